@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from trtllm_serve_cli.runtime.lora.adapter.safetensors import write_safetensors
+
+from trtllm_serve_cli.runtime.lora.safetensors import write_safetensors
 
 BOS, EOS = 1, 2
 LLAMA_2_7B = {
