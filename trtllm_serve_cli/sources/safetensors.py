@@ -1,4 +1,4 @@
-"""Check that a safetensors file is whole."""
+"""Check that a safetensors file is complete."""
 
 from __future__ import annotations
 
