@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trtllm_serve_cli.bench.stats.confidence import (
@@ -170,6 +170,7 @@ def test_too_few_requests_have_no_ratio() -> None:
     assert ratio_of_requests(before, after[:19], 50) is None
 
 
+@example("99.99", 99_999_999)
 @given(st.sampled_from(["50", "95", "97.5", "99.9", "99.99"]), st.integers(1, 10**8))
 def test_rank_matches_exact_arithmetic(percent: str, num: int) -> None:
     assert rank(float(percent), num) == max(math.ceil(Fraction(percent) * num / 100), 1)

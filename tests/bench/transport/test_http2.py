@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 from hpack import Encoder
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.bench.transport.http2_frames import (
@@ -140,6 +140,7 @@ def test_body_that_fits_is_sent_with_its_headers() -> None:
 
 
 @settings(deadline=None)
+@example(sizes=[65536, 0], windows=[])
 @given(
     sizes=st.lists(st.integers(0, 200_000), min_size=1, max_size=4),
     windows=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 100_000)), max_size=10),

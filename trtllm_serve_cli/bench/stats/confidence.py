@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 from statistics import fmean, variance
 
 import numpy as np
@@ -27,10 +28,9 @@ _MIN_BEYOND = 5
 def rank(percent: float, num: int) -> int:
     """Return the nearest rank of a percentile among `num` sorted values, counted from 1.
 
-    Compensates for floating-point error: 99.9 % of 1000 is 999, not 1000, which would be the
-    maximum.
+    Computed with exact numbers: 99.9 % of 1000 is 999, not 1000, which would be the maximum.
     """
-    return max(math.ceil(percent / 100 * num * (1 - 1e-12)), 1)
+    return max(math.ceil(Fraction(str(percent)) * num / 100), 1)
 
 
 def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | None) -> float:

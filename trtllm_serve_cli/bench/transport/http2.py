@@ -292,15 +292,18 @@ class Http2Connection(asyncio.Protocol):
         waiting: deque[tuple[Call, bytes]] = deque()
         while self._unsent:
             call, body = self._unsent.popleft()
-            while body and not call.is_done and call.stream in self._calls:
-                room = min(self._window, call.window, self._max_frame_size)
-                if room <= 0:
+            has_ended = False
+            while not has_ended and not call.is_done and call.stream in self._calls:
+                room = max(min(self._window, call.window, self._max_frame_size), 0)
+                # An empty frame that ends the stream needs no room (RFC 9113, section 6.9).
+                if body and not room:
                     waiting.append((call, body))
                     break
                 part, body = body[:room], body[room:]
                 self._window -= len(part)
                 call.window -= len(part)
-                flags = 0 if body else _END_STREAM
+                has_ended = not body
+                flags = _END_STREAM if has_ended else 0
                 self._transport.write(_frame(_DATA, flags, call.stream, part))
         self._unsent = waiting
 
