@@ -15,6 +15,6 @@ def test_a_step_writes_into_the_work_folder_and_one_in_it() -> None:
     )  # fmt: skip
 
 
-def test_a_step_is_shown_ready_to_paste() -> None:
+def test_a_step_is_shown_quoted_for_the_shell() -> None:
     step = BuildStep("Build", ("build", SCRATCH, WORK))
     assert step.show(Path("/my engine")) == "build '/my engine/.scratch' '/my engine'"

@@ -17,7 +17,7 @@ from trtllm_serve_cli.build.checkpoint_facts import (
 from trtllm_serve_cli.errors import BadInput
 
 
-def test_tokenizer_compared_whole(tmp_path: Path) -> None:
+def test_tokenizer_facts(tmp_path: Path) -> None:
     facts = read_tokenizer_facts(write_tokenizer(tmp_path))
     assert facts == TokenizerFacts(CHAT_TEMPLATE, "<s>", "</s>", adds_bos=True)
 
@@ -32,7 +32,7 @@ def test_tokenizer_compared_whole(tmp_path: Path) -> None:
         ({"processors": [{}, {"single": [{"SpecialToken": {"id": "<s>"}}]}]}, True),
     ],
 )  # fmt: skip
-def test_post_processor_tells_what_the_config_does_not(
+def test_post_processor_is_used_if_the_config_lacks_add_bos_token(
     tmp_path: Path, post_processor: Any, adds_bos: bool
 ) -> None:
     write_tokenizer(tmp_path, add_bos_token=None)
@@ -40,7 +40,7 @@ def test_post_processor_tells_what_the_config_does_not(
     assert read_tokenizer_facts(tmp_path).adds_bos is adds_bos
 
 
-def test_template_in_a_file_of_its_own_wins(tmp_path: Path) -> None:
+def test_template_file_takes_precedence(tmp_path: Path) -> None:
     write_tokenizer(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("own")
     assert read_tokenizer_facts(tmp_path).chat_template == "own"
@@ -50,7 +50,7 @@ def test_template_in_a_file_of_its_own_wins(tmp_path: Path) -> None:
     ("templates", "chosen"),
     [([{"name": "rag", "template": "r"}, {"name": "default", "template": "d"}], "d"), (None, "")],
 )
-def test_default_of_several_templates_is_taken(tmp_path: Path, templates: Any, chosen: str) -> None:
+def test_default_of_several_templates_is_used(tmp_path: Path, templates: Any, chosen: str) -> None:
     write_tokenizer(tmp_path, chat_template=templates)
     assert read_tokenizer_facts(tmp_path).chat_template == chosen
 
@@ -72,12 +72,12 @@ def test_broken_tokenizer_config_is_refused(tmp_path: Path) -> None:
     ("config", "length"),
     [({"n_positions": 1024}, 1024), ({"text_config": {"max_position_embeddings": 7}}, 7)],
 )
-def test_context_is_found_wherever_it_is_kept(tmp_path: Path, config: Any, length: int) -> None:
+def test_context_length_is_found_under_each_key(tmp_path: Path, config: Any, length: int) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_context_length(tmp_path) == length
 
 
-def test_checkpoint_that_does_not_say_its_context_is_an_error(tmp_path: Path) -> None:
+def test_missing_context_length_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="does not say how long its context is"):
         read_context_length(tmp_path)

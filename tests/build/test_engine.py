@@ -19,7 +19,7 @@ WORDS = [field.name for field in dataclasses.fields(Engine) if field.type == "st
 
 @given(st.builds(Engine, **{"path": st.just(Path("/gone")), **dict.fromkeys(WORDS, st.text())}))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_reading_gives_what_was_written(tmp_path: Path, engine: Engine) -> None:
+def test_written_engine_is_read_back(tmp_path: Path, engine: Engine) -> None:
     write_engine(engine, tmp_path)
     assert read_engine(tmp_path) == dataclasses.replace(engine, path=tmp_path)
 
@@ -43,7 +43,7 @@ def test_engine_is_found_by_its_fingerprint(tmp_path: Path) -> None:
     assert find_engine(tmp_path, "f2") is None
 
 
-def test_facts_of_a_newer_version_are_left_alone(tmp_path: Path) -> None:
+def test_unknown_fields_of_a_newer_version_are_ignored(tmp_path: Path) -> None:
     write_engine(ENGINE, tmp_path)
     facts = json.loads((tmp_path / "engine.json").read_text())
     (tmp_path / "engine.json").write_text(json.dumps(facts | {"new": 1}))

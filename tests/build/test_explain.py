@@ -1,6 +1,6 @@
 """What real programs said when they failed, as users reported it in public, and what is told of it.
 
-`seen` names the report: a repository on GitHub and the number of its issue.
+`report` names the report: a repository on GitHub and the number of its issue.
 """
 
 from __future__ import annotations
@@ -188,11 +188,14 @@ REPORTS = [
 
 
 @pytest.mark.parametrize(
-    ("name", "seen", "output"), REPORTS, ids=[f"{name}-{seen}" for name, seen, _ in REPORTS]
+    ("name", "report", "output"), REPORTS, ids=[f"{name}-{report}" for name, report, _ in REPORTS]
 )
-def test_reported_failure_is_explained(name: str, seen: str, output: str) -> None:
-    told = explain_failure(1, output.splitlines())
-    assert (told and told.name, told and told.line in output) == (name, True), seen
+def test_reported_failure_is_explained(name: str, report: str, output: str) -> None:
+    explanation = explain_failure(1, output.splitlines())
+    assert (explanation and explanation.name, explanation and explanation.line in output) == (
+        name,
+        True,
+    ), report
 
 
 @pytest.mark.parametrize(
@@ -213,8 +216,8 @@ def test_reported_failure_is_explained(name: str, seen: str, output: str) -> Non
     ],
 )
 def test_plain_message_is_explained(name: str, line: str) -> None:
-    told = explain_failure(1, ["Traceback (most recent call last):", line])
-    assert told and told.name == name
+    explanation = explain_failure(1, ["Traceback (most recent call last):", line])
+    assert explanation and explanation.name == name
 
 
 @pytest.mark.parametrize(
@@ -229,23 +232,26 @@ def test_plain_message_is_explained(name: str, line: str) -> None:
         '  File "/app/MemoryErrors/killed.py", line 3, in Killed',
     ],
 )
-def test_line_that_tells_nothing_known(line: str) -> None:
+def test_unknown_line_is_not_explained(line: str) -> None:
     assert explain_failure(1, [line]) is None
 
 
-def test_only_some_failures_are_looked_for() -> None:
+def test_only_listed_failures_are_explained() -> None:
     lines = ["CUDA out of memory", "No space left on device"]
-    told = explain_failure(1, lines, among=("gpu_memory",))
-    assert told and told.name == "gpu_memory"
+    explanation = explain_failure(1, lines, among=("gpu_memory",))
+    assert explanation and explanation.name == "gpu_memory"
 
 
-def test_last_known_line_decides() -> None:
-    told = explain_failure(1, ["CUDA out of memory", "No space left on device", "good bye"])
-    assert told and (told.name, told.line) == ("disk", "No space left on device")
+def test_last_known_line_is_explained() -> None:
+    explanation = explain_failure(1, ["CUDA out of memory", "No space left on device", "good bye"])
+    assert explanation and (explanation.name, explanation.line) == (
+        "disk",
+        "No space left on device",
+    )
 
 
 @pytest.mark.parametrize("code", [-signal.SIGKILL, 128 + signal.SIGKILL])
-def test_killed_program_said_nothing_of_it(code: int) -> None:
+def test_signal_takes_precedence_over_the_output(code: int) -> None:
     assert explain_failure(code, ["CUDA out of memory, trying again"]) == Explanation(
         "host_memory",
         "it was killed, as the kernel does when memory runs out",
@@ -254,6 +260,6 @@ def test_killed_program_said_nothing_of_it(code: int) -> None:
 
 
 @given(st.integers(-64, 255), st.lists(st.text(max_size=60), max_size=5))
-def test_any_output_can_be_looked_at(code: int, lines: list[str]) -> None:
-    told = explain_failure(code, lines)
-    assert told is None or (told.why and told.next_step)
+def test_any_output_is_accepted(code: int, lines: list[str]) -> None:
+    explanation = explain_failure(code, lines)
+    assert explanation is None or (explanation.why and explanation.next_step)

@@ -22,7 +22,11 @@ def test_order_of_facts_does_not_matter(facts: dict[str, Any], random: Any) -> N
 
 
 @given(FACTS, FACTS)
-def test_other_facts_have_another_fingerprint(one: dict[str, Any], other: dict[str, Any]) -> None:
+def test_different_facts_have_different_fingerprints(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
     assume(repr(sorted(one.items(), key=repr)) != repr(sorted(other.items(), key=repr)))
-    marks = [fingerprint_of_facts(facts) for facts in (one, other)]
-    assert marks[0] != marks[1] and {len(mark) for mark in marks} == {16}
+    fingerprints = [fingerprint_of_facts(facts) for facts in (one, other)]
+    assert fingerprints[0] != fingerprints[1] and {
+        len(fingerprint) for fingerprint in fingerprints
+    } == {16}

@@ -23,11 +23,11 @@ def test_versions_are_those_of_the_environment() -> None:
 @pytest.mark.parametrize(
     ("name", "is_there"), [("json", True), ("nowhere", False), ("nowhere.inside", False)]
 )
-def test_package_is_looked_for_without_its_parent(name: str, is_there: bool) -> None:
+def test_missing_package_or_parent_is_not_an_error(name: str, is_there: bool) -> None:
     assert has_package(name) is is_there
 
 
-def test_a_python_that_has_a_package_is_this_one_before_those_on_path(
+def test_current_python_is_preferred_to_those_on_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder, code in (("without", 1), ("with", 0)):

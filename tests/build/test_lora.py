@@ -57,13 +57,13 @@ def test_missing_weights_are_named(tmp_path: Path) -> None:
         convert_lora(source, tmp_path / "out", "float16")
 
 
-def test_what_cannot_be_converted_says_why(tmp_path: Path) -> None:
+def test_unsupported_adapter_is_refused_with_the_reason(tmp_path: Path) -> None:
     source = write_peft(tmp_path, make_adapter(SITES), {"use_dora": True})
     with pytest.raises(BadInput, match="DoRA cannot be served"):
         convert_lora(source, tmp_path / "out", "float16")
 
 
-def test_an_adapter_is_replaced_only_by_force(tmp_path: Path) -> None:
+def test_an_adapter_is_replaced_only_with_force(tmp_path: Path) -> None:
     source = write_peft(tmp_path / "in", make_adapter(SITES))
     files = convert_lora(source, tmp_path / "out", "float16")
     write_lora(files, force=False)

@@ -14,9 +14,9 @@ from tests.samples.builds import build_plan
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.partial_build import (
     drop_leftovers,
-    keep_step,
     list_partial_builds,
     read_partial_build,
+    record_step,
     resume_or_start,
 )
 
@@ -38,7 +38,7 @@ def files_in(work: Path) -> set[str]:
     st.sets(st.sampled_from(["left", "deep/left", "deep/er/left"])),
 )
 @settings(max_examples=60)
-def test_build_goes_on_after_the_last_step_whose_files_are_unchanged(
+def test_build_resumes_after_the_last_step_whose_files_are_unchanged(
     written: list[set[str]], damaged: set[str], leftovers: set[str]
 ) -> None:
     """Whatever the steps wrote, each over what others wrote, and whatever happened since."""
@@ -46,32 +46,32 @@ def test_build_goes_on_after_the_last_step_whose_files_are_unchanged(
         steps = [BuildStep(str(number), ("x", str(number))) for number in range(len(written) + 1)]
         plan = build_plan(Path(folder, "e"), *steps)
         build = resume_or_start(plan, rebuild=False)
-        there: list[dict[str, int]] = []
+        states: list[dict[str, int]] = []
         for number, names in enumerate(written):
             for name in names:
                 write(build.work / name, "x" * (number + 1))
-            there.append({**(there[-1] if there else {}), **dict.fromkeys(names, number)})
-            build = keep_step(build, steps[number], 1.0)
+            states.append({**(states[-1] if states else {}), **dict.fromkeys(names, number)})
+            build = record_step(build, steps[number], 1.0)
         for name in damaged:
             write(build.work / name, "damaged, and long")
         for name in leftovers:
             write(build.work / name, "")
-        now = {**(there[-1] if there else {}), **dict.fromkeys(damaged, -1)}
+        now = {**(states[-1] if states else {}), **dict.fromkeys(damaged, -1)}
         count = max(
-            (k + 1 for k, state in enumerate(there) if state.items() <= now.items()), default=0
+            (k + 1 for k, state in enumerate(states) if state.items() <= now.items()), default=0
         )
         again = resume_or_start(plan, rebuild=False)
         assert (len(again.finished), files_in(again.work)) == (
-            count, set(there[count - 1]) if count else set(),
+            count, set(states[count - 1]) if count else set(),
         )  # fmt: skip
 
 
-def test_links_are_left_alone_and_not_followed(tmp_path: Path) -> None:
+def test_links_are_kept_and_not_followed(tmp_path: Path) -> None:
     write(tmp_path / "checkpoint" / "weights", "mine")
     plan = build_plan(tmp_path / "e")
     build = resume_or_start(plan, rebuild=False)
     (build.work / "folder").symlink_to(tmp_path / "checkpoint")
-    build = keep_step(build, plan.steps[0], 1.0)
+    build = record_step(build, plan.steps[0], 1.0)
     (build.work / "later").symlink_to(tmp_path / "checkpoint")
     drop_leftovers(build)
     assert [path.name for path in build.work.iterdir()] == ["folder"]
@@ -79,7 +79,7 @@ def test_links_are_left_alone_and_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"model": "m"}', '{"finished": [1]}', "null"])
-def test_folder_that_does_not_say_what_it_is(tmp_path: Path, text: str) -> None:
+def test_invalid_steps_file_starts_a_new_build(tmp_path: Path, text: str) -> None:
     plan = build_plan(tmp_path / "e")
     build = resume_or_start(plan, rebuild=False)
     write(build.work / "left", "")

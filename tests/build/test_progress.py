@@ -34,7 +34,7 @@ from trtllm_serve_cli.build.progress import Progress, parse_progress
         ("Inserted 1347 quantizers", "calibrating 1347 quantizers", None),
     ],
 )  # fmt: skip
-def test_line_that_tells(line: str, what: str | None, fraction: float | None) -> None:
+def test_progress_of_a_line(line: str, what: str | None, fraction: float | None) -> None:
     expected = Progress(what, fraction) if what is not None else None
     assert parse_progress(line) == expected
 
@@ -53,7 +53,7 @@ def test_line_that_tells(line: str, what: str | None, fraction: float | None) ->
         "progress 101%",
     ],
 )
-def test_line_that_tells_nothing(line: str) -> None:
+def test_line_without_progress(line: str) -> None:
     assert parse_progress(line) is None
 
 
@@ -61,7 +61,7 @@ NAMES = st.from_regex(r"[a-z]([a-z -]{0,20}[a-z])?", fullmatch=True)
 
 
 @given(NAMES, st.integers(1, 10**6), st.data())
-def test_bars_of_tqdm_are_read(what: str, total: int, data: st.DataObject) -> None:
+def test_tqdm_bars_are_parsed(what: str, total: int, data: st.DataObject) -> None:
     done = data.draw(st.integers(0, total))
     bar = tqdm.format_meter(done, total, elapsed=5.0, prefix=f"{what}: ", ncols=None)
     progress = parse_progress(bar)
@@ -73,6 +73,6 @@ def test_bars_of_tqdm_are_read(what: str, total: int, data: st.DataObject) -> No
 
 
 @given(st.text(max_size=80))
-def test_any_line_can_be_looked_at(line: str) -> None:
+def test_any_line_is_accepted(line: str) -> None:
     progress = parse_progress(line)
     assert progress is None or progress.fraction is None or 0 <= progress.fraction <= 1

@@ -28,8 +28,8 @@ FAIL = BuildStep("Fail", python("raise SystemExit(1)"))
 
 
 def build(plan: BuildPlan, *, force: bool = False) -> tuple[Engine, list[str]]:
-    said: list[str] = []
-    return build_engine(plan, force=force, notify=said.append), said
+    messages: list[str] = []
+    return build_engine(plan, force=force, notify=messages.append), messages
 
 
 def partial_of(plan: BuildPlan) -> Path:
@@ -40,7 +40,7 @@ def log_of(plan: BuildPlan) -> Path:
     return partial_of(plan) / "build.log"
 
 
-def fail(plan: BuildPlan) -> BuildFailed:
+def fail_to_build(plan: BuildPlan) -> BuildFailed:
     with pytest.raises(BuildFailed) as raised:
         build(plan)
     assert list(plan.engine_dir.parent.iterdir()) == [partial_of(plan)]
@@ -48,22 +48,22 @@ def fail(plan: BuildPlan) -> BuildFailed:
     return raised.value
 
 
-def steps_said(said: list[str]) -> list[str]:
+def titles_in(messages: list[str]) -> list[str]:
     """Without how long each took."""
-    return [line for line in said if not line.startswith("  took ")]
+    return [line for line in messages if not line.startswith("  took ")]
 
 
 def test_build_runs_the_steps_and_keeps_their_log(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", BuildStep("Make it", python("print('made')")), LAST)
-    engine, said = build(plan)
+    engine, messages = build(plan)
     assert engine == dataclasses.replace(ENGINE, path=tmp_path / "e")
-    assert steps_said(said) == ["Make it …", "Describe the engine …"]
-    assert len(said) == 4
+    assert titles_in(messages) == ["Make it …", "Describe the engine …"]
+    assert len(messages) == 4
     assert "\nmade\n" in (tmp_path / "e" / "build.log").read_text()
     assert list(tmp_path.iterdir()) == [tmp_path / "e"]
 
 
-def test_engine_says_how_it_was_made(tmp_path: Path) -> None:
+def test_engine_has_a_build_record(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", facts={"source": "hf:a/b@c", "tools": {"nncf": "2"}})
     build(plan)
     made = read_build_record(tmp_path / "e")
@@ -83,15 +83,15 @@ def test_engine_says_how_it_was_made(tmp_path: Path) -> None:
 def test_failed_step_shows_its_last_lines_and_its_log(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("print('reading'); raise SystemExit('no such layer')"))
     plan = build_plan(tmp_path / "engines" / "e", step, LAST)
-    error = fail(plan)
+    error = fail_to_build(plan)
     assert (error.what, error.next_step) == ("Step failed: Make it.", f"read {log_of(plan)}")
     assert error.why.startswith("it ended with exit code 1; its last lines:\n")
     assert error.why.endswith("\n    reading\n    no such layer")
 
 
-def test_killed_step_is_told_from_a_failed_one(tmp_path: Path) -> None:
+def test_killed_step_is_explained(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("import os; os.kill(os.getpid(), 9)"))
-    error = fail(build_plan(tmp_path / "engines" / "e", step))
+    error = fail_to_build(build_plan(tmp_path / "engines" / "e", step))
     assert error.why == "it was killed, as the kernel does when memory runs out"
 
 
@@ -105,16 +105,16 @@ def test_missing_program_is_found_before_the_first_step(tmp_path: Path, command)
     assert not plan.engine_dir.parent.exists()
 
 
-def test_steps_that_leave_no_engine(tmp_path: Path) -> None:
+def test_steps_without_an_engine_file_fail(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("pass")))
     with pytest.raises(BuildFailed, match=r"it left no engine\.json; its last lines:"):
         build(plan)
     assert not plan.engine_dir.exists()
 
 
-def test_step_that_leaves_not_what_it_must(tmp_path: Path) -> None:
+def test_step_without_its_output_fails(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("pass"), outputs=("{work}/rank0.engine",))
-    error = fail(build_plan(tmp_path / "engines" / "e", step))
+    error = fail_to_build(build_plan(tmp_path / "engines" / "e", step))
     assert error.why.startswith("it left no rank0.engine; its last lines:")
 
 
@@ -128,31 +128,31 @@ def test_step_that_leaves_not_what_it_must(tmp_path: Path) -> None:
 )
 def test_known_failure_is_explained(tmp_path: Path, line: str, why: str, next_step: str) -> None:
     step = BuildStep("Make it", python(f"raise SystemExit({line!r})"))
-    error = fail(build_plan(tmp_path / "engines" / "e", step))
+    error = fail_to_build(build_plan(tmp_path / "engines" / "e", step))
     assert (error.why.startswith(why), error.why.endswith(line)) == (True, True)
     assert error.next_step.startswith(next_step)
 
 
-def test_same_plan_finds_its_engine_again(tmp_path: Path) -> None:
+def test_same_plan_reuses_the_engine(tmp_path: Path) -> None:
     engine, _ = build(build_plan(tmp_path / "e"))
-    again, said = build(build_plan(tmp_path / "e", FAIL))
+    again, messages = build(build_plan(tmp_path / "e", FAIL))
     assert again == engine
-    assert said == [f"The engine is there already: {tmp_path / 'e'}"]
+    assert messages == [f"The engine is there already: {tmp_path / 'e'}"]
 
 
-def test_other_plan_builds_anew(tmp_path: Path) -> None:
+def test_different_plan_rebuilds(tmp_path: Path) -> None:
     build(build_plan(tmp_path / "e"))
     other = dataclasses.replace(ENGINE, fingerprint="f2")
     plan = build_plan(tmp_path / "e", write_engine_step(other), fingerprint="f2")
     assert build(plan)[0].fingerprint == "f2"
 
 
-def test_force_builds_anew(tmp_path: Path) -> None:
+def test_force_rebuilds(tmp_path: Path) -> None:
     build(build_plan(tmp_path / "e"))
-    assert steps_said(build(build_plan(tmp_path / "e"), force=True)[1]) == ["Describe the engine …"]
+    assert titles_in(build(build_plan(tmp_path / "e"), force=True)[1]) == ["Describe the engine …"]
 
 
-def test_failed_rebuild_leaves_the_old_engine(tmp_path: Path) -> None:
+def test_failed_rebuild_keeps_the_old_engine(tmp_path: Path) -> None:
     engine, _ = build(build_plan(tmp_path / "e"))
     with pytest.raises(BuildFailed):
         build(build_plan(tmp_path / "e", FAIL), force=True)
@@ -167,7 +167,7 @@ def test_folder_that_holds_something_else_is_not_replaced(tmp_path: Path) -> Non
     assert (tmp_path / "photos" / "cat.png").exists()
 
 
-def test_engine_is_called_as_whoever_asks_for_it(tmp_path: Path) -> None:
+def test_reused_engine_has_the_requested_model_name(tmp_path: Path) -> None:
     build(build_plan(tmp_path / "e"))
     assert build(build_plan(tmp_path / "e", model_name="other"))[0].model_name == "other"
 
@@ -199,8 +199,8 @@ def test_finished_steps_are_not_repeated(tmp_path: Path) -> None:
     with pytest.raises(BuildFailed, match="broken"):
         build(plan)
     assert [path.name for path in (partial_of(plan) / "work").iterdir()] == ["a"]
-    _, said = build(plan)
-    assert steps_said(said) == ["a: done by the last run.", "b …", "Describe the engine …"]
+    _, messages = build(plan)
+    assert titles_in(messages) == ["a: done by the last run.", "b …", "Describe the engine …"]
     assert (runs(tmp_path, "a"), runs(tmp_path, "b")) == (1, 2)
     assert {path.name for path in plan.engine_dir.iterdir()} == {
         "a", "b", "build.log", "engine.json",
@@ -210,9 +210,7 @@ def test_finished_steps_are_not_repeated(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["lost", "changed", "other plan", "other command", "forced"])
-def test_step_is_repeated_when_what_it_left_is_not_what_is_wanted(
-    tmp_path: Path, change: str
-) -> None:
+def test_step_is_repeated_if_its_files_or_command_changed(tmp_path: Path, change: str) -> None:
     steps = (counting(tmp_path, "a"), counting(tmp_path, "b", breaks_once(tmp_path)), LAST)
     plan = build_plan(tmp_path / "engines" / "e", *steps)
     with pytest.raises(BuildFailed):
@@ -263,7 +261,7 @@ def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_interrupted_build_goes_on_where_it_was(tmp_path: Path, number: signal.Signals) -> None:
+def test_interrupted_build_resumes(tmp_path: Path, number: signal.Signals) -> None:
     plan, child = killed_build(tmp_path, number)
     wait_until(lambda: is_gone(child))
     assert not plan.engine_dir.exists()
@@ -272,7 +270,7 @@ def test_interrupted_build_goes_on_where_it_was(tmp_path: Path, number: signal.S
     assert (runs(tmp_path, "a"), runs(tmp_path, "b")) == (1, 2)
 
 
-def test_killed_build_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_killed_build_resumes(tmp_path: Path) -> None:
     """Nobody could clear away what the second step had left by then."""
     plan, child = killed_build(tmp_path, signal.SIGKILL)
     os.kill(child, signal.SIGKILL)
@@ -282,7 +280,7 @@ def test_killed_build_goes_on_where_it_was(tmp_path: Path) -> None:
     assert list(plan.engine_dir.parent.iterdir()) == [plan.engine_dir]
 
 
-def test_interrupt_before_any_step_is_done_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupt_in_the_first_step_leaves_nothing(tmp_path: Path) -> None:
     def interrupt(line: str) -> None:
         raise KeyboardInterrupt
 
@@ -292,13 +290,13 @@ def test_interrupt_before_any_step_is_done_leaves_nothing(tmp_path: Path) -> Non
     assert list((tmp_path / "engines").iterdir()) == []
 
 
-def test_disk_that_is_too_full_is_seen_before_the_build(tmp_path: Path) -> None:
+def test_too_little_disk_space_fails_before_the_build(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "e", estimated_bytes=10**18)
     with pytest.raises(SourceError, match=r"does not have space for 1000000\.0 TB"):
         build(plan)
 
 
-def test_disk_that_fills_up_is_explained(tmp_path: Path) -> None:
+def test_disk_full_during_the_build_is_explained(tmp_path: Path) -> None:
     def fill_up(line: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -308,7 +306,7 @@ def test_disk_that_fills_up_is_explained(tmp_path: Path) -> None:
     assert list((tmp_path / "engines").iterdir()) == []
 
 
-def test_exporting_without_the_exporter(tmp_path: Path) -> None:
+def test_missing_exporter_names_the_extra(tmp_path: Path) -> None:
     plan = plan_export(BuildRequest("mine", HF, tmp_path / "e", "openvino"), Toolchain("python3"))
     with pytest.raises(MissingPart, match="pip install 'trtllm-serve-cli\\[convert\\]'"):
         build_engine(plan, force=False, notify=print, has_package=lambda name: False)

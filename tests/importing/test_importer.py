@@ -72,18 +72,20 @@ def other_gguf(tmp_path: Path) -> str:
 
 
 def run(home: Home, builder: Builder, name: str, source: str | None, *, force=False, **sections):
-    wanted = Declaration(ModelSection(name, source), **sections)
-    said: list[str] = []
-    display = Display(said.append, said.append)
-    import_model(wanted, home, force=force, display=display, build=builder)
-    return said
+    declaration = Declaration(ModelSection(name, source), **sections)
+    messages: list[str] = []
+    display = Display(messages.append, messages.append)
+    import_model(declaration, home, force=force, display=display, build=builder)
+    return messages
 
 
-def test_import_leaves_a_model_that_is_found_by_name(home: Home, builder: Builder, gguf: str):
-    said = run(home, builder, "mine", gguf)
+def test_imported_model_is_found_by_name(home: Home, builder: Builder, gguf: str):
+    messages = run(home, builder, "mine", gguf)
     model = load_model(home, "mine")
     assert (model.source, model.engine_path) == (gguf, home.engines / f"mine-{model.fingerprint}")
-    assert said == ["Engine kind openvino: it runs on any CPU, and openvino-genai is installed."]
+    assert messages == [
+        "Engine kind openvino: it runs on any CPU, and openvino-genai is installed."
+    ]
 
 
 def test_build_renders_nothing(home: Home, builder: Builder, gguf: str) -> None:
@@ -93,16 +95,16 @@ def test_build_renders_nothing(home: Home, builder: Builder, gguf: str) -> None:
     assert not home.models.exists()
 
 
-def test_second_import_uses_what_is_there(home: Home, builder: Builder, gguf: str) -> None:
+def test_second_import_reuses_the_engine(home: Home, builder: Builder, gguf: str) -> None:
     run(home, builder, "mine", gguf)
     run(home, builder, "mine", None)
     assert builder.num_built == 1
 
 
-def change(path: Path, **wanted: str) -> None:
+def change(path: Path, **settings: str) -> None:
     repository = open_repository(path)
-    texts = apply_changes(repository, plan_changes(repository, wanted))
-    write_changes(repository, texts, wanted)
+    texts = apply_changes(repository, plan_changes(repository, settings))
+    write_changes(repository, texts, settings)
 
 
 def settings_of(path: Path) -> dict[str, tuple[str, str]]:
@@ -111,36 +113,34 @@ def settings_of(path: Path) -> dict[str, tuple[str, str]]:
     return {each.parameter.name: (each.value, each.origin) for each in settings}
 
 
-def said_of(path: Path) -> dict[str, tuple[str, str]]:
+def changed_settings(path: Path) -> dict[str, tuple[str, str]]:
     """Those that are not as they would be anyway."""
     settings = settings_of(path)
     return {each: settings[each] for each in settings if settings[each][1] in ("set", "import")}
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_import_again_keeps_what_was_set(
-    home: Home, builder: Builder, gguf: str, force: bool
-) -> None:
+def test_reimport_keeps_settings(home: Home, builder: Builder, gguf: str, force: bool) -> None:
     run(home, builder, "mine", gguf, repository=RepositorySection(parameters={"num_threads": "1"}))
     change(home.models / "mine", max_queue_size="100", max_beam_width="2", engine_python="/py")
-    before = said_of(home.models / "mine")
+    before = changed_settings(home.models / "mine")
     served = RepositorySection(parameters={"num_threads": "1"})
-    asked = Declaration(ModelSection("mine", gguf), repository=served)
+    declaration = Declaration(ModelSection("mine", gguf), repository=served)
     line = "Kept settings: max_queue_size=100; max_beam_width=2; engine_python=/py"
-    assert plan_import(asked, home).preserved.describe() == [line]
-    said = run(home, builder, "mine", gguf, repository=served, force=force)
-    assert (said[-1], said_of(home.models / "mine")) == (line, before)
+    assert plan_import(declaration, home).preserved.describe() == [line]
+    messages = run(home, builder, "mine", gguf, repository=served, force=force)
+    assert (messages[-1], changed_settings(home.models / "mine")) == (line, before)
     assert run(home, builder, "mine", gguf, repository=served)[-1] == line
 
 
-def test_import_wins_over_what_was_set(home: Home, builder: Builder, gguf: str) -> None:
+def test_import_options_override_settings(home: Home, builder: Builder, gguf: str) -> None:
     run(home, builder, "mine", gguf)
     change(home.models / "mine", max_queue_size="100", max_num_seqs="3", max_num_tokens="9")
     options = EngineOptions(max_batch_size=2)
     served = RepositorySection(parameters={"max_queue_size": "5"})
-    said = run(home, builder, "mine", gguf, build=options, repository=served)
+    messages = run(home, builder, "mine", gguf, build=options, repository=served)
     now = settings_of(home.models / "mine")
-    assert said[-1] == "Kept settings: max_num_tokens=9"
+    assert messages[-1] == "Kept settings: max_num_tokens=9"
     assert [now[name] for name in ("max_queue_size", "max_num_seqs", "max_num_tokens")] == [
         ("5", "import"), ("2", "import"), ("9", "set"),
     ]  # fmt: skip
@@ -154,19 +154,19 @@ def test_setting_that_empties_a_parameter_is_kept(home: Home, builder: Builder, 
     assert settings_of(home.models / "mine")["engine_python"] == ("", "unset")
 
 
-def test_what_was_set_for_another_source_is_dropped_and_said(
+def test_settings_of_another_source_are_dropped_and_reported(
     home: Home, builder: Builder, gguf: str, other_gguf: str
 ) -> None:
     run(home, builder, "mine", gguf)
     change(home.models / "mine", max_beam_width="2")
-    said = run(home, builder, "mine", other_gguf, force=True)
-    assert said[-1] == (
+    messages = run(home, builder, "mine", other_gguf, force=True)
+    assert messages[-1] == (
         "Dropped settings of another source, layout or engine kind: max_beam_width=2"
     )
     assert settings_of(home.models / "mine")["max_beam_width"] == ("4", "default")
 
 
-def test_tokenizer_that_was_set_for_an_engine_is_kept(
+def test_tokenizer_dir_set_for_an_engine_is_kept(
     home: Home, builder: Builder, tmp_path: Path
 ) -> None:
     source = f"engine:{write_tokenizer(write_tensorrt_engine(tmp_path / 'engine'))}"
@@ -177,7 +177,7 @@ def test_tokenizer_that_was_set_for_an_engine_is_kept(
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-def test_broken_repository_is_made_again_as_validation_says(
+def test_broken_repository_is_restored_by_the_suggested_command(
     home: Home, builder: Builder, gguf: str, tmp_path: Path, is_elsewhere: bool
 ) -> None:
     served = RepositorySection(
@@ -196,19 +196,19 @@ def test_broken_repository_is_made_again_as_validation_says(
     ]
 
     declared = render_declaration(declare_model(read_manifest(path), open_repository(path)))
-    asked = parse_declaration(declared, where="mine.yaml", folder=tmp_path)
-    import_model(asked, home, build=builder)
+    declaration = parse_declaration(declared, where="mine.yaml", folder=tmp_path)
+    import_model(declaration, home, build=builder)
     assert {name: value for name, (value, _) in settings_of(path).items()} == before
     assert (validate_repository(open_repository(path)), builder.num_built) == ([], 1)
 
 
-def test_force_builds_anew(home: Home, builder: Builder, gguf: str) -> None:
+def test_force_rebuilds(home: Home, builder: Builder, gguf: str) -> None:
     run(home, builder, "mine", gguf)
     run(home, builder, "mine", gguf, force=True)
     assert builder.num_built == 2
 
 
-def test_other_name_with_the_same_plan_shares_the_engine(
+def test_models_with_the_same_plan_share_the_engine(
     home: Home, builder: Builder, gguf: str
 ) -> None:
     for name in ("one", "two"):
@@ -217,11 +217,11 @@ def test_other_name_with_the_same_plan_shares_the_engine(
     assert (builder.num_built, paths[0]) == (1, paths[1])
 
 
-def test_engine_that_is_there_is_said_by_the_plan(home: Home, builder: Builder, gguf: str) -> None:
-    asked = Declaration(ModelSection("other", gguf))
-    assert not plan_import(asked, home).is_built
+def test_plan_reports_an_existing_engine(home: Home, builder: Builder, gguf: str) -> None:
+    declaration = Declaration(ModelSection("other", gguf))
+    assert not plan_import(declaration, home).is_built
     run(home, builder, "mine", gguf)
-    plan = plan_import(asked, home)
+    plan = plan_import(declaration, home)
     assert (plan.is_built, plan.as_dict()["is_built"]) == (True, True)
     assert plan.describe().splitlines()[2:4] == [
         f"The engine is there already: {load_model(home, 'mine').engine_path}",
@@ -229,7 +229,7 @@ def test_engine_that_is_there_is_said_by_the_plan(home: Home, builder: Builder, 
     ]
 
 
-def test_repository_elsewhere_keeps_its_engine(
+def test_repository_in_another_folder_keeps_its_engine(
     home: Home, builder: Builder, gguf: str, tmp_path: Path
 ) -> None:
     run(home, builder, "mine", gguf, repository=RepositorySection(dir=tmp_path / "r"))
@@ -237,7 +237,7 @@ def test_repository_elsewhere_keeps_its_engine(
     assert find_users(home) == {engine: [tmp_path / "r"]}
 
 
-def test_same_file_by_another_path(
+def test_relative_path_of_the_same_file_reuses_the_engine(
     home: Home, builder: Builder, gguf: str, monkeypatch, tmp_path: Path
 ) -> None:
     run(home, builder, "mine", gguf)
@@ -246,7 +246,7 @@ def test_same_file_by_another_path(
     assert builder.num_built == 1
 
 
-def test_name_taken_by_another_source(
+def test_name_of_another_source_is_refused(
     home: Home, builder: Builder, gguf: str, other_gguf: str
 ) -> None:
     run(home, builder, "mine", gguf)
@@ -258,7 +258,7 @@ def test_name_taken_by_another_source(
     )
 
 
-def test_at_sign_in_a_path_is_no_revision(home: Home, builder: Builder, tmp_path: Path) -> None:
+def test_at_sign_in_a_path_is_not_a_revision(home: Home, builder: Builder, tmp_path: Path) -> None:
     for name in ("a@1.gguf", "a@2.gguf"):
         (tmp_path / name).write_bytes(llama_gguf())
     run(home, builder, "mine", f"gguf:{tmp_path}/a@1.gguf")
@@ -275,7 +275,7 @@ def test_force_replaces_another_source(
 
 
 @pytest.mark.parametrize("force", [False, True])
-def test_folder_of_the_users_is_never_replaced(
+def test_folder_with_other_files_is_never_replaced(
     home: Home, builder: Builder, gguf: str, tmp_path: Path, force: bool
 ) -> None:
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
@@ -284,7 +284,7 @@ def test_folder_of_the_users_is_never_replaced(
     assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
 
 
-def test_repository_and_engine_go_where_they_are_asked_to(
+def test_repository_and_engine_are_written_to_the_requested_folders(
     home: Home, builder: Builder, gguf: str, tmp_path: Path
 ) -> None:
     run(
@@ -298,45 +298,49 @@ def test_repository_and_engine_go_where_they_are_asked_to(
     assert read_manifest(tmp_path / "r").engine_path == tmp_path / "e"
 
 
-def test_second_of_two_imports_waits_and_finds_it_done(
+def test_concurrent_import_waits_and_reuses_the_engine(
     home: Home, builder: Builder, gguf: str
 ) -> None:
     builder.is_free.clear()
-    said: list[list[str]] = [[], []]
+    messages: list[list[str]] = [[], []]
     threads = []
-    for talk in said:
-        options = {"display": Display(talk.append), "build": builder}
+    for received in messages:
+        options = {"display": Display(received.append), "build": builder}
         request = Declaration(ModelSection("mine", gguf))
         threads.append(threading.Thread(target=import_model, args=(request, home), kwargs=options))
         threads[-1].start()
-        wait_until(lambda talk=talk: talk)
+        wait_until(lambda received=received: received)
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert said[1][0] == "Another tllm is importing mine; waiting for it to end …"
-    assert (len(said[0]), len(said[1]), builder.num_built) == (1, 2, 1)
+    assert messages[1][0] == "Another tllm is importing mine; waiting for it to end …"
+    assert (len(messages[0]), len(messages[1]), builder.num_built) == (1, 2, 1)
 
 
-def test_second_of_two_names_waits_for_their_engine(
+def test_concurrent_import_under_another_name_waits_for_the_engine(
     home: Home, builder: Builder, gguf: str
 ) -> None:
     builder.is_free.clear()
-    said: dict[str, list[str]] = {"one": [], "two": []}
+    messages: dict[str, list[str]] = {"one": [], "two": []}
     threads = []
-    for name, talk in said.items():
-        options = {"display": Display(talk.append), "build": builder}
-        asked = Declaration(ModelSection(name, gguf))
-        threads.append(threading.Thread(target=import_model, args=(asked, home), kwargs=options))
+    for name, received in messages.items():
+        options = {"display": Display(received.append), "build": builder}
+        declaration = Declaration(ModelSection(name, gguf))
+        threads.append(
+            threading.Thread(target=import_model, args=(declaration, home), kwargs=options)
+        )
         threads[-1].start()
-        wait_until(lambda name=name: builder.is_waiting if name == "one" else len(said["two"]) == 2)
+        wait_until(
+            lambda name=name: builder.is_waiting if name == "one" else len(messages["two"]) == 2
+        )
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert said["two"][1] == "Another tllm is building this engine; waiting for it to end …"
+    assert messages["two"][1] == "Another tllm is building this engine; waiting for it to end …"
     assert builder.num_built == 1
 
 
-def test_failed_build_leaves_the_old_repository(home: Home, builder: Builder, gguf: str) -> None:
+def test_failed_build_keeps_the_old_repository(home: Home, builder: Builder, gguf: str) -> None:
     def fail(plan: BuildPlan, **_: object) -> Engine:
         raise BadInput("no")
 
@@ -352,7 +356,7 @@ def test_failed_build_leaves_the_old_repository(home: Home, builder: Builder, gg
     assert load_model(home, "mine") == before
 
 
-def test_alias_wins_over_what_was_imported_under_its_name(
+def test_alias_takes_precedence_over_an_imported_model(
     home: Home, builder: Builder, gguf: str
 ) -> None:
     run(home, builder, "demo", gguf)
@@ -360,7 +364,7 @@ def test_alias_wins_over_what_was_imported_under_its_name(
         run(home, builder, "demo", None)
 
 
-def test_engine_that_is_there_is_rendered_as_it_is(
+def test_engine_source_is_rendered_without_a_build(
     home: Home, builder: Builder, tmp_path: Path
 ) -> None:
     engine = write_tensorrt_engine(tmp_path / "engine")
@@ -380,7 +384,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     monkeypatch.chdir(tmp_path)
     served = RepositorySection(parameters={"tokenizer_dir": "tok"})
     plan = plan_import(Declaration(ModelSection("mine", "engine:engine"), repository=served), home)
-    assert plan.asked.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
+    assert plan.declaration.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
     assert plan.describe().splitlines() == [
         f"engine:{tmp_path / 'engine'}: use it in place",
         "Engine kind tensorrt: that is what engine:DIR holds.",
@@ -389,7 +393,7 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
 
 
 @pytest.mark.parametrize(
-    ("request_", "what"),
+    ("declaration", "what"),
     [
         (Declaration(ModelSection("m", "engine:{engine}")), "holds no tokenizer"),
         (
@@ -424,16 +428,18 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     ],
 )
 def test_engine_or_layout_that_does_not_fit_is_refused(
-    home: Home, tmp_path: Path, request_: Declaration, what: str
+    home: Home, tmp_path: Path, declaration: Declaration, what: str
 ) -> None:
     engine = write_tensorrt_engine(tmp_path / "engine")
-    assert request_.model.source
-    model = dataclasses.replace(request_.model, source=request_.model.source.format(engine=engine))
+    assert declaration.model.source
+    model = dataclasses.replace(
+        declaration.model, source=declaration.model.source.format(engine=engine)
+    )
     with pytest.raises(BadInput, match=what):
-        plan_import(dataclasses.replace(request_, model=model), home)
+        plan_import(dataclasses.replace(declaration, model=model), home)
 
 
-def test_checkpoint_is_served_by_vllm_as_it_is(
+def test_vllm_serves_the_checkpoint_without_a_build(
     home: Home, builder: Builder, tmp_path: Path
 ) -> None:
     folder = write_files(tmp_path / "hf", hf_files(vocab_size=7, n_positions=64))
@@ -444,7 +450,7 @@ def test_checkpoint_is_served_by_vllm_as_it_is(
     assert builder.num_built == 0
 
 
-def test_worker_of_vllm_runs_in_the_python_that_was_named(
+def test_vllm_worker_runs_in_the_requested_python(
     home: Home, builder: Builder, tmp_path: Path
 ) -> None:
     folder = write_files(tmp_path / "hf", hf_files(vocab_size=7, n_positions=64))

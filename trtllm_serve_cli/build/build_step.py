@@ -32,17 +32,17 @@ class BuildStep:
 
     def command_in(self, work: Path) -> tuple[str, ...]:
         """The command, writing into `work`."""
-        return tuple(_in_work(word, work) for word in self.command)
+        return tuple(_replace_work(word, work) for word in self.command)
 
     def inputs_in(self, work: Path) -> tuple[str, ...]:
         """What the command reads when it writes into `work`."""
-        return tuple(_in_work(word, work) for word in self.inputs)
+        return tuple(_replace_work(word, work) for word in self.inputs)
 
     def outputs_in(self, work: Path) -> tuple[Path, ...]:
         """What the command must leave when it writes into `work`."""
-        return tuple(Path(_in_work(word, work)) for word in self.outputs)
+        return tuple(Path(_replace_work(word, work)) for word in self.outputs)
 
 
-def _in_work(word: str, work: Path) -> str:
-    is_there = word == WORK or word.startswith(f"{WORK}/")
-    return word.replace(WORK, str(work), 1) if is_there else word
+def _replace_work(word: str, work: Path) -> str:
+    names_work = word == WORK or word.startswith(f"{WORK}/")
+    return word.replace(WORK, str(work), 1) if names_work else word

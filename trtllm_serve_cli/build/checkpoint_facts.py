@@ -50,11 +50,11 @@ def read_weight_format(directory: Path) -> str | None:
 
     NVIDIA's own checkpoints say it in a file beside config.json.
     """
-    told = _read_if_there(directory / "hf_quant_config.json").get("quantization")
-    told = told or read_text_config(directory).get("quantization_config")
-    if not isinstance(told, dict):
+    quantization = _read_json_if_present(directory / "hf_quant_config.json").get("quantization")
+    quantization = quantization or read_text_config(directory).get("quantization_config")
+    if not isinstance(quantization, dict):
         return None
-    word = read_quantization_word(told)
+    word = read_quantization_word(quantization)
     return name_weight_format(word) or word
 
 
@@ -67,7 +67,7 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
             next_step="name the folder of the model's checkpoint: --param tokenizer_dir=DIR",
         )
     try:
-        config = _read_if_there(directory / "tokenizer_config.json")
+        config = _read_json_if_present(directory / "tokenizer_config.json")
         bos_token = _token(config.get("bos_token"))
         return TokenizerFacts(
             chat_template=_chat_template(directory, config),
@@ -83,7 +83,7 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
         ) from error
 
 
-def _read_if_there(path: Path) -> dict[str, Any]:
+def _read_json_if_present(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
 
 
@@ -93,21 +93,21 @@ def _token(value: Any) -> str:
 
 
 def _chat_template(directory: Path, config: dict[str, Any]) -> str:
-    alone = directory / "chat_template.jinja"
-    if alone.exists():
-        return alone.read_text(encoding="utf-8")
+    template_file = directory / "chat_template.jinja"
+    if template_file.exists():
+        return template_file.read_text(encoding="utf-8")
     template = config.get("chat_template") or ""
     if isinstance(template, list):
-        named = {each["name"]: each["template"] for each in template}
-        template = named.get("default", "")
+        by_name = {each["name"]: each["template"] for each in template}
+        template = by_name.get("default", "")
     return str(template)
 
 
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
     """What the tokenizer says by itself, or else what it puts around a single text."""
-    if isinstance(told := config.get("add_bos_token"), bool):
-        return told
-    processor = _read_if_there(directory / "tokenizer.json").get("post_processor") or {}
+    if isinstance(adds_bos := config.get("add_bos_token"), bool):
+        return adds_bos
+    processor = _read_json_if_present(directory / "tokenizer.json").get("post_processor") or {}
     steps = processor.get("processors", [processor])
     first = [step["single"][0] for step in steps if step.get("single")]
     return any(each.get("SpecialToken", {}).get("id") == bos_token != "" for each in first)

@@ -17,7 +17,7 @@ ENGINE_FILE = "engine.json"
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
 # Fields that one engine kind has, and that lie elsewhere.
-_OF_A_KIND = ("llm_arguments", "details")
+_KIND_FIELDS = ("llm_arguments", "details")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ def read_engine(path: Path) -> Engine:
     """Return the engine in the folder `path`, without `details`. Raise `BuildFailed` for none."""
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
-        names = {each.name for each in dataclasses.fields(Engine)} - {"path", *_OF_A_KIND}
+        names = {each.name for each in dataclasses.fields(Engine)} - {"path", *_KIND_FIELDS}
         return Engine(path=path, **{name: facts[name] for name in names})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildFailed(
@@ -97,7 +97,7 @@ def find_engine(path: Path, fingerprint: str) -> Engine | None:
 def write_engine(engine: Engine, directory: Path) -> None:
     """Say in `directory` what `engine` is; its path is wherever the folder ends up."""
     facts = dataclasses.asdict(engine) | {"schema": ENGINE_SCHEMA}
-    for name in ("path", *_OF_A_KIND):
+    for name in ("path", *_KIND_FIELDS):
         del facts[name]
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     (directory / ENGINE_FILE).write_text(text, encoding="utf-8")
@@ -114,12 +114,12 @@ def add_build_record(directory: Path, build_record: BuildRecord) -> None:
 def read_build_record(directory: Path) -> BuildRecord | None:
     """How the engine in `directory` was made; None when that is not said."""
     try:
-        said = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
+        record = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
         steps = tuple(
             RecordedStep(each["title"], tuple(each["command"]), each["took_s"])
-            for each in said["steps"]
+            for each in record["steps"]
         )
         names = {each.name for each in dataclasses.fields(BuildRecord)} - {"steps"}
-        return BuildRecord(steps=steps, **{name: said[name] for name in names})
+        return BuildRecord(steps=steps, **{name: record[name] for name in names})
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -42,8 +42,8 @@ def explain_failure(
         entry = next(entry for entry, _ in _load() if entry.name == name)
         return Explanation(name, why or entry.why, entry.next_step)
     for line in reversed(lines):
-        for entry, signs in _load():
-            if (not among or entry.name in among) and signs.search(line):
+        for entry, patterns in _load():
+            if (not among or entry.name in among) and patterns.search(line):
                 return Explanation(entry.name, entry.why, entry.next_step, line.strip())
     return None
 
@@ -57,7 +57,7 @@ def _load() -> tuple[tuple[Explanation, re.Pattern[str]], ...]:
     return tuple(
         (
             Explanation(entry["name"], entry["why"], entry["next_step"]),
-            re.compile("|".join(f"(?:{sign})" for sign in entry["signs"])),
+            re.compile("|".join(f"(?:{pattern})" for pattern in entry["patterns"])),
         )
         for entry in yaml.safe_load(file.read_text(encoding="utf-8"))
     )

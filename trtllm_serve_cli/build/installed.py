@@ -12,7 +12,7 @@ from pathlib import Path
 from trtllm_serve_cli.processes import ask_program
 
 # Longer than a Python takes to start on a loaded machine.
-_PATIENCE_S = 20
+_TIMEOUT_S = 20
 
 
 def find_version(distribution: str) -> str | None:
@@ -46,10 +46,10 @@ def find_python_with(distribution: str) -> str | None:
 
 def python_has(python: str, distribution: str) -> bool:
     """Whether that Python says that it has the package; no for one that is not there."""
-    ask = f"import importlib.metadata as m; m.version({distribution!r})"
+    code = f"import importlib.metadata as m; m.version({distribution!r})"
     # Its own packages only, not those of PYTHONPATH.
-    answer = ask_program((python, "-E", "-c", ask), _PATIENCE_S)
-    return answer is not None and answer.code == 0
+    result = ask_program((python, "-E", "-c", code), _TIMEOUT_S)
+    return result is not None and result.code == 0
 
 
 def _pythons_on_path() -> Iterator[str]:

@@ -93,10 +93,10 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
     return build
 
 
-def keep_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialBuild:
+def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialBuild:
     """`build` with one more step that is done, remembered on disk."""
-    done = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
-    build = dataclasses.replace(build, finished=(*build.finished, done))
+    finished_step = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
+    build = dataclasses.replace(build, finished=(*build.finished, finished_step))
     _write(build)
     return build
 
@@ -117,7 +117,7 @@ def drop_leftovers(build: PartialBuild) -> None:
 def read_partial_build(path: Path) -> PartialBuild | None:
     """The build whose folder `path` is; None when it does not say."""
     try:
-        said: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
+        record: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
         finished = tuple(
             FinishedStep(
                 step["title"],
@@ -125,9 +125,9 @@ def read_partial_build(path: Path) -> PartialBuild | None:
                 step["took_s"],
                 {name: (size, changed) for name, (size, changed) in step["files"].items()},
             )
-            for step in said["finished"]
+            for step in record["finished"]
         )
-        return PartialBuild(path, said["model"], said["fingerprint"], finished)
+        return PartialBuild(path, record["model"], record["fingerprint"], finished)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
@@ -140,12 +140,14 @@ def list_partial_builds(folder: Path) -> list[PartialBuild]:
 
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
     """As many finished steps as are those of the plan, and left what is there unchanged."""
-    there = _list_files(build.work)
+    current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()
-    for count, (done, step) in enumerate(zip(build.finished, steps, strict=False), start=1):
-        if done.command != step.command:
+    for count, (finished_step, step) in enumerate(
+        zip(build.finished, steps, strict=False), start=1
+    ):
+        if finished_step.command != step.command:
             break
-        if done.files.items() <= there.items():
+        if finished_step.files.items() <= current_files.items():
             valid = build.finished[:count]
     return valid
 
@@ -160,11 +162,11 @@ def _list_files(work: Path) -> Files:
 
 
 def _write(build: PartialBuild) -> None:
-    said = {
+    record = {
         "model": build.model_name,
         "fingerprint": build.fingerprint,
         "finished": [dataclasses.asdict(step) for step in build.finished],
     }
-    aside = build.path / f".{_STEPS_FILE}"
-    aside.write_text(json.dumps(said), encoding="utf-8")
-    aside.replace(build.path / _STEPS_FILE)
+    temporary = build.path / f".{_STEPS_FILE}"
+    temporary.write_text(json.dumps(record), encoding="utf-8")
+    temporary.replace(build.path / _STEPS_FILE)

@@ -28,8 +28,8 @@ from trtllm_serve_cli.build.installed import has_package
 from trtllm_serve_cli.build.partial_build import (
     PartialBuild,
     drop_leftovers,
-    keep_step,
     read_partial_build,
+    record_step,
     resume_or_start,
 )
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
@@ -78,7 +78,9 @@ def build_engine(
         _move_scratch_out(build)
         put_in_place(build.work, plan.engine_dir)
     except BaseException as error:
-        _give_up(read_partial_build(build.path) or build, notify, isinstance(error, BuildFailed))
+        _clean_up_after_failure(
+            read_partial_build(build.path) or build, notify, isinstance(error, BuildFailed)
+        )
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise _disk_full() from error
         raise
@@ -96,7 +98,7 @@ def _run_steps(
         started = time.monotonic()
         _run(step, build, on_line)
         took_s = time.monotonic() - started
-        build = keep_step(build, step, took_s)
+        build = record_step(build, step, took_s)
         notify(f"  took {show_duration(took_s)}")
     if not (build.work / ENGINE_FILE).exists():
         raise _failure(plan.steps[-1], f"it left no {ENGINE_FILE}", build.log)
@@ -123,7 +125,7 @@ def _move_scratch_out(build: PartialBuild) -> None:
         (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)
 
 
-def _give_up(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
+def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps, and the log when an error names it."""
     if build.finished:
         drop_leftovers(build)
@@ -164,10 +166,10 @@ def _check_replaceable(engine_dir: Path, name: str) -> None:
 
 def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
     command = step.command_in(build.work)
-    shown = f"$ {step.show(build.work)}"
+    command_line = f"$ {step.show(build.work)}"
     with build.log.open("a", encoding="utf-8") as file:
-        file.write(f"{shown}\n")
-    on_line(shown)
+        file.write(f"{command_line}\n")
+    on_line(command_line)
     log_start = build.log.stat().st_size
     # A step that is Python says at once what it says.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
@@ -177,27 +179,33 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
         raise _failure(step, f"there is no program {command[0]}", build.log) from error
     if code:
         lines = last_lines(build.log, 400, since=log_start)
-        if told := explain_failure(code, lines):
+        if explanation := explain_failure(code, lines):
             raise BuildFailed(
                 f"Step failed: {step.title}.",
-                why=f"{told.why}: {told.line}" if told.line else told.why,
-                next_step=f"{told.next_step}   (the whole log: {build.log})",
+                why=f"{explanation.why}: {explanation.line}"
+                if explanation.line
+                else explanation.why,
+                next_step=f"{explanation.next_step}   (the whole log: {build.log})",
             )
-        how = f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-        raise _failure(step, how, build.log)
+        reason = (
+            f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
+        )
+        raise _failure(step, reason, build.log)
     for output in step.outputs_in(build.work):
         if not output.exists():
             raise _failure(step, f"it left no {output.relative_to(build.work)}", build.log)
 
 
-def _failure(step: BuildStep, how: str, log: Path) -> BuildFailed:
+def _failure(step: BuildStep, reason: str, log: Path) -> BuildFailed:
     last = "".join(f"\n    {line}" for line in last_lines(log, 6))
     return BuildFailed(
-        f"Step failed: {step.title}.", why=f"{how}; its last lines:{last}", next_step=f"read {log}"
+        f"Step failed: {step.title}.",
+        why=f"{reason}; its last lines:{last}",
+        next_step=f"read {log}",
     )
 
 
 def _disk_full() -> BuildFailed:
-    told = explain_failure(1, [os.strerror(errno.ENOSPC)])
-    assert told is not None
-    return BuildFailed("The build stopped.", why=told.why, next_step=told.next_step)
+    explanation = explain_failure(1, [os.strerror(errno.ENOSPC)])
+    assert explanation is not None
+    return BuildFailed("The build stopped.", why=explanation.why, next_step=explanation.next_step)

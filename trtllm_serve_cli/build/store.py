@@ -44,10 +44,16 @@ class StoredEngine:
 
 def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
     """`plan` with its engine in `store`: where it is, or is being made, or else would be."""
-    mark = plan.fingerprint
-    finished = (path for path in sorted(store.glob(f"*-{mark}")) if _is_place_of(mark, path))
-    begun = (build.engine_dir for build in list_partial_builds(store) if build.fingerprint == mark)
-    engine_dir = next(finished, None) or next(begun, None) or store / f"{plan.model_name}-{mark}"
+    fingerprint = plan.fingerprint
+    finished = (
+        path for path in sorted(store.glob(f"*-{fingerprint}")) if _holds_engine(fingerprint, path)
+    )
+    unfinished = (
+        build.engine_dir for build in list_partial_builds(store) if build.fingerprint == fingerprint
+    )
+    engine_dir = (
+        next(finished, None) or next(unfinished, None) or store / f"{plan.model_name}-{fingerprint}"
+    )
     return dataclasses.replace(plan, engine_dir=engine_dir)
 
 
@@ -72,7 +78,7 @@ def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
     return home.locks / f"engine-dir-{place}.lock"
 
 
-def _is_place_of(fingerprint: str, path: Path) -> bool:
+def _holds_engine(fingerprint: str, path: Path) -> bool:
     try:
         return find_engine(path, fingerprint) is not None
     except BuildFailed:

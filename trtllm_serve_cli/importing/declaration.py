@@ -56,17 +56,17 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
 
     Raises `BadInput` naming `where` and the line.
     """
-    said = parse_yaml(Declaration, text, where=where)
+    declared = parse_yaml(Declaration, text, where=where)
     return Declaration(
-        model=dataclasses.replace(said.model, source=_in_folder(said.model.source, folder)),
+        model=dataclasses.replace(declared.model, source=_in_folder(declared.model.source, folder)),
         engine=dataclasses.replace(
-            said.engine,
-            dir=_join(folder, said.engine.dir),
-            timing=_join(folder, said.engine.timing),
+            declared.engine,
+            dir=_join(folder, declared.engine.dir),
+            timing=_join(folder, declared.engine.timing),
         ),
-        build=with_absolute_paths(said.build, folder),
-        repository=_repository_in(folder, said.repository),
-        launch=_launch_in(folder, said.launch),
+        build=with_absolute_paths(declared.build, folder),
+        repository=_repository_in(folder, declared.repository),
+        launch=_launch_in(folder, declared.launch),
     )
 
 
@@ -97,18 +97,18 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
     )
 
 
-def override(declaration: Declaration, given: Mapping[str, Mapping[str, Any]]) -> Declaration:
+def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
     """The declaration with what is `given`, by section and field; None leaves a field as it is.
 
     Parameters are added to those that are there.
     """
     sections = {}
-    for name, fields in given.items():
-        known = getattr(declaration, name)
-        said = {field: value for field, value in fields.items() if value is not None}
-        if "parameters" in said:
-            said["parameters"] = {**known.parameters, **said["parameters"]}
-        sections[name] = dataclasses.replace(known, **said)
+    for name, fields in overrides.items():
+        section = getattr(declaration, name)
+        changes = {field: value for field, value in fields.items() if value is not None}
+        if "parameters" in changes:
+            changes["parameters"] = {**section.parameters, **changes["parameters"]}
+        sections[name] = dataclasses.replace(section, **changes)
     return dataclasses.replace(declaration, **sections)
 
 
@@ -121,15 +121,15 @@ def declare_model(model: ImportedModel, repository: OpenRepository) -> Declarati
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}
-    told = parse_yaml(Declaration, json.dumps(named), where=where)
+    declaration = parse_yaml(Declaration, json.dumps(named), where=where)
     folder = None if is_imported(model.path, model.name) else model.path
-    told = dataclasses.replace(
-        told,
-        model=dataclasses.replace(told.model, source=model.source, revision=None),
-        repository=dataclasses.replace(told.repository, dir=folder),
+    declaration = dataclasses.replace(
+        declaration,
+        model=dataclasses.replace(declaration.model, source=model.source, revision=None),
+        repository=dataclasses.replace(declaration.repository, dir=folder),
     )
     served = {"layout": model.layout, "parameters": _changed_parameters(repository)}
-    return override(told, {"engine": {"kind": model.engine_kind}, "repository": served})
+    return override(declaration, {"engine": {"kind": model.engine_kind}, "repository": served})
 
 
 def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
@@ -142,14 +142,14 @@ def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
             continue
         name = each.parameter.name
         if len(set(each.values.values())) > 1:
-            raise _different(repository, each)
+            raise _inconsistent_setting(repository, each)
         was_emptied = each.value == "" != rendered.get(name, "")
         if each.origin in ("set", "file") or (each.values and was_emptied):
             changed[name] = each.value
     return changed
 
 
-def _different(repository: OpenRepository, setting: Setting) -> BadInput:
+def _inconsistent_setting(repository: OpenRepository, setting: Setting) -> BadInput:
     name = setting.parameter.name
     values = ", ".join(f"{model}: {value or 'empty'}" for model, value in setting.values.items())
     return BadInput(

@@ -52,7 +52,7 @@ class ImportPlan:
     `build` is None while there is no checkpoint here to plan on, and for an engine that is there.
     """
 
-    asked: Declaration
+    declaration: Declaration
     source: Source
     fetch: FetchPlan
     choice: EngineChoice
@@ -73,11 +73,11 @@ class ImportPlan:
     def as_dict(self) -> dict[str, Any]:
         """The plan for `--json`."""
         return {
-            "model": self.asked.model.name,
+            "model": self.declaration.model.name,
             "source": str(self.source),
             "engine_kind": self.choice.kind,
             "engine_reason": self.choice.reason,
-            "layout": self.asked.repository.layout,
+            "layout": self.declaration.repository.layout,
             "fetch": {
                 "description": self.fetch.description,
                 "destination": str(self.fetch.destination),
@@ -109,30 +109,34 @@ class ImportPlan:
         return "\n".join(lines)
 
 
-def plan_import(asked: Declaration, home: Home, *, machine: Machine | None = None) -> ImportPlan:
+def plan_import(
+    declaration: Declaration, home: Home, *, machine: Machine | None = None
+) -> ImportPlan:
     """What importing would do, found out before anything large is fetched.
 
     Raises `BadInput` for a name, source or option that cannot be used.
     """
-    check_model_name(asked.model.name)
-    check_name_is_free_in_layout(asked.model.name)
-    source = apply_revision(_find_source(asked, home), asked.model.revision)
-    choice = _choose_kind(asked, source, machine or _detect_machine(asked))
-    refuse_foreign_options(choice.kind, {"gpu": asked.engine.gpu, "timing": asked.engine.timing})
-    check_layout(asked.repository.layout, choice.kind)
-    check_parameters(asked.repository.parameters, choice.kind)
-    options = fetch_options(asked, choice)
+    check_model_name(declaration.model.name)
+    check_name_is_free_in_layout(declaration.model.name)
+    source = apply_revision(_find_source(declaration, home), declaration.model.revision)
+    choice = _choose_kind(declaration, source, machine or _detect_machine(declaration))
+    refuse_foreign_options(
+        choice.kind, {"gpu": declaration.engine.gpu, "timing": declaration.engine.timing}
+    )
+    check_layout(declaration.repository.layout, choice.kind)
+    check_parameters(declaration.repository.parameters, choice.kind)
+    options = fetch_options(declaration, choice)
     fetch = plan_fetch(source, home=home, needs_weights=options.needs_weights)
-    repository = asked.repository.dir or home.models / asked.model.name
-    preserved = find_preserved_settings(asked, source, choice.kind, repository)
+    repository = declaration.repository.dir or home.models / declaration.model.name
+    preserved = find_preserved_settings(declaration, source, choice.kind, repository)
     build = None
     if isinstance(source, EngineSource):
-        asked = _with_tokenizer(asked, source, preserved.kept)
-        engine = describe_engine_source(asked, source)
-        plan_repository(asked.model.name, engine, serving_options(asked))
+        declaration = _with_tokenizer(declaration, source, preserved.kept)
+        engine = describe_engine_source(declaration, source)
+        plan_repository(declaration.model.name, engine, serving_options(declaration))
     elif checkpoint := inspect_source(source, home=home, options=options):
-        build = plan_engine(request_build(asked, choice, checkpoint, home), asked, home)
-    return ImportPlan(asked, source, fetch, choice, build, repository, preserved)
+        build = plan_engine(request_build(declaration, choice, checkpoint, home), declaration, home)
+    return ImportPlan(declaration, source, fetch, choice, build, repository, preserved)
 
 
 def find_source(name: str, home: Home) -> Source:
@@ -141,26 +145,26 @@ def find_source(name: str, home: Home) -> Source:
     Raises `UnknownModel` for a name that neither the catalog nor an import knows.
     """
     alias = find_alias(name)
-    if alias is None and (known := find_model(home, name)):
-        return parse_source(known.source)
+    if alias is None and (imported := find_model(home, name)):
+        return parse_source(imported.source)
     return parse_source((alias or resolve_alias(name)).source)
 
 
-def serving_options(asked: Declaration) -> ServingOptions:
+def serving_options(declaration: Declaration) -> ServingOptions:
     """How the engine is to be served: within the limits it is to be built for."""
     return ServingOptions(
-        max_batch_size=asked.build.max_batch_size,
-        max_seq_len=asked.build.max_seq_len,
-        max_num_tokens=asked.build.max_num_tokens,
-        max_beam_width=asked.build.max_beam_width,
-        parameters=asked.repository.parameters,
-        layout=asked.repository.layout,
+        max_batch_size=declaration.build.max_batch_size,
+        max_seq_len=declaration.build.max_seq_len,
+        max_num_tokens=declaration.build.max_num_tokens,
+        max_beam_width=declaration.build.max_beam_width,
+        parameters=declaration.repository.parameters,
+        layout=declaration.repository.layout,
     )
 
 
-def fetch_options(asked: Declaration, choice: EngineChoice) -> FetchOptions:
+def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOptions:
     """Return how the checkpoint is fetched: not every engine kind needs its weights."""
-    model = asked.model
+    model = declaration.model
     return FetchOptions(
         model.revision,
         model.trust_remote_code,
@@ -170,74 +174,78 @@ def fetch_options(asked: Declaration, choice: EngineChoice) -> FetchOptions:
 
 
 def find_preserved_settings(
-    asked: Declaration, source: Source, engine_kind: str, repository: Path
+    declaration: Declaration, source: Source, engine_kind: str, repository: Path
 ) -> PreservedSettings:
     """What `tllm set` changed in the repository that is there, if there is one of ours."""
     with contextlib.suppress(RepositoryError, BadInput):
-        known = read_manifest(repository)
-        if parse_source(known.source).unpinned() != source.unpinned():
-            return PreservedSettings(dropped=known.preserved)
-        return choose_preserved(known, serving_options(asked), engine_kind)
+        imported = read_manifest(repository)
+        if parse_source(imported.source).unpinned() != source.unpinned():
+            return PreservedSettings(dropped=imported.preserved)
+        return choose_preserved(imported, serving_options(declaration), engine_kind)
     return PreservedSettings()
 
 
-def describe_engine_source(asked: Declaration, source: EngineSource) -> Engine:
+def describe_engine_source(declaration: Declaration, source: EngineSource) -> Engine:
     """Return the engine that the source is, with the tokenizer that goes with it."""
     describe = find_engine_source_kind().building.describe_source
     assert describe is not None
-    folder = Path(asked.repository.parameters["tokenizer_dir"])
-    return describe(asked.model.name, source.path, folder, str(source))
+    folder = Path(declaration.repository.parameters["tokenizer_dir"])
+    return describe(declaration.model.name, source.path, folder, str(source))
 
 
 def request_build(
-    asked: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
+    declaration: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
 ) -> BuildRequest:
     """What is to be built of the checkpoint, and where."""
     return BuildRequest(
-        model_name=asked.model.name,
+        model_name=declaration.model.name,
         checkpoint=checkpoint,
-        engine_dir=asked.engine.dir or home.engines,
+        engine_dir=declaration.engine.dir or home.engines,
         kind=choice.kind,
-        options=asked.build,
-        trust_remote_code=asked.model.trust_remote_code,
-        gpu=asked.engine.gpu,
-        timing=asked.engine.timing,
+        options=declaration.build,
+        trust_remote_code=declaration.model.trust_remote_code,
+        gpu=declaration.engine.gpu,
+        timing=declaration.engine.timing,
     )
 
 
-def plan_engine(request: BuildRequest, asked: Declaration, home: Home) -> BuildPlan:
+def plan_engine(request: BuildRequest, declaration: Declaration, home: Home) -> BuildPlan:
     """The build of that, where its engine belongs."""
-    plan = plan_build(request, find_tools(asked.engine.trtllm_version))
-    return placed(plan, asked, home) if plan.steps else plan
+    plan = plan_build(request, find_tools(declaration.engine.trtllm_version))
+    return choose_engine_dir(plan, declaration, home) if plan.steps else plan
 
 
-def placed(plan: BuildPlan, asked: Declaration, home: Home) -> BuildPlan:
+def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> BuildPlan:
     """The plan with a folder of the engine store's, unless one was asked for."""
-    return plan if asked.engine.dir else place_engine(plan, home.engines)
+    return plan if declaration.engine.dir else place_engine(plan, home.engines)
 
 
-def _find_source(asked: Declaration, home: Home) -> Source:
+def _find_source(declaration: Declaration, home: Home) -> Source:
     """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
-    said = asked.model.source
-    source = find_source(asked.model.name, home) if said is None else parse_source(said)
+    model = declaration.model
+    source = find_source(model.name, home) if model.source is None else parse_source(model.source)
     return source.absolute()
 
 
-def _detect_machine(asked: Declaration) -> Machine:
-    return detect_machine(asked.engine.kind, asked.repository.parameters.get("engine_python", ""))
+def _detect_machine(declaration: Declaration) -> Machine:
+    return detect_machine(
+        declaration.engine.kind, declaration.repository.parameters.get("engine_python", "")
+    )
 
 
-def _choose_kind(asked: Declaration, source: Source, machine: Machine) -> EngineChoice:
+def _choose_kind(declaration: Declaration, source: Source, machine: Machine) -> EngineChoice:
     """Return the engine kind that the source or the layout implies, or else the requested one."""
-    requested = asked.engine.kind
+    requested = declaration.engine.kind
     if isinstance(source, EngineSource):
         return _choose_for_engine_source(source, requested)
-    layout = asked.repository.layout
+    layout = declaration.repository.layout
     fitting = kinds_in_layout(layout)
     if len(fitting) == 1 and requested in (AUTO, fitting[0].name):
         name = fitting[0].name
         return EngineChoice(name, f"Engine kind {name}: that is what the layout is for.")
-    choice = choose_engine_kind(requested, machine, trtllm_version=asked.engine.trtllm_version)
+    choice = choose_engine_kind(
+        requested, machine, trtllm_version=declaration.engine.trtllm_version
+    )
     is_gguf = isinstance(source, CheckpointSource) and source.format == "gguf"
     if requested == AUTO and is_gguf and "gguf" not in find_kind(choice.kind).building.formats:
         kind = choose_for_format("gguf", machine).kind
@@ -257,12 +265,12 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
 
 
 def _with_tokenizer(
-    asked: Declaration, source: EngineSource, kept: Mapping[str, str]
+    declaration: Declaration, source: EngineSource, kept: Mapping[str, str]
 ) -> Declaration:
     """The tokenizer's folder is absolute: the server runs elsewhere."""
-    given = asked.repository.parameters
-    known = kept.get("tokenizer_dir", source.path)
-    folder = Path(given.get("tokenizer_dir", known)).expanduser().absolute()
-    parameters = {**given, "tokenizer_dir": str(folder)}
-    repository = dataclasses.replace(asked.repository, parameters=parameters)
-    return dataclasses.replace(asked, repository=repository)
+    parameters = declaration.repository.parameters
+    default = kept.get("tokenizer_dir", source.path)
+    folder = Path(parameters.get("tokenizer_dir", default)).expanduser().absolute()
+    parameters = {**parameters, "tokenizer_dir": str(folder)}
+    repository = dataclasses.replace(declaration.repository, parameters=parameters)
+    return dataclasses.replace(declaration, repository=repository)

@@ -23,10 +23,10 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.importing.import_plan import (
     ImportPlan,
+    choose_engine_dir,
     describe_engine_source,
     fetch_options,
     find_preserved_settings,
-    placed,
     plan_engine,
     plan_import,
     request_build,
@@ -73,7 +73,7 @@ class Build(Protocol):
 
 
 def build_model(
-    asked: Declaration,
+    declaration: Declaration,
     home: Home,
     *,
     force: bool = False,
@@ -81,16 +81,16 @@ def build_model(
     build: Build = build_engine,
 ) -> Engine:
     """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
-    plan = plan_import(asked, home)
+    plan = plan_import(declaration, home)
     with (
-        _locked(home, asked.model.name, display.notify),
+        _locked(home, declaration.model.name, display.notify),
         _obtain_engine(plan, home, force=force, display=display, build=build) as engine,
     ):
         return engine
 
 
 def import_model(
-    asked: Declaration,
+    declaration: Declaration,
     home: Home,
     *,
     force: bool = False,
@@ -104,29 +104,31 @@ def import_model(
     when the repository's folder holds something that is no model repository, and whatever the
     stages raise.
     """
-    plan = plan_import(asked, home)
-    with _locked(home, asked.model.name, display.notify):
+    plan = plan_import(declaration, home)
+    with _locked(home, declaration.model.name, display.notify):
         _check_replaceable(plan.repository)
         if not force:
-            _check_not_taken(asked.model.name, plan)
+            _check_name_is_free(declaration.model.name, plan)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
             # Something may have been set meanwhile.
             preserved = find_preserved_settings(
-                asked, plan.source, plan.choice.kind, plan.repository
+                declaration, plan.source, plan.choice.kind, plan.repository
             )
             for line in preserved.describe():
                 display.notify(line)
             rendered = _plan_repository(plan, engine, preserved.kept)
-            rendered = dataclasses.replace(rendered, declaration=plain_changes(asked))
+            rendered = dataclasses.replace(rendered, declaration=plain_changes(declaration))
             write_repository(rendered, plan.repository)
             record_references(home, plan.repository)
     return rendered, plan.repository
 
 
 def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) -> RepositoryPlan:
-    options = dataclasses.replace(serving_options(plan.asked), engine_python=plan.choice.python)
+    options = dataclasses.replace(
+        serving_options(plan.declaration), engine_python=plan.choice.python
+    )
     options = dataclasses.replace(options, parameters={**kept, **options.parameters})
-    rendered = plan_repository(plan.asked.model.name, engine, options)
+    rendered = plan_repository(plan.declaration.model.name, engine, options)
     return dataclasses.replace(
         rendered,
         requested=tuple(name for name in rendered.requested if name not in kept),
@@ -139,27 +141,27 @@ def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
 ) -> Iterator[Engine]:
     """The engine, which nobody builds or removes meanwhile."""
-    asked, source = plan.asked, plan.source
+    declaration, source = plan.declaration, plan.source
     display.notify(plan.choice.reason)
     if isinstance(source, EngineSource):
-        yield describe_engine_source(asked, source)
+        yield describe_engine_source(declaration, source)
         return
     assert isinstance(source, CheckpointSource)
-    options = fetch_options(asked, plan.choice)
+    options = fetch_options(declaration, plan.choice)
     checkpoint = fetch_checkpoint(
         source, home=home, options=options, notify=display.notify, watch=display.watch
     )
-    request = request_build(asked, plan.choice, checkpoint, home)
+    request = request_build(declaration, plan.choice, checkpoint, home)
     if find_kind(request.kind).serves_checkpoints:
-        yield describe_checkpoint(request, find_tools(asked.engine.trtllm_version))
+        yield describe_checkpoint(request, find_tools(declaration.engine.trtllm_version))
         return
-    planned = plan_engine(request, asked, home)
+    planned = plan_engine(request, declaration, home)
     with hold_lock(
         lock_of(home, planned.engine_dir, planned.fingerprint),
         lambda: display.notify("Another tllm is building this engine; waiting for it to end …"),
     ):
         # It may have been built meanwhile, under another name.
-        planned = placed(planned, asked, home)
+        planned = choose_engine_dir(planned, declaration, home)
         built = build(planned, force=force, notify=display.notify, on_line=display.on_line)
         yield complete_engine(built)
 
@@ -176,7 +178,7 @@ def _check_replaceable(repository: Path) -> None:
         )
 
 
-def _check_not_taken(name: str, plan: ImportPlan) -> None:
+def _check_name_is_free(name: str, plan: ImportPlan) -> None:
     if not (plan.repository / MANIFEST).exists():
         return
     taken_by = parse_source(read_manifest(plan.repository).source)

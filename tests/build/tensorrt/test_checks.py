@@ -14,12 +14,12 @@ _PAGED_CONTEXT = "Chunked context and the reuse of KV-cache blocks (use_paged_co
 
 
 def refuse(version: str, model: str = "llama-2-7b", **options: Any) -> str:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as raised:
         plan(model, version, **options)
-    return str(caught.value)
+    return str(raised.value)
 
 
-def test_heads_that_cannot_be_shared_out_are_refused() -> None:
+def test_heads_that_tp_does_not_divide_are_refused() -> None:
     assert refuse("0.16.0", tp=3) == (
         "The model cannot run with --tp 3.\n"
         "Why: 32 attention heads cannot be divided among 3 GPUs\n"
@@ -27,12 +27,12 @@ def test_heads_that_cannot_be_shared_out_are_refused() -> None:
     )
 
 
-def test_experts_on_other_gpus_than_the_rest_are_refused() -> None:
-    said = refuse("0.16.0", "mixtral-8x22b", tp=8, moe_tp=2, moe_ep=2)
-    assert said.startswith("The model cannot run with --moe-tp 2 --moe-ep 2.")
+def test_expert_parallelism_that_does_not_match_tp_is_refused() -> None:
+    message = refuse("0.16.0", "mixtral-8x22b", tp=8, moe_tp=2, moe_ep=2)
+    assert message.startswith("The model cannot run with --moe-tp 2 --moe-ep 2.")
 
 
-def test_layers_that_a_converter_cannot_share_out_are_refused() -> None:
+def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
     assert refuse("0.16.0", "gemma-2-9b", pp=2) == (
         "--pp 2 cannot be had for Gemma2ForCausalLM.\n"
         "Why: its converter does not share layers out among GPUs\n"
@@ -103,22 +103,22 @@ def test_layers_that_a_converter_cannot_share_out_are_refused() -> None:
          f"{_PAGED_CONTEXT} with a KV cache of fp8"),
     ],
 )  # fmt: skip
-def test_wishes_that_contradict_each_other_are_refused(options: dict[str, Any], what: str) -> None:
+def test_contradictory_options_are_refused(options: dict[str, Any], what: str) -> None:
     assert refuse("0.16.0", **options).startswith(f"An engine cannot have {what}.\nWhy: ")
 
 
-def test_heads_for_another_architecture_are_refused() -> None:
-    said = refuse(
+def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
+    message = refuse(
         "0.16.0", "falcon-7b", speculative_decoding_mode="medusa", speculative_model="heads"
     )
-    assert said == (
+    assert message == (
         "An engine cannot have --speculative-decoding-mode medusa for FalconForCausalLM.\n"
         "Why: its converter knows the layers of LlamaForCausalLM\n"
         "Next: --speculative-decoding-mode draft_tokens_external"
     )
 
 
-def test_what_a_version_turns_on_by_itself_counts_as_asked_for() -> None:
+def test_defaults_of_a_version_are_checked_like_options() -> None:
     plan("llama-2-7b", "0.16.0", kv_cache_dtype="int8")
     assert refuse("1.2.0", kv_cache_dtype="int8") == (
         f"An engine cannot have {_PAGED_CONTEXT} with a KV cache of int8.\n"
@@ -128,7 +128,7 @@ def test_what_a_version_turns_on_by_itself_counts_as_asked_for() -> None:
     plan("llama-2-7b", "1.2.0", kv_cache_dtype="int8", use_paged_context_fmha=False)
 
 
-def test_fp8_throughout_goes_with_chunked_context() -> None:
+def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
     plan(
         "llama-2-7b",
         "0.16.0",
@@ -139,7 +139,7 @@ def test_fp8_throughout_goes_with_chunked_context() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "version", "quantization", "said"),
+    ("model", "version", "quantization", "message"),
     [
         (
             "llama-2-7b",
@@ -160,35 +160,35 @@ def test_fp8_throughout_goes_with_chunked_context() -> None:
         ),
     ],
 )
-def test_a_format_that_the_family_has_not_is_refused(
-    model: str, version: str, quantization: str, said: str
+def test_unsupported_format_of_a_family_is_refused(
+    model: str, version: str, quantization: str, message: str
 ) -> None:
-    assert refuse(version, model, quantization=quantization) == said
+    assert refuse(version, model, quantization=quantization) == message
 
 
-def test_a_checkpoint_that_comes_quantised_is_not_quantised_again() -> None:
+def test_quantized_checkpoint_is_not_quantized_again() -> None:
     shape = replace(MODELS["llama-2-7b"], quantization="awq")
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as raised:
         plan(shape, "0.16.0", quantization="fp8")
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "The checkpoint comes quantised (awq).\n"
         "Why: it cannot be quantised once more, to fp8\n"
         "Next: import the model's 16-bit checkpoint"
     )
 
 
-def test_a_checkpoint_that_comes_quantised_is_taken_where_its_converter_does() -> None:
+def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None:
     shape = replace(MODELS["llama-2-7b"], quantization="awq")
     plan(shape, "0.16.0")
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as raised:
         plan(shape, "0.15.0")
-    assert caught.value.why == (
+    assert raised.value.why == (
         "TensorRT-LLM 0.15.0 converts no such checkpoint of LlamaForCausalLM"
     )
 
 
 @pytest.mark.parametrize(
-    ("gpu", "version", "options", "said"),
+    ("gpu", "version", "options", "message"),
     [
         (
             "a100-80gb",
@@ -240,10 +240,10 @@ def test_a_checkpoint_that_comes_quantised_is_taken_where_its_converter_does() -
         ),
     ],
 )
-def test_what_a_card_cannot_run_is_refused(
-    gpu: str, version: str, options: dict[str, Any], said: str
+def test_options_that_the_gpu_does_not_support_are_refused(
+    gpu: str, version: str, options: dict[str, Any], message: str
 ) -> None:
-    assert refuse(version, gpu=gpu, **options) == said
+    assert refuse(version, gpu=gpu, **options) == message
 
 
 @pytest.mark.parametrize(
@@ -251,5 +251,7 @@ def test_what_a_card_cannot_run_is_refused(
     [("l4", "0.11.0", "fp8"), ("h200", "1.0.0", "fp8"), ("b200", "0.17.0", "nvfp4"),
      ("v100-32gb", "0.9.0", "int8"), ("t4", "1.2.0", "int4_awq")],
 )  # fmt: skip
-def test_what_a_card_can_run_is_planned(gpu: str, version: str, quantization: str) -> None:
+def test_options_that_the_gpu_supports_are_planned(
+    gpu: str, version: str, quantization: str
+) -> None:
     assert len(plan("llama-2-7b", version, gpu, quantization=quantization)) == 2

@@ -19,13 +19,15 @@ TABLE = load_table("families.yaml")
 ARCHITECTURES = [each for row in TABLE.values() for each in row["architectures"]]
 
 
-def test_a_family_is_as_its_version_has_it() -> None:
+def test_family_by_version() -> None:
     assert find_family("MixtralForCausalLM", Version("0.11.0")) == Family(
         name="llama",
         architecture="MixtralForCausalLM",
         folder="llama",
         quantizations=("int8", "int4", "fp8"),
-        later=MappingProxyType({"nvfp4": Version("0.17.0"), "int4_awq": Version("0.19.0")}),
+        later_quantizations=MappingProxyType(
+            {"nvfp4": Version("0.17.0"), "int4_awq": Version("0.19.0")}
+        ),
     )
 
 
@@ -39,7 +41,7 @@ def test_a_family_is_as_its_version_has_it() -> None:
         ("ChatGLMModel", "1.0.0", "models/core/glm-4-9b"),
     ],
 )
-def test_converters_moved_with_0_20(architecture: str, version: str, folder: str) -> None:
+def test_converters_moved_in_0_20(architecture: str, version: str, folder: str) -> None:
     assert find_family(architecture, Version(version)).folder == folder
 
 
@@ -51,25 +53,25 @@ def test_every_family_has_its_converter_in_every_version(architecture: str) -> N
         except BadInput:
             continue
         flags = flags_of(family.converter, version)
-        needed = {family.words.get(each, each) for each in ("--model_dir", "--output_dir")}
+        needed = {family.flag_names.get(each, each) for each in ("--model_dir", "--output_dir")}
         assert {*needed, "--dtype"} <= set(flags)
-        assert {*family.quantizations, *family.later} <= {*get_args(Quantization)}
+        assert {*family.quantizations, *family.later_quantizations} <= {*get_args(Quantization)}
 
 
-def test_an_architecture_that_comes_later_says_when() -> None:
-    with pytest.raises(BadInput) as caught:
+def test_architecture_of_a_later_version_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
         find_family("Qwen3ForCausalLM", Version("0.19.0"))
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "TensorRT-LLM 0.19.0 does not convert Qwen3ForCausalLM.\n"
         "Why: it does from 0.20.0 on\n"
         "Next: use TensorRT-LLM 0.20.0 or later"
     )
 
 
-def test_an_architecture_without_a_converter_is_refused_in_one_sentence() -> None:
-    with pytest.raises(BadInput) as caught:
+def test_architecture_without_a_converter_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
         find_family("GptOssForCausalLM", Version("1.2.0"))
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "The architecture GptOssForCausalLM cannot be made into a TensorRT engine.\n"
         f"Why: engines are planned for {', '.join(ARCHITECTURES)}\n"
         "Next: --engine pytorch serves the checkpoint itself, from TensorRT-LLM 1.0 on"

@@ -42,15 +42,15 @@ PROGRAMS = ["trtllm-build", "quantize.py", *(f"{each}/convert_checkpoint.py" for
         ),
     ],
 )
-def test_the_flags_of_trtllm_build_change(version: str, flags: set[str]) -> None:
-    asked = {
+def test_flags_of_trtllm_build_by_version(version: str, flags: set[str]) -> None:
+    queried = {
         "--paged_kv_cache", "--kv_cache_type", "--max_output_len", "--max_seq_len",
         "--timing_cache", "--speculative_decoding_mode",
     }  # fmt: skip
-    assert asked & set(flags_of("trtllm-build", Version(version))) == flags
+    assert queried & set(flags_of("trtllm-build", Version(version))) == flags
 
 
-def test_a_flags_default_and_choices_are_those_of_the_version() -> None:
+def test_default_and_choices_of_a_flag_by_version() -> None:
     versions = [Version(text) for text in ("0.10.0", "0.11.0", "0.16.0", "1.0.0", "1.2.0")]
     assert [flags_of("trtllm-build", each)["--gemm_plugin"] for each in versions] == [
         Flag("--gemm_plugin", choices=("float16", "float32", "bfloat16", "disable")),
@@ -75,7 +75,7 @@ def test_a_flags_default_and_choices_are_those_of_the_version() -> None:
     ]
 
 
-def test_a_pre_release_takes_what_the_releases_around_it_take() -> None:
+def test_pre_release_has_the_flags_that_both_neighbouring_releases_have() -> None:
     flags = flags_of("trtllm-build", Version("0.13.0.dev2024081300"))
     assert "--max_seq_len" in flags
     assert "--kv_cache_type" not in flags
@@ -86,12 +86,12 @@ def test_a_pre_release_takes_what_the_releases_around_it_take() -> None:
     assert "nvfp4" not in qformat.choices
 
 
-def test_flags_that_change_their_kind_are_not_taken_by_a_pre_release() -> None:
-    fused = [
+def test_pre_release_lacks_flags_that_change_their_type() -> None:
+    flags = [
         flags_of("trtllm-build", Version(text)).get("--use_fused_mlp")
         for text in ("0.12.0", "0.13.0.dev2024081300", "0.13.0")
     ]
-    assert fused == [
+    assert flags == [
         Flag("--use_fused_mlp", type="flag"),
         None,
         Flag("--use_fused_mlp", choices=("enable", "disable"), default="enable"),
@@ -99,7 +99,7 @@ def test_flags_that_change_their_kind_are_not_taken_by_a_pre_release() -> None:
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_every_row_can_be_parsed_in_every_version(program: str) -> None:
+def test_every_row_is_parsed_in_every_version(program: str) -> None:
     for version in VERSIONS:
         flags = flags_of(program, version).values()
         arguments = [
@@ -110,7 +110,7 @@ def test_every_row_can_be_parsed_in_every_version(program: str) -> None:
         }
 
 
-def test_a_command_line_is_read_as_the_program_would() -> None:
+def test_arguments_are_parsed_as_by_the_program() -> None:
     arguments = ("--max_batch_size", "8", "--lora_target_modules", "attn_q", "attn_k",
                  "--gather_context_logits", "--max_decoder_seq_len", "562")  # fmt: skip
     read = check_arguments("trtllm-build", Version("0.16.0"), arguments)
@@ -127,10 +127,10 @@ def test_a_command_line_is_read_as_the_program_would() -> None:
         (("--workers",), "argument --workers: expected one argument"),
     ],
 )
-def test_what_the_program_would_refuse_is_refused(arguments: tuple[str, ...], why: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_invalid_arguments_are_refused(arguments: tuple[str, ...], why: str) -> None:
+    with pytest.raises(BadInput) as raised:
         check_arguments("trtllm-build", Version("0.11.0"), arguments)
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "trtllm-build of TensorRT-LLM 0.11.0 does not take these arguments.\n"
         f"Why: {why}\n"
         "Next: trtllm-build --help"

@@ -389,22 +389,22 @@ GUIDES = {
 
 
 @pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES)
-def test_a_plan_is_what_the_guide_says(guide: Guide) -> None:
+def test_plan_matches_the_guide(guide: Guide) -> None:
     steps = plan(guide.model, guide.version, **guide.options)
     assert steps[0].command[1] == guide.script
     planned = [_without_folders(options_in(step.command)) for step in steps]
-    told = guide.checkpoint, guide.engine
+    documented = guide.checkpoint, guide.engine
     differences = {
-        flag: mine.get(flag)
-        for mine, theirs in zip(planned, told, strict=True)
-        for flag in {*mine, *theirs}
-        if mine.get(flag) != theirs.get(flag)
+        flag: planned_options.get(flag)
+        for planned_options, guide_options in zip(planned, documented, strict=True)
+        for flag in {*planned_options, *guide_options}
+        if planned_options.get(flag) != guide_options.get(flag)
     }
     assert differences == guide.plan_differs
 
 
 @pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES)
-def test_every_program_of_a_guides_version_takes_its_plan(guide: Guide) -> None:
+def test_programs_of_the_guides_version_accept_the_plan(guide: Guide) -> None:
     for step in plan(guide.model, guide.version, **guide.options):
         check_step(step, guide.version)
 

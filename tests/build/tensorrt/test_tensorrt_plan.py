@@ -49,7 +49,7 @@ def test_a_plan_converts_and_builds() -> None:
     )  # fmt: skip
 
 
-def test_a_plan_calibrates_where_the_format_asks_for_it() -> None:
+def test_a_plan_calibrates_if_the_format_requires_it() -> None:
     step, _ = plan("llama-3.1-8b", "1.0.0", quantization="int4_awq", calib_size=32)
     assert step.title == (
         "Calibrate the checkpoint, and convert it for TensorRT-LLM (int4_awq weights)"
@@ -78,12 +78,12 @@ def test_a_plan_calibrates_where_the_format_asks_for_it() -> None:
         ("w4a8_awq", None, {"--qformat": "w4a8_awq"}),
     ],
 )
-def test_formats_in_the_words_of_their_program(
+def test_formats_are_passed_as_flags_of_their_program(
     quantization: Quantization | None, kv_cache_dtype: KvCacheDtype | None, expected: dict[str, str]
 ) -> None:
     step, _ = plan("llama-2-7b", "0.16.0", quantization=quantization, kv_cache_dtype=kv_cache_dtype)
-    told = options_in(step.command)
-    assert told == {"--model_dir": "/models/my model", "--output_dir": _SCRATCH, **expected}
+    arguments = options_in(step.command)
+    assert arguments == {"--model_dir": "/models/my model", "--output_dir": _SCRATCH, **expected}
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_auto_is_the_checkpoints_dtype_in_every_version(
     assert options_in(plan(model, version)[0].command).get("--dtype") == expected
 
 
-def test_a_family_is_told_in_its_own_words() -> None:
+def test_flag_names_of_the_converter_are_used() -> None:
     step, _ = plan("gemma-2-9b", "0.16.0", tp=2)
     assert step.command == (
         "/venv/bin/python", "/examples/gemma/convert_checkpoint.py", "--ckpt-type", "hf",
@@ -109,18 +109,19 @@ def test_a_family_is_told_in_its_own_words() -> None:
     )  # fmt: skip
 
 
-def test_workers_go_to_each_program_that_has_them() -> None:
+def test_workers_are_passed_to_each_program_that_has_the_flag() -> None:
     commands = [step.command for step in plan("llama-2-7b", "0.16.0", tp=2, workers=2)]
     assert [command[-2:] for command in commands] == [("--workers", "2")] * 2
     commands = [step.command for step in plan("gemma-2-9b", "0.16.0", tp=2, workers=2)]
     assert ["--workers" in command for command in commands] == [False, True]
 
 
-def test_switches_are_words_or_flags_by_version() -> None:
-    asked = {"paged_kv_cache": False, "context_fmha": False, "use_paged_context_fmha": False,
+def test_switches_take_a_value_or_none_by_version() -> None:
+    requested = {"paged_kv_cache": False, "context_fmha": False, "use_paged_context_fmha": False,
              "multiple_profiles": True, "gather_context_logits": True}  # fmt: skip
     old, new = (
-        options_in(plan("llama-2-7b", each, **asked)[1].command) for each in ("0.12.0", "0.13.0")
+        options_in(plan("llama-2-7b", each, **requested)[1].command)
+        for each in ("0.12.0", "0.13.0")
     )
     same = {"--context_fmha": "disable", "--use_paged_context_fmha": "disable",
             "--multiple_profiles": "enable", "--gather_context_logits": ""}  # fmt: skip
@@ -130,7 +131,7 @@ def test_switches_are_words_or_flags_by_version() -> None:
     assert new == {**folders, **same, "--kv_cache_type": "continuous"}
 
 
-def test_the_timing_cache_stays_out_of_the_users_folder_in_the_first_version_too() -> None:
+def test_timing_cache_is_in_the_scratch_folder_in_the_first_version() -> None:
     assert options_in(plan("llama-2-7b", "0.8.0")[1].command) == {
         "--checkpoint_dir": _SCRATCH,
         "--output_dir": "{work}",
@@ -138,26 +139,26 @@ def test_the_timing_cache_stays_out_of_the_users_folder_in_the_first_version_too
     }
 
 
-def test_drafted_tokens_from_outside_have_no_name_with_0_9() -> None:
-    asked = {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5}
-    told = options_in(plan("llama-2-7b", "0.9.0", **asked)[1].command)
-    assert told["--max_draft_len"] == "5"
-    assert "--speculative_decoding_mode" not in told
+def test_external_draft_tokens_have_no_mode_flag_in_0_9() -> None:
+    requested = {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5}
+    arguments = options_in(plan("llama-2-7b", "0.9.0", **requested)[1].command)
+    assert arguments["--max_draft_len"] == "5"
+    assert "--speculative_decoding_mode" not in arguments
 
 
-def test_an_adapters_plugin_takes_what_the_model_has() -> None:
-    asked = {"lora_dir": ("adapter",)}
+def test_lora_plugin_has_the_dtype_of_the_model() -> None:
+    requested = {"lora_dir": ("adapter",)}
     plugins = [
-        options_in(plan("llama-3.1-8b", each, **asked)[1].command)["--lora_plugin"]
+        options_in(plan("llama-3.1-8b", each, **requested)[1].command)["--lora_plugin"]
         for each in ("0.10.0", "0.11.0")
     ]
     assert plugins == ["bfloat16", "auto"]
 
 
-def test_medusa_goes_with_fp8() -> None:
-    asked = {"speculative_decoding_mode": "medusa", "speculative_model": "heads",
+def test_medusa_works_with_fp8() -> None:
+    requested = {"speculative_decoding_mode": "medusa", "speculative_model": "heads",
              "quantization": "fp8", "max_draft_len": 31}  # fmt: skip
-    step, _ = plan("llama-2-7b", "0.16.0", **asked)
+    step, _ = plan("llama-2-7b", "0.16.0", **requested)
     assert options_in(step.command) == {
         "--model_dir": "/models/my model",
         "--output_dir": _SCRATCH,
@@ -169,7 +170,7 @@ def test_medusa_goes_with_fp8() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "options", "said"),
+    ("version", "options", "message"),
     [
         (
             "0.10.0",
@@ -222,34 +223,34 @@ def test_medusa_goes_with_fp8() -> None:
         ),
     ],
 )
-def test_what_a_version_has_not_is_refused(
-    version: str, options: dict[str, Any], said: str
+def test_options_that_a_version_lacks_are_refused(
+    version: str, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(BadInput) as raised:
         plan("mixtral-8x22b", version, **options)
-    assert str(caught.value) == said
+    assert str(raised.value) == message
 
 
-def test_a_cache_that_no_program_makes_for_the_family_is_refused() -> None:
-    with pytest.raises(BadInput) as caught:
+def test_kv_cache_dtype_without_program_support_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
         plan("opt-125m", "0.16.0", kv_cache_dtype="fp8")
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "--kv-cache-dtype fp8 cannot be had for OPTForCausalLM with TensorRT-LLM 0.16.0.\n"
         "Why: its converter does not make it, and quantize.py does not know the architecture\n"
         "Next: leave --kv-cache-dtype out"
     )
 
 
-def test_no_quantisation_is_none_that_is_told_of() -> None:
+def test_quantization_none_equals_the_default() -> None:
     assert plan("llama-2-7b", "0.16.0", quantization="none") == plan("llama-2-7b", "0.16.0")
 
 
-def test_eagle_and_calibration_do_not_go_together() -> None:
-    asked = {"speculative_decoding_mode": "eagle", "speculative_model": "heads",
+def test_eagle_with_calibration_is_refused() -> None:
+    requested = {"speculative_decoding_mode": "eagle", "speculative_model": "heads",
              "quantization": "fp8"}  # fmt: skip
-    with pytest.raises(BadInput) as caught:
-        plan("llama-2-7b", "0.16.0", **asked)
-    assert str(caught.value) == (
+    with pytest.raises(BadInput) as raised:
+        plan("llama-2-7b", "0.16.0", **requested)
+    assert str(raised.value) == (
         "--speculative-decoding-mode eagle cannot be had with --quantization fp8 and "
         "--kv-cache-dtype auto.\n"
         "Why: quantize.py, which calibrates, knows the heads of Medusa only\n"
@@ -262,49 +263,51 @@ _LENGTHS = st.sampled_from((0, 1, 64, 512, 1024, 2048, 4096, 131072))
 _DRAFTS = st.sampled_from((None, 5, 63, 300))
 
 
-def _wish(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+def _options(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries(values)
 
 
 # Few of them at a time, as users ask: many wishes contradict each other nearly always.
-_WISHES = st.one_of(
-    _wish(tp=st.sampled_from((2, 3, 4, 8))),
-    _wish(pp=st.just(2)),
-    _wish(tp=st.just(4), moe_tp=st.sampled_from((None, 1, 2)), moe_ep=st.sampled_from((2, 4))),
-    _wish(dtype=st.sampled_from(get_args(Dtype))),
-    _wish(quantization=st.sampled_from(get_args(Quantization))),
-    _wish(kv_cache_dtype=st.sampled_from(get_args(KvCacheDtype))),
-    _wish(max_batch_size=_LENGTHS),
-    _wish(max_input_len=_LENGTHS),
-    _wish(max_seq_len=_LENGTHS),
-    _wish(max_num_tokens=_LENGTHS),
-    _wish(opt_num_tokens=_LENGTHS),
-    _wish(max_beam_width=st.sampled_from((1, 4))),
-    _wish(paged_kv_cache=st.booleans()),
-    _wish(tokens_per_block=st.sampled_from((32, 64))),
-    _wish(use_paged_context_fmha=st.booleans()),
-    _wish(remove_input_padding=st.booleans()),
-    _wish(context_fmha=st.booleans()),
-    _wish(gemm_plugin=_PLUGINS),
-    _wish(gpt_attention_plugin=_PLUGINS),
-    _wish(multiple_profiles=st.booleans()),
-    _wish(gather_context_logits=st.just(True)),
-    _wish(gather_generation_logits=st.just(True)),
-    _wish(lora_dir=st.sampled_from((("adapter",), ("one", "another")))),
-    _wish(
+_OPTIONS = st.one_of(
+    _options(tp=st.sampled_from((2, 3, 4, 8))),
+    _options(pp=st.just(2)),
+    _options(tp=st.just(4), moe_tp=st.sampled_from((None, 1, 2)), moe_ep=st.sampled_from((2, 4))),
+    _options(dtype=st.sampled_from(get_args(Dtype))),
+    _options(quantization=st.sampled_from(get_args(Quantization))),
+    _options(kv_cache_dtype=st.sampled_from(get_args(KvCacheDtype))),
+    _options(max_batch_size=_LENGTHS),
+    _options(max_input_len=_LENGTHS),
+    _options(max_seq_len=_LENGTHS),
+    _options(max_num_tokens=_LENGTHS),
+    _options(opt_num_tokens=_LENGTHS),
+    _options(max_beam_width=st.sampled_from((1, 4))),
+    _options(paged_kv_cache=st.booleans()),
+    _options(tokens_per_block=st.sampled_from((32, 64))),
+    _options(use_paged_context_fmha=st.booleans()),
+    _options(remove_input_padding=st.booleans()),
+    _options(context_fmha=st.booleans()),
+    _options(gemm_plugin=_PLUGINS),
+    _options(gpt_attention_plugin=_PLUGINS),
+    _options(multiple_profiles=st.booleans()),
+    _options(gather_context_logits=st.just(True)),
+    _options(gather_generation_logits=st.just(True)),
+    _options(lora_dir=st.sampled_from((("adapter",), ("one", "another")))),
+    _options(
         lora_target_modules=st.sampled_from((("attn_q", "attn_v"), ("mlp_router",), ("other",))),
         max_lora_rank=st.sampled_from((None, 8)),
     ),
-    _wish(speculative_decoding_mode=st.sampled_from(get_args(SpeculativeMode)),
+    _options(speculative_decoding_mode=st.sampled_from(get_args(SpeculativeMode)),
           speculative_model=st.just("heads"), max_draft_len=_DRAFTS),
-    _wish(speculative_decoding_mode=st.sampled_from(get_args(SpeculativeMode)),
+    _options(speculative_decoding_mode=st.sampled_from(get_args(SpeculativeMode)),
           max_draft_len=_DRAFTS),
-    _wish(quantization=st.just("fp8"), calib_size=st.just(32), calib_dataset=st.just("mine")),
-    _wish(calib_size=st.just(32)),
-    _wish(workers=st.just(8)),
+    _options(quantization=st.just("fp8"), calib_size=st.just(32), calib_dataset=st.just("mine")),
+    _options(calib_size=st.just(32)),
+    _options(workers=st.just(8)),
 )  # fmt: skip
-_ANY_OPTIONS = st.lists(_WISHES, max_size=5).map(
-    lambda wishes: EngineOptions(**{name: value for wish in wishes for name, value in wish.items()})
+_ANY_OPTIONS = st.lists(_OPTIONS, max_size=5).map(
+    lambda groups: EngineOptions(
+        **{name: value for group in groups for name, value in group.items()}
+    )
 )
 _ANY_VERSION = st.sampled_from(
     [
@@ -317,7 +320,7 @@ _ANY_VERSION = st.sampled_from(
 
 @settings(max_examples=500)
 @given(model=st.sampled_from(sorted(MODELS)), version=_ANY_VERSION, options=_ANY_OPTIONS)
-def test_a_plan_is_refused_or_taken_by_the_programs_of_its_version(
+def test_every_plan_is_refused_or_accepted_by_its_programs(
     model: str, version: str, options: EngineOptions
 ) -> None:
     try:
@@ -330,6 +333,6 @@ def test_a_plan_is_refused_or_taken_by_the_programs_of_its_version(
 
 
 @pytest.mark.parametrize("version", [str(each) for each in VERSIONS])
-def test_a_plain_wish_can_be_had_in_every_version(version: str) -> None:
+def test_basic_options_are_planned_in_every_version(version: str) -> None:
     for step in plan("llama-2-7b", version, tp=2, max_batch_size=8, max_seq_len=2048):
         check_step(step, version)

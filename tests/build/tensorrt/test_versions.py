@@ -18,17 +18,17 @@ from trtllm_serve_cli.build.tensorrt.versions import (
 from trtllm_serve_cli.errors import BadInput
 
 
-def test_versions_compare_as_pip_has_them() -> None:
+def test_versions_compare_as_in_pip() -> None:
     texts = ["0.9.0", "0.10.0", "0.14.0.dev2024100800", "0.14.0", "0.17.0", "0.17.0.post1",
              "1.0.0", "1.0.3.2510", "1.2.0rc6", "1.2.0"]  # fmt: skip
     assert sorted(map(parse_version, reversed(texts))) == [Version(text) for text in texts]
 
 
-def test_a_containers_tag_stands_for_its_version() -> None:
+def test_container_tag_is_parsed_as_its_version() -> None:
     assert parse_version("24.07") == Version("0.11.0")
 
 
-def test_a_version_is_in_all_its_containers() -> None:
+def test_containers_of_a_version() -> None:
     assert [each.image for each in find_containers(Version("1.2.0"))] == [
         "nvcr.io/nvidia/tritonserver:26.03-trtllm-python-py3"
     ]
@@ -45,43 +45,43 @@ def test_newer_containers_have_no_older_programs() -> None:
         assert one.trtllm <= next_one.trtllm
 
 
-def test_what_is_no_version_is_refused() -> None:
-    with pytest.raises(BadInput) as caught:
+def test_invalid_version_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
         parse_version("latest")
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "'latest' is no version of TensorRT-LLM.\n"
         "Why: a version is such as 0.11.0 or 0.17.0.post1, a container's tag such as 24.07\n"
         "Next: pip show tensorrt_llm"
     )
 
 
-def test_a_container_that_is_not_known_is_no_version() -> None:
-    with pytest.raises(BadInput) as caught:
+def test_unknown_container_tag_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
         parse_version("29.12")
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "Which TensorRT-LLM is in the container 29.12 is not known.\n"
         "Why: known are those from 23.10 to 26.07\n"
         "Next: say the version itself, such as --trtllm-version 1.2.1"
     )
 
 
-def test_the_installed_version_is_found_by_its_distribution() -> None:
+def test_installed_version_is_found() -> None:
     assert find_trtllm_version({"tensorrt_llm": "1.2.0rc6"}.get) == Version("1.2.0rc6")
 
 
-def test_no_version_is_found_where_none_is_installed() -> None:
+def test_no_version_is_found_if_none_is_installed() -> None:
     assert find_trtllm_version({}.get) is None
 
 
 @pytest.mark.parametrize("text", ["0.8.0", "0.14.0.dev2024100800", "1.0.3.2510", "1.2.1"])
-def test_versions_between_build_engines(text: str) -> None:
+def test_supported_versions_build_engines(text: str) -> None:
     check_builds_engines(Version(text))
 
 
-def test_versions_before_the_unified_builder_are_refused_in_one_sentence() -> None:
-    with pytest.raises(BadInput) as caught:
+def test_versions_before_trtllm_build_are_refused() -> None:
+    with pytest.raises(BadInput) as raised:
         check_builds_engines(Version("0.7.1"))
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         "Engines of TensorRT-LLM 0.7.1 cannot be planned.\n"
         "Why: before 0.8 each model had a build.py of its own, without trtllm-build\n"
         "Next: use TensorRT-LLM 0.8 or later, such as in "
@@ -90,10 +90,10 @@ def test_versions_before_the_unified_builder_are_refused_in_one_sentence() -> No
 
 
 @pytest.mark.parametrize("text", ["1.3.0rc1", "1.3.0", "2.0"])
-def test_versions_after_engines_are_sent_to_pytorch(text: str) -> None:
-    with pytest.raises(BadInput) as caught:
+def test_versions_without_engines_are_refused(text: str) -> None:
+    with pytest.raises(BadInput) as raised:
         check_builds_engines(Version(text))
-    assert str(caught.value) == (
+    assert str(raised.value) == (
         f"TensorRT-LLM {text} builds no engines.\n"
         "Why: 1.2 is the last line with trtllm-build and the C++ backend\n"
         "Next: --engine pytorch serves the checkpoint itself; or use "

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from trtllm_serve_cli.build.build_step import SCRATCH, BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.tensorrt.command import RequestedFlag, render_arguments, want
+from trtllm_serve_cli.build.tensorrt.command import RequestedFlag, render_arguments, request_value
 from trtllm_serve_cli.build.tensorrt.families import Family
 from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, flags_of
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
@@ -41,7 +41,7 @@ _HEADS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Conversion:
     """Who makes the checkpoint; `program` is `flags_of`'s word, its script lies in `folder`."""
 
     program: str
@@ -61,41 +61,41 @@ def plan_checkpoint(
     """From the folder `checkpoint` to `SCRATCH`. `dtype` is what "auto" comes to."""
     version = toolkit.version
     heads = _HEADS.get(options.speculative_decoding_mode or "")
-    way = _choose_way(options, family, heads, version)
-    wanted = [
+    conversion = _choose_conversion(options, family, heads, version)
+    requested = [
         RequestedFlag("--model_dir", (str(checkpoint),)),
         RequestedFlag("--output_dir", (SCRATCH,)),
-        *_dtype(options, way.program, version, dtype),
+        *_dtype(options, conversion.program, version, dtype),
         *_parallelism(options),
-        *way.formats,
-        *_calibration(options, way.program),
-        *_speculation(options, heads, way.program),
+        *conversion.formats,
+        *_calibration(options, conversion.program),
+        *_speculation(options, heads, conversion.program),
     ]
-    if "--workers" in flags_of(way.program, version):
-        wanted += want("--workers", options.workers, "workers")
-    words: tuple[str, ...] = ()
-    if way.program == family.converter:
-        wanted = [_in_words(family, each) for each in wanted]
-        words = family.always
-    words += render_arguments(way.program, version, wanted)
-    script = toolkit.examples_dir / way.folder / way.program.rpartition("/")[2]
+    if "--workers" in flags_of(conversion.program, version):
+        requested += request_value("--workers", options.workers, "workers")
+    arguments: tuple[str, ...] = ()
+    if conversion.program == family.converter:
+        requested = [_rename_flag(family, each) for each in requested]
+        arguments = family.extra_arguments
+    arguments += render_arguments(conversion.program, version, requested)
+    script = toolkit.examples_dir / conversion.folder / conversion.program.rpartition("/")[2]
     weights = options.quantization or "none"
     ranks = (f"{SCRATCH}/rank{rank}.safetensors" for rank in range(options.world_size))
     return BuildStep(
-        title=way.title if weights == "none" else f"{way.title} ({weights} weights)",
-        command=(toolkit.python, str(script), *words),
+        title=conversion.title if weights == "none" else f"{conversion.title} ({weights} weights)",
+        command=(toolkit.python, str(script), *arguments),
         inputs=(str(checkpoint), *((options.speculative_model or "",) if heads else ())),
         outputs=(f"{SCRATCH}/config.json", *ranks),
         estimated_bytes=estimated_bytes,
     )
 
 
-def _choose_way(
+def _choose_conversion(
     options: EngineOptions, family: Family, heads: _Heads | None, version: Version
-) -> _Way:
+) -> _Conversion:
     converter = f"{heads.folder}/{CONVERTER}" if heads else family.converter
-    if _is_converted(options, converter, version):
-        return _Way(
+    if _suits_converter(options, converter, version):
+        return _Conversion(
             converter,
             heads.folder if heads else family.folder,
             "Convert the checkpoint for TensorRT-LLM",
@@ -103,7 +103,7 @@ def _choose_way(
         )
     _check_calibrated_heads(options)
     _check_calibrated(options, family, version)
-    return _Way(
+    return _Conversion(
         _QUANTIZE,
         "quantization",
         "Calibrate the checkpoint, and convert it for TensorRT-LLM",
@@ -111,7 +111,7 @@ def _choose_way(
     )
 
 
-def _is_converted(options: EngineOptions, converter: str, version: Version) -> bool:
+def _suits_converter(options: EngineOptions, converter: str, version: Version) -> bool:
     """Whether the converter does it; quantize.py needs a package more, and the model on a GPU.
 
     SmoothQuant could be either's: quantize.py does it for more families, and takes `calib_size`.
@@ -133,7 +133,7 @@ def _formats_of_converter(options: EngineOptions) -> Iterator[RequestedFlag]:
 def _formats_of_quantize(options: EngineOptions) -> Iterator[RequestedFlag]:
     weights = options.quantization or "none"
     yield RequestedFlag("--qformat", (_QFORMATS.get(weights, weights),), "quantization")
-    yield from want("--kv_cache_dtype", _cache(options), "kv_cache_dtype")
+    yield from request_value("--kv_cache_dtype", _cache(options), "kv_cache_dtype")
 
 
 def _cache(options: EngineOptions) -> str | None:
@@ -144,8 +144,8 @@ def _dtype(
     options: EngineOptions, program: str, version: Version, dtype: str
 ) -> Iterator[RequestedFlag]:
     """Nothing where the program by itself comes to the same, which older ones do not."""
-    does_it = flags_of(program, version)["--dtype"].default == "auto"
-    if options.dtype != "auto" or not does_it:
+    resolves_auto = flags_of(program, version)["--dtype"].default == "auto"
+    if options.dtype != "auto" or not resolves_auto:
         yield RequestedFlag("--dtype", (dtype,), "dtype")
 
 
@@ -154,8 +154,8 @@ def _parallelism(options: EngineOptions) -> Iterator[RequestedFlag]:
         yield RequestedFlag("--tp_size", (options.tp,), "tp")
     if options.pp > 1:
         yield RequestedFlag("--pp_size", (options.pp,), "pp")
-    yield from want("--moe_tp_size", options.moe_tp, "moe_tp")
-    yield from want("--moe_ep_size", options.moe_ep, "moe_ep")
+    yield from request_value("--moe_tp_size", options.moe_tp, "moe_tp")
+    yield from request_value("--moe_ep_size", options.moe_ep, "moe_ep")
 
 
 def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag]:
@@ -167,8 +167,8 @@ def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag
                     why="these weights are converted without calibration",
                     next_step="leave it out, or choose --quantization fp8, int8_sq or int4_awq",
                 )
-    yield from want("--calib_size", options.calib_size, "calib_size")
-    yield from want("--calib_dataset", options.calib_dataset, "calib_dataset")
+    yield from request_value("--calib_size", options.calib_size, "calib_size")
+    yield from request_value("--calib_dataset", options.calib_dataset, "calib_dataset")
 
 
 def _speculation(
@@ -177,7 +177,7 @@ def _speculation(
     if heads and options.speculative_model:
         yield RequestedFlag(heads.model_flag, (options.speculative_model,), "speculative_model")
         length_flag = "--max_draft_len" if program == _QUANTIZE else heads.length_flag
-        yield from want(length_flag, options.max_draft_len, "max_draft_len")
+        yield from request_value(length_flag, options.max_draft_len, "max_draft_len")
 
 
 def _check_calibrated_heads(options: EngineOptions) -> None:
@@ -202,5 +202,5 @@ def _check_calibrated(options: EngineOptions, family: Family, version: Version) 
         )
 
 
-def _in_words(family: Family, wanted: RequestedFlag) -> RequestedFlag:
-    return replace(wanted, flag=family.words.get(wanted.flag, wanted.flag))
+def _rename_flag(family: Family, requested: RequestedFlag) -> RequestedFlag:
+    return replace(requested, flag=family.flag_names.get(requested.flag, requested.flag))

@@ -49,9 +49,11 @@ def check_options(
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
     """Raises `BadInput` when TensorRT-LLM does not know the GPU, or the GPU not the format."""
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
-        raise _unknown_gpu(gpu, version, "0.16 took the support of V100 away", "0.15 or earlier")
+        raise _unsupported_gpu(
+            gpu, version, "0.16 took the support of V100 away", "0.15 or earlier"
+        )
     if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:
-        raise _unknown_gpu(gpu, version, "Blackwell came with 0.17", "0.17 or later")
+        raise _unsupported_gpu(gpu, version, "Blackwell came with 0.17", "0.17 or later")
     weights, cache = options.quantization or "none", options.kv_cache_dtype or "auto"
     if dtype == "bfloat16":
         check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "--dtype float16")
@@ -61,7 +63,7 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
         check_runs(f"a KV cache of {cache}", KV_FORMATS[cache], gpu, "--kv-cache-dtype int8")
 
 
-def _unknown_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInput:
+def _unsupported_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInput:
     return BadInput(
         f"TensorRT-LLM {version} does not run on {gpu.name}.",
         why=why,
@@ -72,25 +74,27 @@ def _unknown_gpu(gpu: Gpu, version: Version, why: str, versions: str) -> BadInpu
 def _check_quantization(
     options: EngineOptions, shape: ModelShape, family: Family, version: Version
 ) -> None:
-    wanted = options.quantization or "none"
-    if shape.quantization and (wanted != "none" or shape.quantization not in family.already):
+    quantization = options.quantization or "none"
+    if shape.quantization and (
+        quantization != "none" or shape.quantization not in family.input_quantizations
+    ):
         raise BadInput(
             f"The checkpoint comes quantised ({shape.quantization}).",
             why=(
-                f"it cannot be quantised once more, to {wanted}"
-                if wanted != "none"
+                f"it cannot be quantised once more, to {quantization}"
+                if quantization != "none"
                 else f"TensorRT-LLM {version} converts no such checkpoint of {family.architecture}"
             ),
             next_step="import the model's 16-bit checkpoint",
         )
-    if wanted == "none" or wanted in family.quantizations:
+    if quantization == "none" or quantization in family.quantizations:
         return
-    later = family.later.get(wanted)
+    later = family.later_quantizations.get(quantization)
     known = ", ".join(("none", *family.quantizations))
     raise BadInput(
-        f"--quantization {wanted} cannot be had for {family.architecture} with "
+        f"--quantization {quantization} cannot be had for {family.architecture} with "
         f"TensorRT-LLM {version}.",
-        why=f"it has {known}" + (f"; {wanted} comes with {later}" if later else ""),
+        why=f"it has {known}" + (f"; {quantization} comes with {later}" if later else ""),
         next_step="choose one of these" + (f", or use {later} or later" if later else ""),
     )
 
@@ -179,12 +183,12 @@ def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
             "with ReDrafter it is the number of beams times the length of each",
             "leave --max-draft-len out",
         )
-    for name, most in _EAGLE_LIMITS.items():
-        if mode == "eagle" and (getattr(options, name) or 0) > most:
+    for name, largest in _EAGLE_LIMITS.items():
+        if mode == "eagle" and (getattr(options, name) or 0) > largest:
             raise _contradiction(
                 f"--{name.replace('_', '-')} {getattr(options, name)} with EAGLE",
-                f"trtllm-build takes {most} at most",
-                f"--{name.replace('_', '-')} {most}",
+                f"trtllm-build takes {largest} at most",
+                f"--{name.replace('_', '-')} {largest}",
             )
 
 
@@ -206,17 +210,17 @@ def _check_drafts(options: EngineOptions, mode: str) -> None:
 def _check_paged_context(options: EngineOptions, version: Version) -> None:
     """Also where the version, and not the user, turns the paged context FMHA on."""
     flag = flags_of("trtllm-build", version)["--use_paged_context_fmha"]
-    asked = options.use_paged_context_fmha
-    if asked is False or (asked is None and flag.default != "enable"):
+    requested = options.use_paged_context_fmha
+    if requested is False or (requested is None and flag.default != "enable"):
         return
-    without = "set use_paged_context_fmha to false"
+    next_step = "set use_paged_context_fmha to false"
     subject = "Chunked context and the reuse of KV-cache blocks (use_paged_context_fmha)"
     if options.paged_kv_cache is False or options.context_fmha is False:
         off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
-        raise _contradiction(f"{subject} without {off}", "they work on its blocks", without)
+        raise _contradiction(f"{subject} without {off}", "they work on its blocks", next_step)
     if options.kv_cache_dtype == "int8":
         raise _contradiction(
-            f"{subject} with a KV cache of int8", "trtllm-build refuses both at once", without
+            f"{subject} with a KV cache of int8", "trtllm-build refuses both at once", next_step
         )
     if options.kv_cache_dtype == "fp8" and (
         options.quantization != "fp8" or version < Version("0.10.0")
@@ -224,7 +228,7 @@ def _check_paged_context(options: EngineOptions, version: Version) -> None:
         raise _contradiction(
             f"{subject} with a KV cache of fp8",
             "trtllm-build takes both only with weights of fp8, from 0.10 on",
-            without,
+            next_step,
         )
 
 

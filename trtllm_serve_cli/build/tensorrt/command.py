@@ -28,7 +28,7 @@ class RequestedFlag:
     option: str = ""
 
 
-def want(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
+def request_value(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
     """The flag with this value; nothing for None, which leaves it to the program."""
     if value is not None:
         yield RequestedFlag(flag, (value,), option)
@@ -40,35 +40,37 @@ def request_switch(option: str, value: bool | None) -> Iterator[RequestedFlag]:
         yield RequestedFlag(f"--{option}", ("enable" if value else "disable",), option)
 
 
-def request_alone(option: str, value: bool) -> Iterator[RequestedFlag]:
+def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
     """The flag that is called as the option, without a value, where it is asked for."""
     if value:
         yield RequestedFlag(f"--{option}", option=option)
 
 
 def render_arguments(
-    program: str, version: Version, wanted: Iterable[RequestedFlag]
+    program: str, version: Version, requested: Iterable[RequestedFlag]
 ) -> tuple[str, ...]:
     """What the program of this version is told; raises `BadInput` for what it does not take."""
-    return tuple(word for each in wanted for word in _render(program, version, each))
+    return tuple(word for each in requested for word in _render(program, version, each))
 
 
-def _render(program: str, version: Version, wanted: RequestedFlag) -> Iterator[str]:
-    flag = flags_of(program, version).get(wanted.flag)
+def _render(program: str, version: Version, requested: RequestedFlag) -> Iterator[str]:
+    flag = flags_of(program, version).get(requested.flag)
     if flag is None:
-        raise _no_flag(program, version, wanted)
-    if flag.choices and (other := [each for each in wanted.values if each not in flag.choices]):
-        raise _no_choice(program, version, wanted, flag, other)
+        raise _unknown_flag(program, version, requested)
+    if flag.choices and (
+        invalid := [each for each in requested.values if each not in flag.choices]
+    ):
+        raise _invalid_choice(program, version, requested, flag, invalid)
     yield flag.name
-    yield from map(str, wanted.values)
+    yield from map(str, requested.values)
 
 
-def _no_flag(program: str, version: Version, wanted: RequestedFlag) -> BadInput:
-    later = [each for each in _releases_after(version) if wanted.flag in flags_of(program, each)]
-    option = _show_option(wanted.option)
+def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> BadInput:
+    later = [each for each in _releases_after(version) if requested.flag in flags_of(program, each)]
+    option = _show_option(requested.option)
     return BadInput(
         f"{option} cannot be had with TensorRT-LLM {version}.",
-        why=f"its {_show_program(program)} has no {wanted.flag}",
+        why=f"its {_show_program(program)} has no {requested.flag}",
         next_step=(
             f"leave {option} out, or use TensorRT-LLM {later[0]} or later"
             if later
@@ -77,12 +79,12 @@ def _no_flag(program: str, version: Version, wanted: RequestedFlag) -> BadInput:
     )
 
 
-def _no_choice(
-    program: str, version: Version, wanted: RequestedFlag, flag: Flag, other: list[str | int]
+def _invalid_choice(
+    program: str, version: Version, requested: RequestedFlag, flag: Flag, invalid: list[str | int]
 ) -> BadInput:
-    option = _show_option(wanted.option)
+    option = _show_option(requested.option)
     return BadInput(
-        f"{option} {' '.join(map(str, other))} cannot be had with TensorRT-LLM {version}.",
+        f"{option} {' '.join(map(str, invalid))} cannot be had with TensorRT-LLM {version}.",
         why=f"{flag.name} of its {_show_program(program)} takes "
         + ", ".join(map(str, flag.choices)),
         next_step=f"choose one of these for {option}",

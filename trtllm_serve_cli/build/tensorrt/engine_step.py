@@ -11,9 +11,9 @@ from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.command import (
     RequestedFlag,
     render_arguments,
-    request_alone,
+    request_flag,
     request_switch,
-    want,
+    request_value,
 )
 from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
@@ -27,34 +27,36 @@ def plan_engine(
     options: EngineOptions, version: Version, dtype: str, estimated_bytes: int
 ) -> BuildStep:
     """From `SCRATCH` to `WORK`. `dtype` is what the weights are that stay unquantised."""
-    wanted = [
+    requested = [
         RequestedFlag("--checkpoint_dir", (SCRATCH,)),
         RequestedFlag("--output_dir", (WORK,)),
         _timing_cache(version),
-        *want("--max_batch_size", options.max_batch_size, "max_batch_size"),
+        *request_value("--max_batch_size", options.max_batch_size, "max_batch_size"),
         *_lengths(options, version),
-        *want("--max_num_tokens", options.max_num_tokens, "max_num_tokens"),
-        *want("--opt_num_tokens", options.opt_num_tokens, "opt_num_tokens"),
-        *want("--max_beam_width", options.max_beam_width, "max_beam_width"),
+        *request_value("--max_num_tokens", options.max_num_tokens, "max_num_tokens"),
+        *request_value("--opt_num_tokens", options.opt_num_tokens, "opt_num_tokens"),
+        *request_value("--max_beam_width", options.max_beam_width, "max_beam_width"),
         *_paged_cache(options, version),
-        *want("--tokens_per_block", options.tokens_per_block, "tokens_per_block"),
+        *request_value("--tokens_per_block", options.tokens_per_block, "tokens_per_block"),
         *request_switch("use_paged_context_fmha", options.use_paged_context_fmha),
         *request_switch("remove_input_padding", options.remove_input_padding),
         *request_switch("context_fmha", options.context_fmha),
-        *want("--gemm_plugin", options.gemm_plugin, "gemm_plugin"),
-        *want("--gpt_attention_plugin", options.gpt_attention_plugin, "gpt_attention_plugin"),
+        *request_value("--gemm_plugin", options.gemm_plugin, "gemm_plugin"),
+        *request_value(
+            "--gpt_attention_plugin", options.gpt_attention_plugin, "gpt_attention_plugin"
+        ),
         *request_switch("multiple_profiles", options.multiple_profiles),
-        *request_alone("gather_context_logits", options.gather_context_logits),
-        *request_alone("gather_generation_logits", options.gather_generation_logits),
+        *request_flag("gather_context_logits", options.gather_context_logits),
+        *request_flag("gather_generation_logits", options.gather_generation_logits),
         *_strong_types(options, version),
         *_lora(options, version, dtype),
         *_speculation(options, version),
-        *want("--workers", options.workers, "workers"),
+        *request_value("--workers", options.workers, "workers"),
     ]
     ranks = range(options.world_size)
     return BuildStep(
         title="Build the engine" if len(ranks) == 1 else f"Build the engine for {len(ranks)} GPUs",
-        command=(_PROGRAM, *render_arguments(_PROGRAM, version, wanted)),
+        command=(_PROGRAM, *render_arguments(_PROGRAM, version, requested)),
         inputs=(SCRATCH, *options.lora_dir),
         outputs=(f"{WORK}/config.json", *(f"{WORK}/rank{rank}.engine" for rank in ranks)),
         estimated_bytes=estimated_bytes,
@@ -70,7 +72,7 @@ def _timing_cache(version: Version) -> RequestedFlag:
 
 def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
     """Before 0.11 the input and the output were limited apart."""
-    yield from want("--max_input_len", options.max_input_len, "max_input_len")
+    yield from request_value("--max_input_len", options.max_input_len, "max_input_len")
     if options.max_seq_len is None:
         return
     flags = flags_of(_PROGRAM, version)
@@ -117,7 +119,7 @@ def _lora(options: EngineOptions, version: Version, dtype: str) -> Iterator[Requ
         yield RequestedFlag(
             "--lora_target_modules", options.lora_target_modules, "lora_target_modules"
         )
-    yield from want("--max_lora_rank", options.max_lora_rank, "max_lora_rank")
+    yield from request_value("--max_lora_rank", options.max_lora_rank, "max_lora_rank")
 
 
 def _speculation(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
@@ -129,4 +131,4 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     if is_named or mode != "draft_tokens_external":
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")
     if mode in _WITHOUT_HEADS:
-        yield from want("--max_draft_len", options.max_draft_len, "max_draft_len")
+        yield from request_value("--max_draft_len", options.max_draft_len, "max_draft_len")

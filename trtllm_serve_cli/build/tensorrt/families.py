@@ -28,10 +28,10 @@ class Family:
     architecture: str
     folder: str
     quantizations: tuple[str, ...]
-    later: Mapping[str, Version]
-    already: tuple[str, ...] = ()
-    words: Mapping[str, str] = field(default_factory=dict)
-    always: tuple[str, ...] = ()
+    later_quantizations: Mapping[str, Version]
+    input_quantizations: tuple[str, ...] = ()
+    flag_names: Mapping[str, str] = field(default_factory=dict)
+    extra_arguments: tuple[str, ...] = ()
     has_pipeline: bool = True
 
     @property
@@ -74,19 +74,19 @@ def _parse(name: str, row: Mapping[str, Any], architecture: str, version: Versio
         name=name,
         architecture=architecture,
         folder=folder,
-        quantizations=_known(formats, version),
-        later=MappingProxyType(
+        quantizations=_available(formats, version),
+        later_quantizations=MappingProxyType(
             {word: Version(first) for word, first in formats.items() if version < Version(first)}
         ),
-        already=_known(row.get("already", {}), version),
-        words=MappingProxyType(row.get("words", {})),
-        always=tuple(row.get("always", ())),
+        input_quantizations=_available(row.get("input_quantizations", {}), version),
+        flag_names=MappingProxyType(row.get("flag_names", {})),
+        extra_arguments=tuple(row.get("extra_arguments", ())),
         has_pipeline=not row.get("no_pipeline", False),
     )
 
 
-def _known(firsts: Mapping[str, str], version: Version) -> tuple[str, ...]:
-    return tuple(word for word, first in firsts.items() if Version(first) <= version)
+def _available(first_versions: Mapping[str, str], version: Version) -> tuple[str, ...]:
+    return tuple(word for word, first in first_versions.items() if Version(first) <= version)
 
 
 def _architectures() -> list[str]:

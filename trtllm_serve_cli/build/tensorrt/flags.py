@@ -43,7 +43,7 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
     if not version.is_prerelease:
         return flags
     later = _flags_at(program, Version(version.base_version))
-    both = {name: _common(flag, later[name]) for name, flag in flags.items() if name in later}
+    both = {name: _intersect(flag, later[name]) for name, flag in flags.items() if name in later}
     return MappingProxyType({name: flag for name, flag in both.items() if flag})
 
 
@@ -51,7 +51,7 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
     """What the program would read, by destination; raises `BadInput` where it would end."""
     try:
         return vars(_parser_of(program, version).parse_args(arguments))
-    except _Refused as error:
+    except _ParseError as error:
         raise BadInput(
             f"{program} of TensorRT-LLM {version} does not take these arguments.",
             why=str(error),
@@ -59,13 +59,13 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
         ) from error
 
 
-class _Refused(Exception):
+class _ParseError(Exception):
     """What argparse would print before it ends the process."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _Refused(message)
+        raise _ParseError(message)
 
 
 @functools.cache
@@ -129,7 +129,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
     )
 
 
-def _common(one: Flag, other: Flag) -> Flag | None:
+def _intersect(one: Flag, other: Flag) -> Flag | None:
     """What both take, if they take values of the same kind at all."""
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None

@@ -75,7 +75,7 @@ def find_trtllm_version(
 def check_builds_engines(version: Version) -> None:
     """Raises `BadInput` for a version before the unified builder, or after engines."""
     if version < FIRST_WITH_ENGINES:
-        first = _containers_of(FIRST_WITH_ENGINES)[0]
+        first = find_containers(FIRST_WITH_ENGINES)[0]
         raise BadInput(
             f"Engines of TensorRT-LLM {version} cannot be planned.",
             why="before 0.8 each model had a build.py of its own, without trtllm-build",
@@ -97,7 +97,7 @@ def find_container(tag: str) -> Container | None:
 
 def find_containers(version: Version) -> tuple[Container, ...]:
     """Those with exactly this TensorRT-LLM, the oldest first."""
-    return tuple(_containers_of(version))
+    return tuple(each for each in load_containers() if each.trtllm == version)
 
 
 @functools.cache
@@ -120,7 +120,3 @@ def load_table(name: str) -> Any:
 
     text = resources.files("trtllm_serve_cli.build.tensorrt").joinpath(name).read_text("utf-8")
     return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def _containers_of(version: Version) -> list[Container]:
-    return [each for each in load_containers() if each.trtllm == version]
