@@ -30,12 +30,12 @@ def tensor(name: str, values: Any) -> grpcclient.InferInput:
     elif array.dtype == np.int64:
         array = array.astype(np.int32)
     array = array.reshape(1, *array.shape) if array.ndim else array.reshape(1, 1)
-    made = grpcclient.InferInput(name, list(array.shape), _TYPES[array.dtype.name])
-    made.set_data_from_numpy(array)
-    return made
+    tensor_input = grpcclient.InferInput(name, list(array.shape), _TYPES[array.dtype.name])
+    tensor_input.set_data_from_numpy(array)
+    return tensor_input
 
 
-def ask(
+def infer(
     endpoint: Endpoint,
     input_ids: list[int],
     num_output_tokens: int,

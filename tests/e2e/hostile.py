@@ -27,7 +27,7 @@ PROMPT = [33, 216, 34, 216, 35, 216, 36, 216, 37, 216, 38, 216, 39, 216, 40]
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class RawTensor:
     """A tensor as it goes over the wire."""
 
     datatype: str
@@ -36,11 +36,11 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class WrongRequest:
     """A request, what is wrong with it, and the tensors of which the error must name one."""
 
     model: str
-    tensors: dict[str, Sent]
+    tensors: dict[str, RawTensor]
     what: str
     names: tuple[str, ...]
     request_id: str = ""
@@ -50,19 +50,19 @@ class Wrong:
         return f"{self.model}: {self.what}"
 
 
-def numbers(datatype: str, values: Any) -> Sent:
+def numbers(datatype: str, values: Any) -> RawTensor:
     """A tensor of numbers or flags."""
     array = np.asarray(values).astype(_NUMPY[datatype])
-    return Sent(datatype, array.shape, array.tobytes())
+    return RawTensor(datatype, array.shape, array.tobytes())
 
 
-def texts(rows: Sequence[Sequence[bytes]]) -> Sent:
+def texts(rows: Sequence[Sequence[bytes]]) -> RawTensor:
     """A tensor of strings."""
     content = b"".join(struct.pack("<I", len(text)) + text for row in rows for text in row)
-    return Sent("BYTES", (len(rows), len(rows[0])), content)
+    return RawTensor("BYTES", (len(rows), len(rows[0])), content)
 
 
-def plain_tensors(model: str) -> dict[str, Sent]:
+def plain_tensors(model: str) -> dict[str, RawTensor]:
     """What `model` needs at least."""
     match model:
         case "tensorrt_llm":
@@ -88,7 +88,7 @@ def plain_tensors(model: str) -> dict[str, Sent]:
             }
 
 
-def plan_wrong(number: int, seed: int) -> list[Wrong]:
+def plan_wrong_requests(number: int, seed: int) -> list[WrongRequest]:
     """`number` wrong requests: every kind at least once when there is room, in a random order."""
     every = [*_wrong_forms(), *_wrong_values(), *_wrong_pairs()]
     rng = random.Random(seed)
@@ -107,23 +107,23 @@ _NUMPY: dict[str, Any] = {
     "UINT64": np.uint64,
 }
 _TRITON_NAMES = {"TYPE_STRING": "BYTES"}
-_LARGEST = 2**31 - 1
+_INT32_MAX = 2**31 - 1
 _NAN, _INF = math.nan, math.inf
 # A tensor's name in `tensorrt_llm` -> the datatype and values that are out of range. The text
 # models call some of them otherwise.
 _OUT_OF_RANGE: dict[str, tuple[str, tuple[float, ...]]] = {
-    "request_output_len": ("INT32", (0, -1, -_LARGEST - 1, _LARGEST, 8192)),
-    "beam_width": ("INT32", (0, -1, 99, _LARGEST)),
-    "num_return_sequences": ("INT32", (0, -1, 65, _LARGEST)),
+    "request_output_len": ("INT32", (0, -1, -_INT32_MAX - 1, _INT32_MAX, 8192)),
+    "beam_width": ("INT32", (0, -1, 99, _INT32_MAX)),
+    "num_return_sequences": ("INT32", (0, -1, 65, _INT32_MAX)),
     "temperature": ("FP32", (-1.0, _NAN, _INF, -_INF, 1e30)),
-    "runtime_top_k": ("INT32", (-1, -_LARGEST - 1, _LARGEST)),
+    "runtime_top_k": ("INT32", (-1, -_INT32_MAX - 1, _INT32_MAX)),
     "runtime_top_p": ("FP32", (-0.1, 1.5, _NAN, _INF)),
     "repetition_penalty": ("FP32", (0.0, -1.0, _NAN, _INF, 1e30)),
     "presence_penalty": ("FP32", (-3.0, 2.5, _NAN, -_INF)),
     "frequency_penalty": ("FP32", (-3.0, 2.5, _NAN, _INF)),
     "len_penalty": ("FP32", (_NAN, _INF, -1e30)),
     "beam_search_diversity_rate": ("FP32", (-1.0, _NAN, _INF)),
-    "min_tokens": ("INT32", (-1, OUTPUT_LEN + 1, _LARGEST)),
+    "min_tokens": ("INT32", (-1, OUTPUT_LEN + 1, _INT32_MAX)),
     "lora_task_id": ("UINT64", (0, 12345, 2**64 - 1)),
 }
 _IN_TEXT_MODELS = {
@@ -136,30 +136,30 @@ _INVALID_UTF8 = b"\xff\xfe\x80"
 _NUMBER_SCHEMA = b'{"type": "number"}'
 
 
-def _wrong_forms() -> Iterable[Wrong]:
+def _wrong_forms() -> Iterable[WrongRequest]:
     """What needs no knowledge of a tensor: left out, other type, rank, number of rows, size."""
     for model in (CORE, *TEXT_MODELS, "preprocessing", "postprocessing"):
         base = plain_tensors(model)
         for tensor in load_contracts()[model].inputs:
             datatype = _TRITON_NAMES.get(tensor.type, tensor.type.removeprefix("TYPE_"))
             shape = (1, *(1 if dim == -1 else dim for dim in tensor.dims))
-            sent = _some(datatype, shape)
+            sent = _valid_tensor(datatype, shape)
             # Triton tells of a tensor that is left out by its name, or by how many there are.
             if tensor.name in base and model != CORE:
-                left = {name: each for name, each in base.items() if name != tensor.name}
-                yield Wrong(model, left, f"{tensor.name} is left out", (tensor.name,))
+                remaining = {name: each for name, each in base.items() if name != tensor.name}
+                yield WrongRequest(model, remaining, f"{tensor.name} is left out", (tensor.name,))
             other = "FP64" if datatype != "FP64" else "INT32"
             changes = {
                 "has another type": replace(sent, datatype=other, content=bytes(8 * _size(shape))),
                 "has a rank more": replace(sent, shape=(*shape, 1)),
-                "has two rows": _some(datatype, (2, *shape[1:])),
+                "has two rows": _valid_tensor(datatype, (2, *shape[1:])),
                 "is cut short": replace(sent, content=sent.content[:-1]),
                 "is empty": replace(sent, content=b""),
                 "has no rows": replace(sent, shape=(0, *shape[1:]), content=b""),
                 "has a negative dimension": replace(sent, shape=(*shape[:-1], -1)),
             }
             if tensor.dims == (1,):
-                changes["has two columns"] = _some(datatype, (1, 2))
+                changes["has two columns"] = _valid_tensor(datatype, (1, 2))
             if datatype == "BYTES":
                 changes["lies about its length"] = replace(sent, content=b"\xff\xff\xff\x7fx")
             if datatype == "BYTES" and model == "preprocessing":
@@ -170,16 +170,18 @@ def _wrong_forms() -> Iterable[Wrong]:
             for what, changed in changes.items():
                 # Of rows that are not as many, Triton names one of the others.
                 names = (*base, tensor.name) if "rows" in what else (tensor.name,)
-                yield Wrong(model, {**base, tensor.name: changed}, f"{tensor.name} {what}", names)
-        yield Wrong(
+                yield WrongRequest(
+                    model, {**base, tensor.name: changed}, f"{tensor.name} {what}", names
+                )
+        yield WrongRequest(
             model, {**base, "nonsense": numbers("INT32", [[1]])}, "an unknown tensor", ("nonsense",)
         )
     for left_out in plain_tensors(CORE):
-        left = {name: each for name, each in plain_tensors(CORE).items() if name != left_out}
-        yield Wrong(CORE, left, f"{left_out} is left out", (left_out,))
+        remaining = {name: each for name, each in plain_tensors(CORE).items() if name != left_out}
+        yield WrongRequest(CORE, remaining, f"{left_out} is left out", (left_out,))
 
 
-def _wrong_values() -> Iterable[Wrong]:
+def _wrong_values() -> Iterable[WrongRequest]:
     for tensor, (datatype, values) in _OUT_OF_RANGE.items():
         for value in values:
             what = f"{tensor} is {value}"
@@ -193,18 +195,18 @@ def _wrong_values() -> Iterable[Wrong]:
             if tensor.name in _NOT_SERVED:
                 datatype = _TRITON_NAMES.get(tensor.type, tensor.type.removeprefix("TYPE_"))
                 shape = (1, *(1 if dim == -1 else dim for dim in tensor.dims))
-                sent = _some(datatype, shape)
+                sent = _valid_tensor(datatype, shape)
                 tensors = {**plain_tensors(model), tensor.name: sent}
                 # The two of a bias are one tensor in `tensorrt_llm`.
                 names = (tensor.name, "embedding_bias") if "bias" in tensor.name else (tensor.name,)
-                yield Wrong(model, tensors, f"{tensor.name} is not served", names)
+                yield WrongRequest(model, tensors, f"{tensor.name} is not served", names)
     yield from _wrong_words()
     yield from _wrong_texts()
     yield from _wrong_guides()
     for tokens, lengths in (
         ([[[-1, 2, 3]]], [[3]]),
         ([[[1, 2, 3]]], [[4]]),
-        ([[[1, 2, 3]]], [[_LARGEST]]),
+        ([[[1, 2, 3]]], [[_INT32_MAX]]),
         ([[[1, 2, 3]]], [[1, 1]]),
     ):
         sent = {
@@ -212,19 +214,19 @@ def _wrong_values() -> Iterable[Wrong]:
             "SEQUENCE_LENGTH": numbers("INT32", lengths),
         }
         what = f"tokens {tokens} of lengths {lengths}"
-        yield Wrong("postprocessing", sent, what, ("TOKENS_BATCH", "SEQUENCE_LENGTH"))
+        yield WrongRequest("postprocessing", sent, what, ("TOKENS_BATCH", "SEQUENCE_LENGTH"))
 
 
-def _wrong_words() -> Iterable[Wrong]:
+def _wrong_words() -> Iterable[WrongRequest]:
     for tensor in ("stop_words_list", "bad_words_list"):
         for ids, ends in (
             ([1, 2], [2, 1]),
             ([1, 2], [0, -1]),
             ([1, 2], [3, -1]),
             ([1, 2], [-2, -1]),
-            ([1, 2], [_LARGEST, _LARGEST]),
+            ([1, 2], [_INT32_MAX, _INT32_MAX]),
             ([-1, 2], [2, -1]),
-            ([_LARGEST, 2], [1, 2]),
+            ([_INT32_MAX, 2], [1, 2]),
             ([5] * 5000, [5000] + [-1] * 4999),
         ):
             what = f"{tensor} has the ends {ends[:2]} of {ids[:2]}"
@@ -239,7 +241,7 @@ def _wrong_words() -> Iterable[Wrong]:
     )
 
 
-def _wrong_texts() -> Iterable[Wrong]:
+def _wrong_texts() -> Iterable[WrongRequest]:
     for model in TEXT_MODELS:
         for tensor in ("text_input", "stop_words", "bad_words"):
             yield _text(
@@ -252,10 +254,10 @@ def _wrong_texts() -> Iterable[Wrong]:
         yield _text(model, "bad_words has a NUL", ("bad_words",), bad_words=nul)
     for tensor in ("QUERY", "STOP_WORDS_DICT", "BAD_WORDS_DICT"):
         tensors = {**plain_tensors("preprocessing"), tensor: texts([[_INVALID_UTF8]])}
-        yield Wrong("preprocessing", tensors, f"{tensor} is not UTF-8", (tensor,))
+        yield WrongRequest("preprocessing", tensors, f"{tensor} is not UTF-8", (tensor,))
 
 
-def _wrong_guides() -> Iterable[Wrong]:
+def _wrong_guides() -> Iterable[WrongRequest]:
     kind, guide = "guided_decoding_guide_type", "guided_decoding_guide"
     for make in _makers():
         yield make("an unknown guide type", (kind,), **{kind: texts([[b"yaml"]])})
@@ -284,16 +286,16 @@ def _wrong_guides() -> Iterable[Wrong]:
             yield make(what, (guide,), **{kind: texts([[name]]), guide: texts([[text]])})
 
 
-def _wrong_pairs() -> Iterable[Wrong]:
+def _wrong_pairs() -> Iterable[WrongRequest]:
     """Tensors that do not go together."""
-    for length in (-1, len(PROMPT) + 1, _LARGEST, -_LARGEST - 1):
+    for length in (-1, len(PROMPT) + 1, _INT32_MAX, -_INT32_MAX - 1):
         what = f"input_lengths is {length}"
         yield _core(what, ("input_lengths",), input_lengths=numbers("INT32", [[length]]))
     yield _core("input_lengths is 0", ("input_ids",), input_lengths=numbers("INT32", [[0]]))
-    for token in (-1, -_LARGEST - 1):
+    for token in (-1, -_INT32_MAX - 1):
         what = f"input_ids holds {token}"
         yield _core(what, ("input_ids",), input_ids=numbers("INT32", [[token, *PROMPT[1:]]]))
-    yield _core("no input_ids", ("input_ids",), input_ids=Sent("INT32", (1, 0), b""))
+    yield _core("no input_ids", ("input_ids",), input_ids=RawTensor("INT32", (1, 0), b""))
     words = numbers("INT32", [[[5], [1]]])
     three, two = numbers("INT32", [[3]]), numbers("INT32", [[2]])
     guided = {
@@ -319,7 +321,7 @@ def _wrong_pairs() -> Iterable[Wrong]:
         yield from _wrong_adapters(make)
 
 
-def _wrong_adapters(make: Callable[..., Wrong]) -> Iterable[Wrong]:
+def _wrong_adapters(make: Callable[..., WrongRequest]) -> Iterable[WrongRequest]:
     task, weights, config = "lora_task_id", "lora_weights", "lora_config"
     number = numbers("UINT64", [[77]])
     short, one = numbers("FP16", [[[1.0, 2.0]]]), numbers("INT32", [[[1, 0, 8]]])
@@ -327,11 +329,11 @@ def _wrong_adapters(make: Callable[..., Wrong]) -> Iterable[Wrong]:
     yield make("a config without weights", (weights,), **{task: number, config: one})
     yield make("weights without a task", (task,), **{weights: short, config: one})
     for rows in ([[1, 0, 8]], [[1, 0, 0]], [[1, 0, -1]], [[1, 99, 8]], [[99, 0, 8]], [[1, -1, 1]],
-                 [[1, 0, _LARGEST]], [[1, 0, 1], [1, 0, 1]]):  # fmt: skip
+                 [[1, 0, _INT32_MAX]], [[1, 0, 1], [1, 0, 1]]):  # fmt: skip
         changed = numbers("INT32", [rows])
         sent = {task: number, weights: short, config: changed}
         yield make(f"the adapter {rows}", (weights, config), **sent)
-    empty = Sent("INT32", (1, 0, 3), b"")
+    empty = RawTensor("INT32", (1, 0, 3), b"")
     yield make("an empty adapter", (config,), **{task: number, weights: short, config: empty})
     wrong = make("an unknown adapter's name", ("lora_name",))
     yield replace(wrong, parameters=(("lora_name", "nobody"),))
@@ -342,16 +344,16 @@ def _wrong_adapters(make: Callable[..., Wrong]) -> Iterable[Wrong]:
     )
 
 
-def _core(what: str, names: tuple[str, ...], **changed: Sent) -> Wrong:
-    return Wrong(CORE, {**plain_tensors(CORE), **changed}, what, names)
+def _core(what: str, names: tuple[str, ...], **changed: RawTensor) -> WrongRequest:
+    return WrongRequest(CORE, {**plain_tensors(CORE), **changed}, what, names)
 
 
-def _text(model: str, what: str, names: tuple[str, ...], **changed: Sent) -> Wrong:
-    return Wrong(model, {**plain_tensors(model), **changed}, what, names)
+def _text(model: str, what: str, names: tuple[str, ...], **changed: RawTensor) -> WrongRequest:
+    return WrongRequest(model, {**plain_tensors(model), **changed}, what, names)
 
 
-def _makers() -> tuple[Callable[..., Wrong], ...]:
-    def of(model: str) -> Callable[..., Wrong]:
+def _makers() -> tuple[Callable[..., WrongRequest], ...]:
+    def of(model: str) -> Callable[..., WrongRequest]:
         return lambda what, names, **changed: _text(model, what, names, **changed)
 
     return _core, *map(of, TEXT_MODELS)
@@ -361,10 +363,10 @@ def _size(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-def _some(datatype: str, shape: tuple[int, ...]) -> Sent:
+def _valid_tensor(datatype: str, shape: tuple[int, ...]) -> RawTensor:
     """Content that fits, and asks for something."""
     if datatype == "BYTES":
-        return Sent(datatype, shape, (struct.pack("<I", 1) + b"x") * _size(shape))
+        return RawTensor(datatype, shape, (struct.pack("<I", 1) + b"x") * _size(shape))
     return numbers(datatype, np.ones(shape))
 
 
@@ -376,7 +378,7 @@ _NOT_SERVED = {
 }
 
 
-def as_json(wrong: Wrong) -> str | None:
+def as_json(wrong: WrongRequest) -> str | None:
     """The body that `/generate` takes for the same, if JSON can say it."""
     known = {each.name for each in load_contracts()[wrong.model].inputs}
     body = {name: _as_value(sent) for name, sent in wrong.tensors.items()}
@@ -386,7 +388,7 @@ def as_json(wrong: Wrong) -> str | None:
     return json.dumps(body | dict(wrong.parameters))
 
 
-def _as_value(sent: Sent) -> Any:
+def _as_value(sent: RawTensor) -> Any:
     """The one value of a tensor; None when JSON has no way to say it."""
     if sent.shape != (1, 1):
         return None

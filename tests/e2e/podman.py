@@ -36,7 +36,7 @@ runroot = "{root}/run"
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def why_not() -> str:
+def skip_reason() -> str:
     """Why there can be no container here; "" if it is worth a trial."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     return f"no {' and no '.join(missing)}: apt-get install podman runc" if missing else ""
@@ -62,12 +62,12 @@ def run_podman(*words: str, environ: Mapping[str, str]) -> subprocess.CompletedP
     )
 
 
-def why_none_runs(environ: Mapping[str, str]) -> str:
+def container_skip_reason(environ: Mapping[str, str]) -> str:
     """What podman says against running a container of `IMAGE`; "" if it does."""
     limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
     words = ("run", "--rm", "--net=host", *limits, IMAGE, "python3", "-c", "")
-    answer = run_podman(*words, environ=environ)
-    return answer.stderr.strip() if answer.returncode else ""
+    result = run_podman(*words, environ=environ)
+    return result.stderr.strip() if result.returncode else ""
 
 
 def make_image(root: Path, environ: Mapping[str, str]) -> None:
@@ -148,10 +148,10 @@ def _is_program(path: Path) -> bool:
 
 def _find_libraries(binaries: Iterable[Path]) -> set[str]:
     """Those of the system, as the dynamic linker finds them."""
-    answer = subprocess.run(
+    result = subprocess.run(
         ("ldd", *map(str, binaries)), capture_output=True, text=True, check=False
     )
-    words = set(answer.stdout.split())
+    words = set(result.stdout.split())
     return {
         word for word in words if word.startswith(_SYSTEM) and ".so" in word and word[-1] != ":"
     }

@@ -12,21 +12,21 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tests.e2e.hostile import Wrong, as_json
+from tests.e2e.hostile import WrongRequest, as_json
 
 # Any answer later than this counts as none.
 LIMIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reply:
     """What came back: the last error, and the outputs' contents of each response before it."""
 
     error: str
     outputs: tuple[tuple[bytes, ...], ...] = ()
 
 
-def as_message(wrong: Wrong) -> Any:
+def as_message(wrong: WrongRequest) -> Any:
     """The request as it goes over gRPC."""
     message = service_pb2.ModelInferRequest(model_name=wrong.model, id=wrong.request_id)
     for name, sent in wrong.tensors.items():
@@ -37,7 +37,7 @@ def as_message(wrong: Wrong) -> Any:
     return message
 
 
-def send(stub: Any, message: Any) -> Told:
+def send(stub: Any, message: Any) -> Reply:
     """Over a stream of its own, read to its end."""
     outputs, error = [], ""
     try:
@@ -47,7 +47,7 @@ def send(stub: Any, message: Any) -> Told:
                 outputs.append(tuple(response.infer_response.raw_output_contents))
     except grpc.RpcError as failed:
         error = f"{failed.code().name}: {failed.details()}"
-    return Told(error, tuple(outputs))
+    return Reply(error, tuple(outputs))
 
 
 def send_and_leave(stub: Any, message: Any, rng: random.Random) -> None:
@@ -57,7 +57,7 @@ def send_and_leave(stub: Any, message: Any, rng: random.Random) -> None:
     call.cancel()
 
 
-def post(http: str, wrong: Wrong) -> Told | None:
+def post(http: str, wrong: WrongRequest) -> Reply | None:
     """Over HTTP, to `/generate`; None when JSON cannot say it."""
     body = as_json(wrong)
     if body is None:
@@ -67,6 +67,6 @@ def post(http: str, wrong: Wrong) -> Told | None:
     )
     try:
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
-            return Told("", ((answer.read(),),))
+            return Reply("", ((answer.read(),),))
     except urllib.error.HTTPError as refused:
-        return Told(refused.read().decode())
+        return Reply(refused.read().decode())

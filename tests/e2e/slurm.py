@@ -44,7 +44,7 @@ PartitionName=short Nodes={host} Default=YES MaxTime=60 State=UP
 """
 
 
-def why_not() -> str:
+def skip_reason() -> str:
     """Why there can be no cluster here; "" if there can."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
@@ -106,5 +106,5 @@ def _daemon(command: tuple[str, ...], root: Path, environ: dict[str, str]) -> It
 
 
 def _output(command: tuple[str, ...], environ: dict[str, str]) -> str:
-    answer = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    return answer.stdout
+    result = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    return result.stdout

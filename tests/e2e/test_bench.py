@@ -55,9 +55,7 @@ def test_a_workload_streams_over_both_interfaces(
         assert summary["num_output_tokens"] == 15
 
 
-def test_a_data_set_is_tokenised_by_the_served_models_tokenizer(
-    served: Tllm, tmp_path: Path
-) -> None:
+def test_data_set_is_tokenized_by_the_model(served: Tllm, tmp_path: Path) -> None:
     words = ("dataset", "--dataset", _dataset(tmp_path), "--ignore-eos")
     result = _bench(served, *words, "--op-tokens-per-word", "1.3")
     assert result["summary"]["num_requests"] == 2
@@ -70,11 +68,11 @@ def test_identity_counts_the_tokens_of_every_row(served: Tllm) -> None:
     assert result["summary"]["num_output_tokens"] == 2 * 3 * 4
 
 
-def test_the_server_is_sampled_and_tells_its_queue(served: Tllm, tmp_path: Path) -> None:
+def test_server_samples_and_queue_times_are_recorded(served: Tllm, tmp_path: Path) -> None:
     folder = tmp_path / "result"
     words = ("token-norm-dist", *SHORT, "--num-requests", "20", "--concurrency", "4")
-    kept = ("--server-times", "--sample-interval", "0.2", "--output", str(folder))
-    result = _bench(served, *words, *kept)
+    output_options = ("--server-times", "--sample-interval", "0.2", "--output", str(folder))
+    result = _bench(served, *words, *output_options)
     assert result["summary"]["queue_time"]["num_samples"] == 20
     lines = (folder / "server_samples.jsonl").read_text().splitlines()
     samples = [json.loads(line) for line in lines]

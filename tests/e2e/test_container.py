@@ -17,20 +17,20 @@ import pytest
 from tests.e2e.conftest import Tllm
 from tests.e2e.podman import (
     IMAGE,
+    container_skip_reason,
     make_image,
     run_podman,
+    skip_reason,
     use_own_store,
-    why_none_runs,
-    why_not,
 )
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.triton.drain import draining
 
-pytestmark = [pytest.mark.e2e, pytest.mark.skipif(why_not() != "", reason=why_not())]
+pytestmark = [pytest.mark.e2e, pytest.mark.skipif(skip_reason() != "", reason=skip_reason())]
 
 
 @dataclass(frozen=True)
-class InContainers(Tllm):
+class ContainerTllm(Tllm):
     """`tllm` where podman has a store of its own."""
 
     store: Mapping[str, str] = field(default_factory=dict)
@@ -44,13 +44,13 @@ class InContainers(Tllm):
         return self.start(*self.words(image))
 
     def words(self, image: str = IMAGE) -> tuple[str, ...]:
-        where = ("--mode=container", "--container-engine=podman", f"--image={image}")
-        return (f"--repo={self.repository}", *where)
+        options = ("--mode=container", "--container-engine=podman", f"--image={image}")
+        return (f"--repo={self.repository}", *options)
 
     def podman(self, *words: str) -> str:
-        answer = run_podman(*words, environ=self.store)
-        answer.check_returncode()
-        return answer.stdout
+        result = run_podman(*words, environ=self.store)
+        result.check_returncode()
+        return result.stdout
 
     def containers(self) -> list[str]:
         return self.podman("ps", "--all", "--format={{.Names}}").split()
@@ -66,7 +66,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str
     root = tmp_path_factory.mktemp("podman")
     environ = use_own_store(root)
     make_image(root, environ)
-    if why := why_none_runs(environ):
+    if why := container_skip_reason(environ):
         pytest.skip(f"podman runs no container here: {why}")
     yield environ
     run_podman("rmi", "--all", "--force", environ=environ).check_returncode()
@@ -81,24 +81,24 @@ def repository(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 
 @pytest.fixture
-def tllm(tmp_path: Path, store: Mapping[str, str], repository: Path) -> Iterator[InContainers]:
+def tllm(tmp_path: Path, store: Mapping[str, str], repository: Path) -> Iterator[ContainerTllm]:
     """In a home of its own; no container of it is left."""
-    tllm = InContainers(tmp_path / "home", store, repository)
+    tllm = ContainerTllm(tmp_path / "home", store, repository)
     yield tllm
     tllm("stop", "--all")
     for name in tllm.containers():
         tllm.podman("rm", "--force", "--time=0", name)
 
 
-def ask(tllm: Tllm, *words: str) -> str:
+def infer(tllm: Tllm, *words: str) -> str:
     return tllm.done("infer", "The capital of France is", "--raw", "--max-tokens=3", *words)
 
 
-def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -> None:
+def test_server_in_a_container_serves_restarts_and_stops(tllm: ContainerTllm) -> None:
     started = tllm.serve()
     assert started.returncode == 0, started.stdout + started.stderr
     (name,) = tllm.containers()
-    assert "Paris" in ask(tllm)
+    assert "Paris" in infer(tllm)
     status = tllm.status()
     # What runs in there is seen from here, though nothing of it is a child of the supervisor's.
     assert {"supervisor", "tritonserver", "engine worker", "model tensorrt_llm"} <= set(
@@ -108,20 +108,20 @@ def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -
     (directory,) = (tllm.home / "servers").iterdir()
     with draining(directory, ["tensorrt_llm"]):
         assert "tensorrt_llm accepts no new requests" in tllm("infer", "hello").stderr
-    assert "Paris" in ask(tllm)
+    assert "Paris" in infer(tllm)
 
     tllm.podman("kill", name)
     wait_until(lambda: tllm.state().restarts == 1)
     assert "the server ended with signal 9" in tllm.state().why
     wait_until(lambda: tllm.is_back(1), 180)
-    assert "Paris" in ask(tllm)
+    assert "Paris" in infer(tllm)
 
     stubs = psutil.Process(tllm.status()["server_pid"]).children()
     stubs[0].kill()
     wait_until(lambda: tllm.state().restarts == 2)
     assert tllm.state().why[0].startswith("the process of model ")
     wait_until(lambda: tllm.is_back(2), 180)
-    assert "Paris" in ask(tllm)
+    assert "Paris" in infer(tllm)
 
     triton = psutil.Process(tllm.status()["server_pid"])
     everything = [triton, *triton.children(recursive=True)]
@@ -132,7 +132,7 @@ def test_server_in_a_container_answers_comes_back_and_ends(tllm: InContainers) -
     assert log.count("successfully unloaded 'tensorrt_llm'") == 1
 
 
-def test_container_does_not_outlive_its_supervisor(tllm: InContainers) -> None:
+def test_container_does_not_outlive_its_supervisor(tllm: ContainerTllm) -> None:
     tllm.serve()
     triton = tllm.status()["server_pid"]
     os.kill(tllm.status()["supervisor_pid"], signal.SIGKILL)
@@ -143,7 +143,7 @@ def test_container_does_not_outlive_its_supervisor(tllm: InContainers) -> None:
     assert [server["state"] for server in tllm.servers()] == ["died"]
 
 
-def test_container_that_nobody_is_attached_to_goes_with_the_next_start(tllm: InContainers) -> None:
+def test_orphaned_container_is_removed_by_the_next_start(tllm: ContainerTllm) -> None:
     tllm.serve()
     status = tllm.status()
     supervisor = psutil.Process(status["supervisor_pid"])
@@ -161,23 +161,23 @@ def test_container_that_nobody_is_attached_to_goes_with_the_next_start(tllm: InC
     assert len(tllm.containers()) == 1
 
 
-def test_two_servers_in_containers_side_by_side(tllm: InContainers) -> None:
+def test_two_servers_in_containers_side_by_side(tllm: ContainerTllm) -> None:
     for _ in range(2):
         assert tllm.serve().returncode == 0
     first, second = (server["http"] for server in tllm.servers())
     taken = tllm("start", *tllm.words(), f"--http-port={first.rpartition(':')[2]}")
     assert (taken.returncode, "is in use." in taken.stderr) == (3, True)
     assert len(tllm.containers()) == 2
-    assert "Paris" in ask(tllm, "--model=tensorrt_llm", f"--url={first}", "-i", "http")
+    assert "Paris" in infer(tllm, "--model=tensorrt_llm", f"--url={first}", "-i", "http")
     tllm.done("stop", "-u", first)
-    assert "Paris" in ask(tllm, "--model=tensorrt_llm", f"--url={second}", "-i", "http")
+    assert "Paris" in infer(tllm, "--model=tensorrt_llm", f"--url={second}", "-i", "http")
     assert len(tllm.containers()) == 1
     tllm.done("stop")
     assert tllm.containers() == []
 
 
-def test_image_without_triton_says_so_and_leaves_nothing(
-    tllm: InContainers, tmp_path: Path
+def test_image_without_triton_is_reported_and_leaves_no_container(
+    tllm: ContainerTllm, tmp_path: Path
 ) -> None:
     (tmp_path / "nothing").write_text("here\n")
     archive = tmp_path / "empty.tar"

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as grpcclient
 
 from tests.e2e.conftest import Tllm
-from tests.e2e.core import ask, tokens
+from tests.e2e.core import infer, tokens
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.repository.model.contract import load_contracts
 
@@ -56,7 +56,7 @@ def test_generate_stream_sends_a_piece_per_token(endpoint: Endpoint, model: str)
     assert (status, len(pieces)) == (200, 8)
 
 
-def test_streamed_pieces_make_the_whole_text(endpoint: Endpoint) -> None:
+def test_streamed_pieces_concatenate_to_the_whole_text(endpoint: Endpoint) -> None:
     body = {"text_input": "One, two,", "max_tokens": 24, "exclude_input_in_output": True}
     whole = json.loads(post(endpoint, "models/ensemble/generate", body)[1])["text_output"]
     _, answer = post(endpoint, "models/ensemble/generate_stream", {**body, "stream": True})
@@ -73,13 +73,13 @@ def test_loaded_models_have_upstreams_tensors(endpoint: Endpoint, model: str) ->
     assert [each.name for each in config.output] == [each.name for each in contract.outputs]
 
 
-def test_input_is_part_of_the_output_when_asked(endpoint: Endpoint) -> None:
+def test_output_includes_the_input_on_request(endpoint: Endpoint) -> None:
     prompt = [504, 2115, 476]
-    answer = tokens(ask(endpoint, prompt, 3, exclude_input_in_output=False))
+    answer = tokens(infer(endpoint, prompt, 3, exclude_input_in_output=False))
     assert answer[:3] == prompt and len(answer) == 6
 
 
-def test_rows_of_a_batch_are_answered_by_index(endpoint: Endpoint) -> None:
+def test_responses_of_a_batch_have_a_row_index(endpoint: Endpoint) -> None:
     inputs = [
         _input("text_input", "BYTES", [["Red, green,"], ["A B"]]),
         _input("max_tokens", "INT32", [[4], [6]]),
@@ -99,7 +99,7 @@ def test_rows_of_a_batch_are_answered_by_index(endpoint: Endpoint) -> None:
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
-def test_a_caller_gets_the_outputs_it_names(endpoint: Endpoint, model: str) -> None:
+def test_response_has_only_the_requested_outputs(endpoint: Endpoint, model: str) -> None:
     """Under Python 3.12, Triton 2.51 dies of a tensor that was sent and not asked for."""
     inputs = [
         _input("text_input", "BYTES", [["Red, green,"]]),
@@ -109,20 +109,20 @@ def test_a_caller_gets_the_outputs_it_names(endpoint: Endpoint, model: str) -> N
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
         arrived: list[Any] = []
         client.start_stream(lambda result, error: arrived.append(error or result))
-        wanted = [grpcclient.InferRequestedOutput("text_output")]
-        client.async_stream_infer(model, inputs, outputs=wanted)
+        outputs = [grpcclient.InferRequestedOutput("text_output")]
+        client.async_stream_infer(model, inputs, outputs=outputs)
         client.stop_stream()
     names = [[output.name for output in each.get_response().outputs] for each in arrived]
     assert [each for each in names if each] == [["text_output"]] * 4
 
 
 @pytest.mark.parametrize("path", ["repository/index", "systemsharedmemory/region/x/register"])
-def test_restricted_apis_are_closed(endpoint: Endpoint, path: str) -> None:
+def test_restricted_apis_refuse_requests_without_a_token(endpoint: Endpoint, path: str) -> None:
     status, answer = post(endpoint, path, {})
     assert status == 403 and "restricted" in answer
 
 
-def test_restricted_apis_open_with_the_servers_token(served: Tllm, endpoint: Endpoint) -> None:
+def test_restricted_apis_accept_the_token_of_the_server(served: Tllm, endpoint: Endpoint) -> None:
     port = endpoint.http.rpartition(":")[2]
     token = (served.home / "servers" / port / "restricted-api-token").read_text().strip()
     request = urllib.request.Request(
@@ -157,7 +157,7 @@ BAD_REQUESTS = {
 
 
 @pytest.mark.parametrize(("body", "sentence"), BAD_REQUESTS.values(), ids=BAD_REQUESTS.keys())
-def test_a_bad_request_is_told_what_is_wrong(
+def test_bad_request_is_rejected_with_the_reason(
     endpoint: Endpoint, body: dict[str, Any], sentence: str
 ) -> None:
     status, answer = post(endpoint, "models/tensorrt_llm_bls/generate", body)
@@ -175,14 +175,14 @@ def test_invalid_utf8_is_refused(endpoint: Endpoint) -> None:
     assert "not valid UTF-8 at byte 0" in str(arrived[0])
 
 
-def test_ids_that_are_no_tokens_are_refused(endpoint: Endpoint) -> None:
+def test_invalid_token_ids_are_refused(endpoint: Endpoint) -> None:
     with pytest.raises(Exception, match="input_ids holds -1"):
-        ask(endpoint, [1, -1], 3)
+        infer(endpoint, [1, -1], 3)
 
 
 def _input(name: str, data_type: str, rows: list[list[Any]]) -> grpcclient.InferInput:
     types = {"BYTES": object, "INT32": np.int32, "BOOL": np.bool_}
     array = np.array(rows, dtype=types[data_type])
-    made = grpcclient.InferInput(name, list(array.shape), data_type)
-    made.set_data_from_numpy(array)
-    return made
+    tensor_input = grpcclient.InferInput(name, list(array.shape), data_type)
+    tensor_input.set_data_from_numpy(array)
+    return tensor_input

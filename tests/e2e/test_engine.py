@@ -41,7 +41,7 @@ def are_equal_but_for_ties(one: list[SequenceUpdate], other: list[SequenceUpdate
         [number for each in updates for number in each.log_probs] for updates in (one, other)
     ]
     pairs = zip(tokens(one), tokens(other), *log_probs, strict=True)
-    differing = next(((a, b) for mine, its, a, b in pairs if mine != its), None)
+    differing = next(((a, b) for token, other_token, a, b in pairs if token != other_token), None)
     return differing is None or abs(differing[0] - differing[1]) < 0.5
 
 
@@ -66,26 +66,26 @@ def test_drafts_are_verified_and_counted(
     if "draft_model_dir" in config:
         config = {**config, "draft_model_dir": str(engine_dir)}
     drafting = load(engine_dir, **config)
-    asked = [
+    requests = [
         request(1, return_perf_metrics=True, return_log_probs=True),
         *(
             request(number, prompt, return_log_probs=True)
             for number, prompt in enumerate(OTHERS, 2)
         ),
     ]
-    drafted, *_ = answers = run(drafting, *asked)
-    for answer, expected in zip(answers, run(engine, *asked), strict=True):
+    drafted, *_ = answers = run(drafting, *requests)
+    for answer, expected in zip(answers, run(engine, *requests), strict=True):
         assert are_equal_but_for_ties(answer, expected)
     perf = drafted[-1].perf
     assert perf is not None and perf.total_draft_tokens == config["num_draft_tokens"] * len(drafted)
     assert perf.total_accepted_draft_tokens == len(tokens(drafted)) - len(drafted)
 
 
-def test_sampling_goes_with_a_draft_model(engine_dir: Path) -> None:
+def test_sampling_works_with_a_draft_model(engine_dir: Path) -> None:
     drafting = load(engine_dir, num_draft_tokens=3, draft_model_dir=str(engine_dir))
-    asked = [request(number, top_p=0.9, temperature=1.5, seed=number) for number in (1, 2, 3)]
+    requests = [request(number, top_p=0.9, temperature=1.5, seed=number) for number in (1, 2, 3)]
     for _ in range(2):
-        assert [len(tokens(each)) for each in run(drafting, *asked)] == [24] * 3
+        assert [len(tokens(each)) for each in run(drafting, *requests)] == [24] * 3
 
 
 GUIDES = {
@@ -134,7 +134,7 @@ def test_json_follows_its_schema(engine: Any, engine_dir: Path) -> None:
         ("regex", "([a-z]{1,1000}){1,1000}", "takes more than 2 s"),
     ],
 )
-def test_a_guide_that_does_not_compile_harms_nobody_else(
+def test_invalid_guide_does_not_affect_other_requests(
     engine: Any, kind: str, guide: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "2 s" in why:
@@ -158,7 +158,7 @@ def test_the_guide_of_a_cancelled_request_is_not_checked(
         checked.append(guide)
         assert may_continue.wait(60)
 
-    def note_cancel(future: Future[Any]) -> bool:
+    def record_cancel(future: Future[Any]) -> bool:
         has_ended = cancel(future)
         is_cancelled.set()
         return has_ended
@@ -178,7 +178,7 @@ def test_the_guide_of_a_cancelled_request_is_not_checked(
     for each in requests[3:]:
         engine.submit(each)
     wait_until(lambda: "4" in checked)
-    monkeypatch.setattr(Future, "cancel", note_cancel)
+    monkeypatch.setattr(Future, "cancel", record_cancel)
     closing = threading.Thread(target=engine.close)
     closing.start()
     assert is_cancelled.wait(60)
@@ -187,13 +187,13 @@ def test_the_guide_of_a_cancelled_request_is_not_checked(
     assert checked == ["1", "3", "4"]
 
 
-def test_diverse_beams_differ_at_once(engine: Any) -> None:
+def test_diverse_beams_differ_from_the_first_token(engine: Any) -> None:
     beams = {"beam_width": 3, "num_return_sequences": 3, "max_new_tokens": 6}
     (diverse,) = run(engine, request(beam_search_diversity_rate=5.0, **beams))
     assert len({tokens(diverse, sequence)[0] for sequence in range(3)}) == 3
 
 
-def test_figures_tell_what_a_request_cost(engine: Any) -> None:
+def test_perf_metrics_count_allocated_and_reused_blocks(engine: Any) -> None:
     prompt = tuple(range(2000, 2100))
     figures: list[PerfMetrics] = []
     for _ in range(2):
@@ -209,7 +209,7 @@ def test_figures_tell_what_a_request_cost(engine: Any) -> None:
         assert each.first_scheduled_time_ns < each.first_token_time_ns < each.last_token_time_ns
 
 
-def test_a_prompt_of_nothing_but_known_tokens_still_waits_its_turn(engine: Any) -> None:
+def test_prompt_is_scheduled_in_a_later_step_if_the_first_is_full(engine: Any) -> None:
     """The prompts are longer than one step: the last is scheduled in a later one."""
     for number in (1, 2, 3):
         prompt = tuple(range(3000 + 200 * number, 3200 + 200 * number))
@@ -222,20 +222,20 @@ def test_a_prompt_of_nothing_but_known_tokens_still_waits_its_turn(engine: Any) 
     assert perf[1].first_scheduled_time_ns < first_step_end_ns < perf[3].first_scheduled_time_ns
 
 
-def test_a_request_that_loses_its_place_in_the_cache_counts_as_preempted(
+def test_request_that_loses_its_kv_blocks_counts_as_preempted(
     engine: Any, engine_dir: Path
 ) -> None:
     """Two that fit one by one and not together; both come to their end."""
     prompts = tuple(range(1000, 1060)), tuple(range(2000, 2060))
-    asked = [
+    requests = [
         request(number, prompt, max_new_tokens=120) for number, prompt in enumerate(prompts, 1)
     ]
     tight = load(engine_dir, max_tokens_in_paged_kv_cache=256)
-    assert [len(tokens(updates)) for updates in run(tight, *asked)] == [120, 120]
+    assert [len(tokens(updates)) for updates in run(tight, *requests)] == [120, 120]
     stats = tight.stats()
     tight.close()
     assert stats.preemptions >= 1
     assert stats.paused_requests == 0
     before = engine.stats().preemptions
-    run(engine, *asked)
+    run(engine, *requests)
     assert engine.stats().preemptions == before

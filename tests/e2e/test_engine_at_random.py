@@ -27,7 +27,7 @@ from trtllm_serve_cli.runtime.engine import (
 
 pytestmark = pytest.mark.e2e
 
-VOCAB_SIZE, NUM_AT_ONCE = 49152, 8
+VOCAB_SIZE, NUM_CONCURRENT = 49152, 8
 SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
 # Field -> what may be asked for, the edges above all.
 CHOICES: dict[str, tuple[Any, ...]] = {
@@ -76,29 +76,29 @@ def draw_ids(rng: random.Random, number: int) -> list[int]:
     [("quick_engine", 300), ("engine_dir", 60)],
     ids=["a model of one layer", "the real one"],
 )
-def test_no_step_raises_whatever_is_asked_for(
+def test_no_step_raises_for_random_requests(
     request: pytest.FixtureRequest, fixture: str, num_requests: int
 ) -> None:
     folder = request.getfixturevalue(fixture)
     engine = load(folder, max_tokens_in_paged_kv_cache=2048)
     try:
-        ask_at_random(engine, num_requests)
+        run_random_requests(engine, num_requests)
     finally:
         engine.close()
 
 
-def ask_at_random(engine: Any, num_requests: int) -> None:
+def run_random_requests(engine: Any, num_requests: int) -> None:
     rng = random.Random(SEED)
     requests: dict[int, GenerationRequest] = {}
     running: set[int] = set()
     while len(requests) < num_requests:
-        while len(running) < NUM_AT_ONCE:
-            drawn = draw(len(requests) + 1, rng)
-            requests[drawn.id] = drawn
+        while len(running) < NUM_CONCURRENT:
+            request = draw(len(requests) + 1, rng)
+            requests[request.id] = request
             with contextlib.suppress(InvalidRequest):
-                check_request(drawn, engine.limits)
-                engine.submit(fit_to_vocabulary(drawn, engine.limits))
-                running.add(drawn.id)
+                check_request(request, engine.limits)
+                engine.submit(fit_to_vocabulary(request, engine.limits))
+                running.add(request.id)
         if rng.random() < 0.1:
             cancelled = rng.choice(sorted(running))
             engine.cancel(cancelled)

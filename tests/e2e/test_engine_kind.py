@@ -37,7 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch, home: Home, letters: Path) -> Iterat
     stop_server(server)
 
 
-def test_a_kind_of_ones_own_is_imported_served_and_asked(server: RunningServer, home: Home) -> None:
+def test_custom_engine_kind_is_imported_and_served(server: RunningServer, home: Home) -> None:
     for model in ("ensemble", "tensorrt_llm_bls", "backwards"):
         request = GenerateRequest("stressed", max_tokens=8, stream=True)
         assert generate(server.endpoint, model, request).text == "desserts"

@@ -40,7 +40,7 @@ class Loaded:
         ids = tuple(self.tokenizer.encode(text))
         return GenerationRequest(number, ids, **{"max_new_tokens": 16, **fields})
 
-    def ask(self, **fields: Any) -> list[int]:
+    def generate(self, **fields: Any) -> list[int]:
         (updates,) = run(self.engine, self.request(**fields))
         return tokens(updates)
 
@@ -54,10 +54,14 @@ def _load_pytorch(folder: Path) -> Any:
 
     version = importlib.metadata.version("tensorrt_llm")
     options = EngineOptions(max_batch_size=16, max_seq_len=1024, max_num_tokens=1024)
-    more = {"model": str(folder), "tokenizer": str(folder), "guided_decoding_backend": "xgrammar",
-            "kv_cache_config": {"max_tokens": 8192}}  # fmt: skip
+    engine_arguments = {
+        "model": str(folder),
+        "tokenizer": str(folder),
+        "guided_decoding_backend": "xgrammar",
+        "kv_cache_config": {"max_tokens": 8192},
+    }
     config = {
-        "llm": merge_arguments(plan_llm_arguments(options, version), more),
+        "llm": merge_arguments(plan_llm_arguments(options, version), engine_arguments),
         "max_seq_len": 1024,
         "vocab_size": int(read_text_config(folder)["vocab_size"]),
         "gpu_device_ids": [],
@@ -82,53 +86,53 @@ def loaded(request: pytest.FixtureRequest) -> Iterator[Loaded]:
     engine.close()
 
 
-def test_requests_together_get_what_each_gets_alone(loaded: Loaded) -> None:
-    asked = [loaded.request(number, text) for number, text in enumerate(PROMPTS)]
-    together = [tokens(updates)[:5] for updates in run(loaded.engine, *asked)]
-    assert together == [tokens(run(loaded.engine, each)[0])[:5] for each in asked]
+def test_batched_requests_get_the_same_tokens_as_single_ones(loaded: Loaded) -> None:
+    requests = [loaded.request(number, text) for number, text in enumerate(PROMPTS)]
+    together = [tokens(updates)[:5] for updates in run(loaded.engine, *requests)]
+    assert together == [tokens(run(loaded.engine, each)[0])[:5] for each in requests]
 
 
-def test_without_an_end_token_the_length_ends_it(loaded: Loaded) -> None:
+def test_request_without_an_end_token_ends_at_its_length(loaded: Loaded) -> None:
     (updates,) = run(loaded.engine, loaded.request())
     assert (len(tokens(updates)), updates[-1].finish_reason) == (16, "length")
     assert len(updates) > 1
 
 
-def test_the_end_token_ends_it_and_is_not_told(loaded: Loaded) -> None:
-    free = loaded.ask()
+def test_end_token_ends_the_sequence_and_is_not_returned(loaded: Loaded) -> None:
+    free = loaded.generate()
     end = free[3]
     (updates,) = run(loaded.engine, loaded.request(end_id=end))
     assert (tokens(updates), updates[-1].finish_reason) == (free[: free.index(end)], "stop")
 
 
-def test_min_tokens_puts_the_end_off(loaded: Loaded) -> None:
-    end = loaded.ask()[0]
-    assert len(loaded.ask(end_id=end, min_tokens=4)) >= 4
+def test_min_tokens_delays_the_end(loaded: Loaded) -> None:
+    end = loaded.generate()[0]
+    assert len(loaded.generate(end_id=end, min_tokens=4)) >= 4
 
 
-def test_a_stop_word_of_several_tokens_ends_it(loaded: Loaded) -> None:
-    free = loaded.ask()
+def test_stop_word_of_several_tokens_ends_the_sequence(loaded: Loaded) -> None:
+    free = loaded.generate()
     (updates,) = run(loaded.engine, loaded.request(stop_words=(tuple(free[2:4]),)))
     stopped = tokens(updates)
     assert (stopped, updates[-1].finish_reason) == (free[: len(stopped)], "stop")
     assert len(stopped) < len(free)
 
 
-def test_a_bad_word_is_left_out(loaded: Loaded) -> None:
-    banned = loaded.ask()[0]
-    assert banned not in loaded.ask(bad_words=((banned,),))
+def test_bad_word_is_not_generated(loaded: Loaded) -> None:
+    banned = loaded.generate()[0]
+    assert banned not in loaded.generate(bad_words=((banned,),))
 
 
-def test_log_probabilities_go_with_their_tokens(loaded: Loaded) -> None:
+def test_log_probabilities_are_returned_with_their_tokens(loaded: Loaded) -> None:
     (updates,) = run(loaded.engine, loaded.request(return_log_probs=True))
-    told = [log_prob for each in updates for log_prob in each.log_probs]
-    assert len(told) == 16 and max(told) <= 0.0
-    assert updates[-1].cum_log_prob == pytest.approx(sum(told))
+    log_probs = [log_prob for each in updates for log_prob in each.log_probs]
+    assert len(log_probs) == 16 and max(log_probs) <= 0.0
+    assert updates[-1].cum_log_prob == pytest.approx(sum(log_probs))
 
 
 def test_a_seed_makes_a_sample_repeatable(loaded: Loaded) -> None:
     sampled = {"top_p": 0.95, "temperature": 1.5, "seed": 7}
-    assert loaded.ask(**sampled) == loaded.ask(**sampled)
+    assert loaded.generate(**sampled) == loaded.generate(**sampled)
 
 
 def test_several_sequences_all_end(loaded: Loaded) -> None:
@@ -140,18 +144,18 @@ def test_several_sequences_all_end(loaded: Loaded) -> None:
 
 def test_text_follows_its_guide(loaded: Loaded) -> None:
     end = loaded.tokenizer.end_id
-    ids = loaded.ask(end_id=end, guide_type="regex", guide="[0-9]{3}-[a-c]{4}")
+    ids = loaded.generate(end_id=end, guide_type="regex", guide="[0-9]{3}-[a-c]{4}")
     assert re.fullmatch("[0-9]{3}-[a-c]{4}", loaded.tokenizer.decode(ids))
 
 
 def test_json_follows_its_schema(loaded: Loaded) -> None:
     guide = json.dumps({"enum": [{"name": "a"}, ["b", True]]})
     end = loaded.tokenizer.end_id
-    ids = loaded.ask(end_id=end, guide_type="json_schema", guide=guide, max_new_tokens=32)
+    ids = loaded.generate(end_id=end, guide_type="json_schema", guide=guide, max_new_tokens=32)
     assert json.loads(loaded.tokenizer.decode(ids)) in ({"name": "a"}, ["b", True])
 
 
-def test_figures_are_in_order(loaded: Loaded) -> None:
+def test_perf_metrics_are_in_order(loaded: Loaded) -> None:
     (updates,) = run(loaded.engine, loaded.request(return_perf_metrics=True))
     perf = updates[-1].perf
     assert perf is not None and perf.kv_cache_alloc_total_blocks > 0
@@ -159,7 +163,7 @@ def test_figures_are_in_order(loaded: Loaded) -> None:
     assert sorted(times) == list(times) and times[0] > 0
 
 
-def test_a_cancelled_request_leaves_the_others(loaded: Loaded) -> None:
+def test_cancelled_request_does_not_affect_others(loaded: Loaded) -> None:
     kept = loaded.request(1, max_new_tokens=64)
     loaded.engine.submit(loaded.request(2, PROMPTS[1], max_new_tokens=512))
     loaded.engine.submit(kept)

@@ -53,11 +53,13 @@ def test_streaming_client(endpoint: Endpoint) -> None:
 def test_batch(served: Tllm) -> None:
     result = served("infer", "--raw", "--batch", str(EXAMPLES / "batch.jsonl"))
     answers = [json.loads(line) for line in result.stdout.splitlines()]
-    wanted = [json.loads(line) for line in expected("batch").splitlines()]
+    expected_lines = [json.loads(line) for line in expected("batch").splitlines()]
     *good, failed = answers
     assert result.returncode == 3
-    assert [{key: answer[key] for key in wanted[0]} for answer in good] == wanted[:2]
-    assert wanted[2]["error"] in failed["error"]
+    assert [{key: answer[key] for key in expected_lines[0]} for answer in good] == expected_lines[
+        :2
+    ]
+    assert expected_lines[2]["error"] in failed["error"]
 
 
 def test_demo_runs_everything_and_leaves_nothing_running(fresh_home: Any) -> None:

@@ -56,9 +56,9 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 gguf, folder = Path(sys.argv[1]), sys.argv[2]
 model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
 model.to(torch.bfloat16).save_pretrained(folder)
-said = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
-tokens = said["tokenizer.ggml.tokens"]
-merges = [tuple(pair.split(" ")) for pair in said["tokenizer.ggml.merges"]]
+fields = {name: field.contents() for name, field in GGUFReader(gguf).fields.items()}
+tokens = fields["tokenizer.ggml.tokens"]
+merges = [tuple(pair.split(" ")) for pair in fields["tokenizer.ggml.merges"]]
 tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(tokens)}, merges))
 tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
     pre_tokenizers.Digits(individual_digits=True),
@@ -66,7 +66,7 @@ tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
 tokenizer.decoder = decoders.ByteLevel()
 PreTrainedTokenizerFast(
     tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>",
-    chat_template=said["tokenizer.chat_template"]).save_pretrained(folder)
+    chat_template=fields["tokenizer.chat_template"]).save_pretrained(folder)
 """
 DECLARED = """\
 model: {name: real, source: "local:checkpoint"}
@@ -94,7 +94,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator
     tllm("stop", "--all")
 
 
-def test_the_engine_says_what_it_is(tiny: Tllm) -> None:
+def test_engine_file_describes_the_engine(tiny: Tllm) -> None:
     engine = json.loads((tiny.engine("tiny") / "engine.json").read_text())
     facts = {key: engine[key] for key in ("architecture", "weights", "max_position_embeddings")}
     assert facts == {
@@ -105,7 +105,7 @@ def test_the_engine_says_what_it_is(tiny: Tllm) -> None:
     assert engine["chat_template"].startswith("{% for m in messages %}")
 
 
-def test_it_is_served_and_answers(tiny: Tllm) -> None:
+def test_exported_engine_is_served(tiny: Tllm) -> None:
     assert tiny.start().returncode == 0
     answer = json.loads(tiny.done("infer", "hello world", "--max-tokens", "16", "--json"))
     assert answer["num_output_tokens"] == 16
@@ -122,7 +122,7 @@ def test_other_weights_are_built_too(tiny: Tllm, quantization: str, tmp_path: Pa
 
 
 @pytest.mark.timeout(900)
-def test_a_real_checkpoint_is_exported_as_a_file_says(imported: Tllm, tmp_path: Path) -> None:
+def test_real_checkpoint_is_imported_from_a_declaration(imported: Tllm, tmp_path: Path) -> None:
     (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
     command = (sys.executable, "-W", "ignore", "-c", MAKE_REAL_CHECKPOINT, str(gguf))
     subprocess.run((*command, str(tmp_path / "checkpoint")), check=True, capture_output=True)

@@ -18,14 +18,14 @@ from tests.e2e.core import gauge
 from tests.e2e.hostile import (
     CORE,
     TEXT_MODELS,
-    Sent,
-    Wrong,
+    RawTensor,
+    WrongRequest,
     numbers,
     plain_tensors,
-    plan_wrong,
+    plan_wrong_requests,
     texts,
 )
-from tests.e2e.sending import Told, as_message, post, send, send_and_leave
+from tests.e2e.sending import Reply, as_message, post, send, send_and_leave
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.transport.over_grpc import connect
@@ -34,7 +34,7 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 
 pytestmark = pytest.mark.e2e
 
-NUM_WRONG, NUM_AT_ONCE = 3200, 32
+NUM_WRONG, NUM_CONCURRENT = 3200, 32
 # Another seed tries another order; what differs between runs is only what happens together.
 SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
 
@@ -47,7 +47,7 @@ def stub(endpoint: Endpoint) -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def threads() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(NUM_AT_ONCE) as pool:
+    with ThreadPoolExecutor(NUM_CONCURRENT) as pool:
         yield pool
 
 
@@ -60,7 +60,7 @@ class Processes:
     num_files: int
 
 
-def look_at(tllm: Tllm) -> Processes:
+def inspect_processes(tllm: Tllm) -> Processes:
     supervisor = psutil.Process(tllm.state().supervisor_pid)
     num_threads, num_files = {}, {}
     for each in (supervisor, *supervisor.children(recursive=True)):
@@ -71,9 +71,9 @@ def look_at(tllm: Tllm) -> Processes:
     return Processes(tuple(sorted(num_threads)), sum(num_threads.values()), sum(num_files.values()))
 
 
-def plain(model: str, **changed: Sent) -> Any:
+def plain(model: str, **changed: RawTensor) -> Any:
     """A message that is answered."""
-    return as_message(Wrong(model, {**plain_tensors(model), **changed}, "", ()))
+    return as_message(WrongRequest(model, {**plain_tensors(model), **changed}, "", ()))
 
 
 def plain_messages() -> list[Any]:
@@ -93,55 +93,57 @@ def plain_messages() -> list[Any]:
 
 
 @pytest.mark.timeout(900)
-def test_wrong_requests_are_told_what_is_wrong_and_harm_nobody(
+def test_wrong_requests_are_rejected_with_the_reason_and_do_not_affect_others(
     served: Tllm, endpoint: Endpoint, stub: Any, threads: ThreadPoolExecutor
 ) -> None:
     messages = plain_messages()
     alone = [send(stub, message) for message in messages]
-    assert [told.error for told in alone] == [""] * len(messages)
+    assert [reply.error for reply in alone] == [""] * len(messages)
     long = plain(CORE, request_output_len=numbers("INT32", [[4000]]))
-    wrong = plan_wrong(NUM_WRONG, SEED)
+    wrong = plan_wrong_requests(NUM_WRONG, SEED)
 
-    def one(number: int) -> tuple[Told, Told | None]:
+    def send_one(number: int) -> tuple[Reply, Reply | None]:
         if number % 50 == 0:
             send_and_leave(stub, long, random.Random(number))
         each = wrong[number]
-        told = post(endpoint.http, each) if number % 3 == 0 else None
-        among = send(stub, messages[number // 10 % len(messages)]) if number % 10 == 0 else None
-        return told or send(stub, as_message(each)), among
+        reply = post(endpoint.http, each) if number % 3 == 0 else None
+        plain_reply = (
+            send(stub, messages[number // 10 % len(messages)]) if number % 10 == 0 else None
+        )
+        return reply or send(stub, as_message(each)), plain_reply
 
     # The first tenth starts the threads that stay.
-    list(threads.map(one, range(NUM_WRONG // 10)))
-    wait_until(lambda: is_at_rest(endpoint))
-    before = look_at(served)
-    answers = list(threads.map(one, range(NUM_WRONG)))
+    list(threads.map(send_one, range(NUM_WRONG // 10)))
+    wait_until(lambda: is_idle(endpoint))
+    before = inspect_processes(served)
+    answers = list(threads.map(send_one, range(NUM_WRONG)))
 
-    untold = sorted(
-        f"{each}: {told.error or 'was served'}"
-        for each, (told, _) in zip(wrong, answers, strict=True)
-        if not any(name in told.error for name in each.names)
+    unexplained = sorted(
+        f"{each}: {reply.error or 'was served'}"
+        for each, (reply, _) in zip(wrong, answers, strict=True)
+        if not any(name in reply.error for name in each.names)
     )
-    assert not untold, "\n".join([f"{len(untold)} of {NUM_WRONG}:", *untold])
+    assert not unexplained, "\n".join([f"{len(unexplained)} of {NUM_WRONG}:", *unexplained])
     expected = [alone[number // 10 % len(messages)] for number in range(0, NUM_WRONG, 10)]
-    assert [among for _, among in answers if among] == expected
-    wait_until(lambda: is_at_rest(endpoint))
+    assert [plain_reply for _, plain_reply in answers if plain_reply] == expected
+    wait_until(lambda: is_idle(endpoint))
     assert [send(stub, message) for message in messages] == alone
     # Between its fork and its program, that process goes by the name of the engine's worker.
-    wait_until(lambda: look_at(served).pids == before.pids)
-    after = look_at(served)
-    assert after.num_threads <= before.num_threads + NUM_AT_ONCE
-    assert after.num_files <= before.num_files + NUM_AT_ONCE
+    wait_until(lambda: inspect_processes(served).pids == before.pids)
+    after = inspect_processes(served)
+    assert after.num_threads <= before.num_threads + NUM_CONCURRENT
+    assert after.num_files <= before.num_files + NUM_CONCURRENT
 
 
-def is_at_rest(endpoint: Endpoint) -> bool:
+def is_idle(endpoint: Endpoint) -> bool:
     """Whether no request runs or waits, and none holds anything of the KV cache."""
     page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
     used = page.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
     return [gauge(endpoint, kind) for kind in ("active", "waiting")] + [used] == [0, 0, 0]
 
 
-def test_an_end_id_that_is_no_token_ends_nothing(stub: Any) -> None:
+def test_end_id_beyond_the_vocabulary_is_ignored(stub: Any) -> None:
     """It makes OpenVINO GenAI write beyond its logits."""
     beyond = numbers("INT32", [[2**31 - 1]])
-    told = send(stub, plain(CORE, end_id=beyond, min_tokens=numbers("INT32", [[2]])))
-    assert told == send(stub, plain(CORE, pad_id=beyond))
+    reply = send(stub, plain(CORE, end_id=beyond, min_tokens=numbers("INT32", [[2]])))
+    assert reply == send(stub, plain(CORE, pad_id=beyond))

@@ -42,7 +42,7 @@ def controlled(quick_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]
     tllm("stop", "--all", "--timeout", "0")
 
 
-def test_models_come_and_go(controlled: Tllm) -> None:
+def test_models_are_loaded_and_unloaded(controlled: Tllm) -> None:
     assert states(controlled) == dict.fromkeys(PARTS, "READY")
     assert "tensorrt_llm                   1  ready" in controlled.done("status")
     assert max(map(len, controlled.done("status").splitlines()[:13])) <= 80
@@ -57,26 +57,26 @@ def test_models_come_and_go(controlled: Tllm) -> None:
     assert (controlled.status()["restarts"], states(controlled)["demo"]) == (0, "READY")
     assert controlled.done("infer", "hi", "--max-tokens=2")
     # The log is known by model.
-    said = controlled.done("logs", "--source", "tensorrt_llm", "-n", "1000").splitlines()
-    assert any("successfully unloaded 'tensorrt_llm'" in line for line in said)
-    assert not any("'preprocessing'" in line for line in said)
+    output = controlled.done("logs", "--source", "tensorrt_llm", "-n", "1000").splitlines()
+    assert any("successfully unloaded 'tensorrt_llm'" in line for line in output)
+    assert not any("'preprocessing'" in line for line in output)
 
 
-def test_models_stay_unless_the_server_was_started_for_it(served: Tllm) -> None:
+def test_unload_requires_explicit_model_control(served: Tllm) -> None:
     result = served("unload", "demo")
     assert result.returncode == 3
     assert "The server cannot load or unload " in result.stderr
     assert "--model-control-mode explicit" in result.stderr
 
 
-def test_option_that_triton_does_not_know(fresh_home: Callable[[], Tllm]) -> None:
+def test_unknown_triton_option_is_reported(fresh_home: Callable[[], Tllm]) -> None:
     result = fresh_home().start("--", "--no-such-thing=1")
     assert result.returncode == 3
     assert "Why: unrecognized option '--no-such-thing=1'\n" in result.stderr
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
-def test_a_stop_waits_for_requests_and_takes_no_more(
+def test_stop_drains_requests_and_rejects_new_ones(
     fresh_home: Callable[[], Tllm], interface: str
 ) -> None:
     tllm = fresh_home()
@@ -92,26 +92,26 @@ def test_a_stop_waits_for_requests_and_takes_no_more(
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=1), interface)
         assert raised.value.why
         rest = list(pieces)
-        _, said = stopping.communicate(timeout=180)
+        _, output = stopping.communicate(timeout=180)
     assert sum(piece.num_output_tokens or 0 for piece in rest) > 500
-    assert "waiting for requests in flight: 1 in tensorrt_llm" in said
-    assert (stopping.returncode, said.splitlines()[-1]) == (0, "Stopped.")
+    assert "waiting for requests in flight: 1 in tensorrt_llm" in output
+    assert (stopping.returncode, output.splitlines()[-1]) == (0, "Stopped.")
 
 
-def test_a_stop_that_must_not_wait_says_what_it_cut_off(fresh_home: Callable[[], Tllm]) -> None:
+def test_stop_without_a_timeout_reports_cancelled_requests(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     assert tllm.start().returncode == 0
     pieces = stream(
         tllm.endpoint(), "demo", GenerateRequest("Go", max_tokens=4000, min_tokens=4000)
     )
     next(pieces)
-    said = tllm("stop", "--timeout", "0").stderr
-    assert "requests were cancelled: 1 in tensorrt_llm" in said
+    output = tllm("stop", "--timeout", "0").stderr
+    assert "requests were cancelled: 1 in tensorrt_llm" in output
     with pytest.raises(RequestFailed):
         list(pieces)
 
 
-def test_a_restart_serves_what_was_set_as_it_was_started(quick_home: Callable[[], Tllm]) -> None:
+def test_restart_applies_settings_and_keeps_launch_options(quick_home: Callable[[], Tllm]) -> None:
     tllm = quick_home()
     assert tllm.start("--", "--http-thread-count=3").returncode == 0
     before = tllm.status()

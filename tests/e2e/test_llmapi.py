@@ -33,18 +33,20 @@ def post(tllm: Tllm, endpoint: str, **body: Any) -> str:
         return str(response.read().decode())
 
 
-@pytest.mark.parametrize("how", [(), ("-i", "http"), ("--no-stream",)])
-def test_text_is_that_of_the_other_layout(llmapi: Tllm, served: Tllm, how: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("options", [(), ("-i", "http"), ("--no-stream",)])
+def test_text_equals_that_of_the_inflight_layout(
+    llmapi: Tllm, served: Tllm, options: tuple[str, ...]
+) -> None:
     words = ("infer", PROMPT, "--raw", "--max-tokens", "20")
-    assert llmapi.done(*words, *how) == served.done(*words)
+    assert llmapi.done(*words, *options) == served.done(*words)
 
 
-def test_conversation_is_put_in_the_models_words(llmapi: Tllm, served: Tllm) -> None:
+def test_chat_template_is_applied(llmapi: Tllm, served: Tllm) -> None:
     words = ("infer", "What is ML?", "--max-tokens", "20")
     assert llmapi.done(*words) == served.done(*words)
 
 
-def test_generate_endpoint_answers_with_the_prompt(llmapi: Tllm) -> None:
+def test_generate_endpoint_returns_the_prompt_and_the_response(llmapi: Tllm) -> None:
     answer = json.loads(
         post(
             llmapi, "generate", text_input=PROMPT, sampling_param_max_tokens=3,
@@ -66,7 +68,7 @@ def test_stream_ends_before_the_stop_word(llmapi: Tllm) -> None:
     assert events[-1]["stop_reason"] == " six"
 
 
-def test_what_the_layout_cannot_be_asked_is_said(llmapi: Tllm) -> None:
+def test_unsupported_option_of_the_layout_is_reported(llmapi: Tllm) -> None:
     result = llmapi("infer", PROMPT, "--beam-width", "2")
     assert result.returncode == 3
     assert "tensorrt_llm does not support beam_width" in result.stderr

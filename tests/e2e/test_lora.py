@@ -17,7 +17,7 @@ import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import Tllm
-from tests.e2e.core import ask, tokens
+from tests.e2e.core import infer, tokens
 from tests.samples.lora_adapters import make_adapter, write_peft
 from trtllm_serve_cli.client.endpoint import Endpoint
 
@@ -38,7 +38,7 @@ SITES = {
 PROMPT = [504, 2115, 476, 24939, 1380, 18]
 NUM_TOKENS = 12
 # What GenAI itself makes of the prompt with an adapter's file: engine, file, prompt, length.
-ASK_GENAI = """
+RUN_GENAI = """
 import json, sys
 import numpy as np, openvino, openvino_genai as genai
 engine, file, prompt, length = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
@@ -92,8 +92,8 @@ def sent_as(task_id: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def answer(endpoint: Endpoint, **wanted: Any) -> list[int]:
-    return tokens(ask(endpoint, PROMPT, NUM_TOKENS, streaming=True, **wanted))
+def generate_tokens(endpoint: Endpoint, **inputs: Any) -> list[int]:
+    return tokens(infer(endpoint, PROMPT, NUM_TOKENS, streaming=True, **inputs))
 
 
 POET: dict[str, Any] = {"parameters": {"lora_name": "poet"}}
@@ -103,25 +103,29 @@ SEVEN: dict[str, Any] = {"lora_task_id": np.uint64(7)}
 @pytest.fixture(scope="module")
 def alone(server: Endpoint) -> list[list[int]]:
     """What a plain request, `poet` and 7 answer, one after the other."""
-    return [answer(server, **wanted) for wanted in ({}, POET, SEVEN)]
+    return [generate_tokens(server, **inputs) for inputs in ({}, POET, SEVEN)]
 
 
-def test_requests_of_several_adapters_run_at_once(server: Endpoint, alone: list[list[int]]) -> None:
+def test_requests_with_different_adapters_run_concurrently(
+    server: Endpoint, alone: list[list[int]]
+) -> None:
     # One of each: what else is in an adapter's batch changes the last bits of its numbers.
     with ThreadPoolExecutor(3) as threads:
         for _ in range(3):
-            futures = [threads.submit(answer, server, **wanted) for wanted in ({}, POET, SEVEN)]
+            futures = [
+                threads.submit(generate_tokens, server, **inputs) for inputs in ({}, POET, SEVEN)
+            ]
             assert [future.result() for future in futures] == alone
     assert len({tuple(each) for each in alone}) == 3
 
 
-def test_sent_weights_do_what_prefetched_ones_do(
+def test_sent_weights_equal_prefetched_ones(
     server: Endpoint, alone: list[list[int]], adapters: Path
 ) -> None:
-    assert answer(server, **sent_as(5, adapters / "7")) == alone[2]
-    assert answer(server, lora_task_id=np.uint64(5)) == alone[2]
+    assert generate_tokens(server, **sent_as(5, adapters / "7")) == alone[2]
+    assert generate_tokens(server, lora_task_id=np.uint64(5)) == alone[2]
     # Of three adapters two are loaded; the one that made room comes back.
-    assert answer(server, **POET) == alone[1]
+    assert generate_tokens(server, **POET) == alone[1]
 
 
 def test_an_adapter_is_applied_as_openvino_genai_applies_it(
@@ -129,32 +133,32 @@ def test_an_adapter_is_applied_as_openvino_genai_applies_it(
 ) -> None:
     file = str(adapters / "poet" / "adapter_model.safetensors")
     engine = str(imported.engine("demo"))
-    command = (sys.executable, "-c", ASK_GENAI, engine, file, json.dumps(PROMPT), str(NUM_TOKENS))
-    told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
-    assert json.loads(told) == alone[1]
+    command = (sys.executable, "-c", RUN_GENAI, engine, file, json.dumps(PROMPT), str(NUM_TOKENS))
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240).stdout
+    assert json.loads(output) == alone[1]
 
 
-def generate(endpoint: Endpoint, model: str, **body: Any) -> Any:
+def generate_text(endpoint: Endpoint, model: str, **body: Any) -> Any:
     """The text of an answer, or its error."""
     data = json.dumps({"text_input": "What is ML?", "max_tokens": NUM_TOKENS, **body}).encode()
     url = f"http://{endpoint.http}/v2/models/{model}/generate"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, data=data), timeout=60) as told:
-            return json.loads(told.read())["text_output"]
+        with urllib.request.urlopen(urllib.request.Request(url, data=data), timeout=60) as response:
+            return json.loads(response.read())["text_output"]
     except urllib.error.HTTPError as error:
         return json.loads(error.read())["error"]
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "demo"])
-def test_text_models_pass_the_adapter_on(server: Endpoint, model: str) -> None:
-    by_name = generate(server, model, parameters={"lora_name": "7"})
-    by_id = generate(server, model, lora_task_id=7)
-    assert by_name == by_id != generate(server, model)
-    assert "known adapters: 7, poet" in generate(server, model, lora_name="x")
+def test_text_models_forward_the_adapter(server: Endpoint, model: str) -> None:
+    by_name = generate_text(server, model, parameters={"lora_name": "7"})
+    by_id = generate_text(server, model, lora_task_id=7)
+    assert by_name == by_id != generate_text(server, model)
+    assert "known adapters: 7, poet" in generate_text(server, model, lora_name="x")
 
 
 @pytest.mark.parametrize(
-    ("wanted", "why"),
+    ("inputs", "why"),
     [
         ({"lora_task_id": np.uint64(77)}, "LoRA task 77 not found in cache"),
         ({"parameters": {"lora_name": "x"}}, "lora_name is 'x'"),
@@ -178,9 +182,9 @@ def test_text_models_pass_the_adapter_on(server: Endpoint, model: str) -> None:
         ),
     ],
 )
-def test_bad_adapters_are_answered_and_nobody_else_is_hurt(
-    server: Endpoint, alone: list[list[int]], wanted: Any, why: str
+def test_bad_adapters_are_rejected_and_do_not_affect_other_requests(
+    server: Endpoint, alone: list[list[int]], inputs: Any, why: str
 ) -> None:
     with pytest.raises(InferenceServerException, match=why):
-        answer(server, **wanted)
-    assert answer(server) == alone[0]
+        generate_tokens(server, **inputs)
+    assert generate_tokens(server) == alone[0]

@@ -11,7 +11,7 @@ from tests.e2e.conftest import Tllm
 pytestmark = pytest.mark.e2e
 
 
-def test_importing_again_finds_everything_there(imported: Tllm) -> None:
+def test_reimport_reuses_checkpoint_and_engine(imported: Tllm) -> None:
     result = imported("import", "-m", "demo")
     assert result.returncode == 0
     assert "is there already" in result.stderr
@@ -22,24 +22,24 @@ def test_list_names_the_model(imported: Tllm) -> None:
     assert (model["name"], model["engine"]) == ("demo", "openvino")
 
 
-def test_infer_streams_an_answer_and_says_how_fast(served: Tllm) -> None:
+def test_infer_streams_a_response_and_reports_its_speed(served: Tllm) -> None:
     result = served("infer", "What is ML?", "--max-tokens", "30")
     assert result.returncode == 0
     assert "machine learning" in result.stdout.lower()
     assert "30 tokens" in result.stderr and "tokens/s" in result.stderr
 
 
-def test_infer_over_http_says_the_same(served: Tllm) -> None:
+def test_infer_over_http_returns_the_same_text(served: Tllm) -> None:
     words = ("infer", "What is ML?", "--max-tokens", "30")
     assert served.done(*words, "-i", "http") == served.done(*words)
 
 
-def test_infer_without_chat_template_goes_on_from_the_prompt(served: Tllm) -> None:
+def test_infer_without_chat_template_continues_the_prompt(served: Tllm) -> None:
     raw = served.done("infer", "The capital of France is", "--raw", "--max-tokens", "5")
     assert "Paris" in raw
 
 
-def test_infer_json_tells_the_counts(served: Tllm) -> None:
+def test_infer_json_includes_token_counts(served: Tllm) -> None:
     answer = json.loads(served.done("infer", "What is ML?", "--max-tokens", "7", "--json"))
     assert answer["num_output_tokens"] == 7
 
@@ -56,17 +56,17 @@ def test_bench_reports_every_request(served: Tllm) -> None:
     assert result["summary"]["num_completed"] == 8
 
 
-def test_metrics_show_the_engine(served: Tllm) -> None:
+def test_metrics_show_the_engine_worker(served: Tllm) -> None:
     assert "engine worker" in served.done("metrics")
 
 
-def test_status_knows_the_server_and_its_memory(served: Tllm) -> None:
+def test_status_shows_the_server_and_its_memory(served: Tllm) -> None:
     status = served.status()
     assert (status["state"], status["models"]) == ("ready", ["demo"])
     assert {"engine worker", "tritonserver", "supervisor"} <= set(status["memory_bytes"])
 
 
-def test_logs_are_tritons(served: Tllm) -> None:
+def test_logs_are_those_of_triton(served: Tllm) -> None:
     assert "successfully loaded" in served.done("logs", "-n", "200")
 
 
@@ -76,12 +76,12 @@ def test_remove_refuses_a_model_that_is_served(served: Tllm) -> None:
     assert "tllm stop" in result.stderr
 
 
-def test_starting_on_a_taken_port_names_its_holder(served: Tllm) -> None:
+def test_starting_on_a_bound_port_reports_its_process(served: Tllm) -> None:
     port = served.status()["http"].rpartition(":")[2]
     result = served("start", "--http-port", port)
     assert result.returncode == 3
     assert "tritonserver (pid" in result.stderr
 
 
-def test_doctor_finds_nothing_in_the_way(imported: Tllm) -> None:
+def test_doctor_finds_no_problem(imported: Tllm) -> None:
     assert "PROBLEM" not in imported.done("doctor")

@@ -41,7 +41,7 @@ def scrape(endpoint: Endpoint) -> Snapshot:
     return parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
 
 
-class Grown:
+class CounterDelta:
     """How much a model's counters have grown since this was made."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
@@ -72,10 +72,8 @@ def median_bucket(buckets: dict[float, float]) -> float:
     return bounds[index - 1]
 
 
-def test_figures_are_what_the_load_generator_saw(
-    served: Tllm, endpoint: Endpoint, tmp_path: Path
-) -> None:
-    grown = Grown(endpoint, "tensorrt_llm")
+def test_metrics_match_the_benchmark(served: Tllm, endpoint: Endpoint, tmp_path: Path) -> None:
+    delta = CounterDelta(endpoint, "tensorrt_llm")
     served.done(
         "bench", "token-norm-dist", "--num-requests", "12", "--concurrency", "3", "--stream",
         "--warmup", "0", "--input-mean", "40", "--output-mean", "12", "--output", str(tmp_path),
@@ -93,60 +91,60 @@ def test_figures_are_what_the_load_generator_saw(
         "tllm_request_duration_seconds_count": 12,
     }
     # Each figure is a message of its own to Triton.
-    wait_until(lambda: {name: grown(name) for name in expected} == expected)
-    wait_until(lambda: grown.outcomes() == {"length": 12})
+    wait_until(lambda: {name: delta(name) for name in expected} == expected)
+    wait_until(lambda: delta.outcomes() == {"length": 12})
     # The server's first tokens come before the client's, by whatever gRPC takes.
-    assert median_bucket(grown.buckets()) <= seen["summary"]["ttft"]["p50_ms"] / 1000
+    assert median_bucket(delta.buckets()) <= seen["summary"]["ttft"]["p50_ms"] / 1000
     waits_s = sum(each["first_token_s"] - each["sent_s"] for each in requests)
-    assert 0 < grown(f"{_TTFT}_sum") < waits_s
+    assert 0 < delta(f"{_TTFT}_sum") < waits_s
     answers_s = sum(each["end_s"] - each["sent_s"] for each in requests)
-    assert 0 < grown("tllm_request_duration_seconds_sum") < answers_s
+    assert 0 < delta("tllm_request_duration_seconds_sum") < answers_s
     wait_until(lambda: [gauge(endpoint, kind) for kind in RUNNING] == [0, 0, 0])
 
 
-def test_a_request_that_is_given_up_counts_as_cancelled(endpoint: Endpoint) -> None:
-    grown = Grown(endpoint, "demo")
+def test_closed_stream_counts_as_cancelled(endpoint: Endpoint) -> None:
+    delta = CounterDelta(endpoint, "demo")
     pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
     next(pieces)
     pieces.close()
-    wait_until(lambda: grown.outcomes() == {"cancelled": 1})
-    wait_until(lambda: grown("tllm_generation_tokens") >= 1)
-    assert grown("tllm_request_duration_seconds_count") == 0
+    wait_until(lambda: delta.outcomes() == {"cancelled": 1})
+    wait_until(lambda: delta("tllm_generation_tokens") >= 1)
+    assert delta("tllm_request_duration_seconds_count") == 0
     wait_until(lambda: gauge(endpoint, "active") == 0)
 
 
-def test_requests_that_cannot_run_count_as_rejected(endpoint: Endpoint) -> None:
-    grown = Grown(endpoint, "demo")
-    for wrong in (GenerateRequest("hi", max_tokens=0), GenerateRequest("hi", max_tokens=10**6)):
+def test_invalid_requests_count_as_rejected(endpoint: Endpoint) -> None:
+    delta = CounterDelta(endpoint, "demo")
+    for request in (GenerateRequest("hi", max_tokens=0), GenerateRequest("hi", max_tokens=10**6)):
         with pytest.raises(RequestFailed):
-            generate(endpoint, "demo", wrong, "grpc")
-    wait_until(lambda: grown.outcomes() == {"rejected": 2})
-    assert grown("tllm_generation_tokens") == grown(f"{_TTFT}_count") == 0
+            generate(endpoint, "demo", request, "grpc")
+    wait_until(lambda: delta.outcomes() == {"rejected": 2})
+    assert delta("tllm_generation_tokens") == delta(f"{_TTFT}_count") == 0
 
 
 def test_requests_of_a_dead_worker_count_as_errors(served: Tllm, endpoint: Endpoint) -> None:
-    grown, engine = Grown(endpoint, "demo"), Grown(endpoint, "tensorrt_llm")
+    delta, engine = CounterDelta(endpoint, "demo"), CounterDelta(endpoint, "tensorrt_llm")
     pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
     next(pieces)
     find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
     with pytest.raises(RequestFailed):
         list(pieces)
-    wait_until(lambda: grown.outcomes() == {"error": 1})
+    wait_until(lambda: delta.outcomes() == {"error": 1})
     wait_until(lambda: answers(endpoint), 180)
     wait_until(lambda: engine("tllm_engine_worker_restarts") == 1)
     # Of the questions whether it answers: the next test is not to count them.
-    wait_until(lambda: "length" in grown.outcomes())
+    wait_until(lambda: "length" in delta.outcomes())
 
 
-def test_an_answer_that_ends_by_itself_counts_as_stop(endpoint: Endpoint) -> None:
-    grown = Grown(endpoint, "demo")
+def test_response_that_ends_at_a_stop_word_counts_as_stop(endpoint: Endpoint) -> None:
+    delta = CounterDelta(endpoint, "demo")
     generate(endpoint, "demo", GenerateRequest("What is ML?", max_tokens=8), "grpc")
     request = GenerateRequest("What is ML?", max_tokens=8, stop_words=tuple("aeiou"))
     generate(endpoint, "demo", request, "grpc")
-    wait_until(lambda: grown("tllm_requests", outcome="stop") == 1)
+    wait_until(lambda: delta("tllm_requests", outcome="stop") == 1)
 
 
-def test_watching_goes_on_when_the_server_is_back(served: Tllm, endpoint: Endpoint) -> None:
+def test_watch_prints_rates_from_the_second_sample(served: Tllm, endpoint: Endpoint) -> None:
     """`--watch --json` as a program reads it."""
     command = (TLLM, "metrics", "--watch", "--json", "--interval", "0.3")
     with subprocess.Popen(
@@ -171,7 +169,7 @@ def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], Any]]:
         f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
     )  # fmt: skip
 
-    def ask(path: str) -> Any:
+    def fetch(path: str) -> Any:
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
                 return json.load(response)["data"]
@@ -181,24 +179,24 @@ def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], Any]]:
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        wait_until(lambda: ask("/api/v1/status/config"), 60)
-        yield ask
+        wait_until(lambda: fetch("/api/v1/status/config"), 60)
+        yield fetch
     finally:
         process.terminate()
         process.wait(30)
 
 
-def query(ask: Callable[[str], Any], expression: str) -> dict[str, float]:
+def query(fetch: Callable[[str], Any], expression: str) -> dict[str, float]:
     """Model (or metric) -> value now."""
     quoted = urllib.parse.quote(expression)
-    found = (ask(f"/api/v1/query?query={quoted}") or {}).get("result", [])
+    found = (fetch(f"/api/v1/query?query={quoted}") or {}).get("result", [])
     return {each["metric"].get("model", ""): float(each["value"][1]) for each in found}
 
 
 @pytest.mark.skipif(
     not shutil.which("prometheus"), reason="needs Prometheus: apt-get install prometheus"
 )
-def test_prometheus_reads_it_and_the_alert_that_should_fire_fires(
+def test_prometheus_scrapes_the_server_and_fires_the_queue_alert(
     served: Tllm, endpoint: Endpoint, tmp_path: Path
 ) -> None:
     """More requests come than are answered: more and more wait."""
@@ -212,25 +210,27 @@ def test_prometheus_reads_it_and_the_alert_that_should_fire_fires(
         env=served.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        with prometheus(tmp_path, *free_ports(1)) as ask:
-            wait_until(lambda: "TllmQueueGrowing" in firing(ask), 120)
-            assert "TllmServerDown" not in firing(ask)
-            wait_until(lambda: query(ask, "tllm:generation_tokens:rate5m").get("tensorrt_llm"), 60)
-            p50 = query(ask, "tllm:ttft_seconds:p50_rate5m")["tensorrt_llm"]
+        with prometheus(tmp_path, *free_ports(1)) as fetch:
+            wait_until(lambda: "TllmQueueGrowing" in firing(fetch), 120)
+            assert "TllmServerDown" not in firing(fetch)
+            wait_until(
+                lambda: query(fetch, "tllm:generation_tokens:rate5m").get("tensorrt_llm"), 60
+            )
+            p50 = query(fetch, "tllm:ttft_seconds:p50_rate5m")["tensorrt_llm"]
             assert 0 < p50 < 60
-            check_dashboard(ask, tmp_path / "tllm-dashboard.json")
+            check_dashboard(fetch, tmp_path / "tllm-dashboard.json")
     finally:
         load.send_signal(signal.SIGINT)
         load.wait(60)
     wait_until(lambda: gauge(endpoint, "active") == 0, 60)
 
 
-def firing(ask: Callable[[str], Any]) -> set[str]:
-    alerts = (ask("/api/v1/alerts") or {}).get("alerts", [])
+def firing(fetch: Callable[[str], Any]) -> set[str]:
+    alerts = (fetch("/api/v1/alerts") or {}).get("alerts", [])
     return {each["labels"]["alertname"] for each in alerts if each["state"] == "firing"}
 
 
-def check_dashboard(ask: Callable[[str], Any], path: Path) -> None:
+def check_dashboard(fetch: Callable[[str], Any], path: Path) -> None:
     """Every query of it is one that Prometheus takes, and those of a CPU's server have answers."""
     without_data = set()
     for panel in json.loads(path.read_text())["panels"]:
@@ -238,9 +238,9 @@ def check_dashboard(ask: Callable[[str], Any], path: Path) -> None:
             expression = target["expr"].replace("$__rate_interval", "1m")
             for name in ("$instance", "$model"):
                 expression = expression.replace(name, ".*")
-            told = ask(f"/api/v1/query?query={urllib.parse.quote(expression)}")
-            assert told is not None, expression
-            if not told["result"]:
+            data = fetch(f"/api/v1/query?query={urllib.parse.quote(expression)}")
+            assert data is not None, expression
+            if not data["result"]:
                 without_data.add(panel["title"])
     assert without_data <= {
         "GPU and CPU utilization", "Memory", "GPU power", "Prefix cache hit rate",

@@ -40,7 +40,7 @@ def in_two(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
     tllm("stop", "--all")
 
 
-def ask(address: str) -> str:
+def generate(address: str) -> str:
     body = {"text_input": "The capital of France is", "sampling_param_max_tokens": 3}
     url = f"http://{address}/v2/models/tensorrt_llm/generate"
     with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=60) as answer:
@@ -57,7 +57,7 @@ def ranks_of(tllm: Tllm) -> dict[str, psutil.Process]:
     return {each.environ()["OMPI_COMM_WORLD_RANK"]: each for each in tritons}
 
 
-def test_two_ranks_serve_die_come_back_and_end(in_two: Tllm) -> None:
+def test_two_ranks_serve_restart_and_stop(in_two: Tllm) -> None:
     status, ranks = in_two.status(), ranks_of(in_two)
     assert (sorted(ranks), len(status["replicas"])) == (["0", "1"], 1)
     # Neither is bound to a core.
@@ -65,15 +65,15 @@ def test_two_ranks_serve_die_come_back_and_end(in_two: Tllm) -> None:
         tuple(psutil.Process().cpu_affinity())
     }
     assert "Paris" in in_two.done("infer", "The capital of France is", "--raw", "--max-tokens=3")
-    assert "Paris" in ask(status["http"])
-    assert "Paris" in ask(status["replicas"][0]["http"])
+    assert "Paris" in generate(status["http"])
+    assert "Paris" in generate(status["replicas"][0]["http"])
 
     ranks["1"].send_signal(signal.SIGKILL)
     (server,) = (in_two.home / "servers").iterdir()
     wait_until(lambda: in_two.state().restarts == 1)
     assert f"rank 1 (process {ranks['1'].pid}) died" in in_two.status()["why"]
     wait_until(lambda: in_two.state().phase == "ready", 180)
-    assert "Paris" in ask(status["http"])
+    assert "Paris" in generate(status["http"])
 
     everything = processes_of(in_two)
     in_two.done("stop")

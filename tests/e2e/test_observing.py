@@ -77,7 +77,7 @@ def check_followed(tllm: Tllm, received: ReceivedSpans, interface: str) -> None:
     assert engine.attributes["gen_ai.usage.output_tokens"] == "5"
 
 
-def test_a_request_can_be_followed(observed: Tllm, received: ReceivedSpans) -> None:
+def test_request_is_logged_and_traced(observed: Tllm, received: ReceivedSpans) -> None:
     check_followed(observed, received, "grpc")
     check_followed(observed, received, "http")
     (log,) = (observed.home / "servers").glob("*/server.log")

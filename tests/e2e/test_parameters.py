@@ -52,7 +52,7 @@ def test_engine_has_the_new_values(changed: Tllm) -> None:
     changed.done("infer", "Hi", "--max-tokens", "3")
 
 
-def test_what_is_served_is_valid(changed: Tllm) -> None:
+def test_changed_repository_is_valid(changed: Tllm) -> None:
     assert changed.done("validate", "demo") == ""
 
 
@@ -63,6 +63,6 @@ def test_values_are_shown_with_their_origins(changed: Tllm) -> None:
     assert [origins[name] for name in names] == ["set", "import", "default", "engine"]
 
 
-def test_set_says_that_the_server_must_start_again(changed: Tllm) -> None:
+def test_set_recommends_a_restart(changed: Tllm) -> None:
     result = changed("set", "demo", "max_beam_width=2")
     assert result.stderr == ("A running server has the old values. Next: tllm restart -m demo\n")

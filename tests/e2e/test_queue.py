@@ -44,7 +44,7 @@ def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     tllm("stop", "--all")
 
 
-def ask(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
+def infer(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
     """When `tensorrt_llm` took it up, on the engine's clock; raises what the server says."""
     tensors = [
         tensor("input_ids", PROMPT),
@@ -57,51 +57,55 @@ def ask(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
     return int(answer.as_numpy("first_scheduled_time_ns")[0][0])
 
 
-def figure(endpoint: Endpoint, family: str, **labels: str) -> float:
+def metric(endpoint: Endpoint, family: str, **labels: str) -> float:
     """A figure of the metrics page."""
     return float(parse_metrics(fetch_metrics(endpoint.metrics), 0.0).value(family, **labels) or 0)
 
 
 def num_queued(endpoint: Endpoint) -> float:
-    return figure(endpoint, "nv_inference_pending_request_count", model="tensorrt_llm")
+    return metric(endpoint, "nv_inference_pending_request_count", model="tensorrt_llm")
 
 
 @pytest.fixture
 def occupied(endpoint: Endpoint) -> Iterator[Callable[[], bool]]:
     """While a long answer holds the slot; tells whether it still does."""
     wait_until(lambda: gauge(endpoint, "active") == 0)
-    long = threading.Thread(target=ask, args=(endpoint, 400))
+    long = threading.Thread(target=infer, args=(endpoint, 400))
     long.start()
     wait_until(lambda: gauge(endpoint, "active") == 1)
     yield long.is_alive
     long.join()
 
 
-def test_the_higher_priority_comes_first(endpoint: Endpoint, occupied: Callable[[], bool]) -> None:
-    taken: list[tuple[int, int]] = []
+def test_higher_priority_is_scheduled_first(
+    endpoint: Endpoint, occupied: Callable[[], bool]
+) -> None:
+    scheduled: list[tuple[int, int]] = []
 
-    def wait_in_line(priority: int) -> None:
-        taken.append((ask(endpoint, 20, priority=priority), priority))
+    def send(priority: int) -> None:
+        scheduled.append((infer(endpoint, 20, priority=priority), priority))
 
     # The first to come after the slot was taken may have left the queue already.
     waiting = [LOW, LOW, LOW, HIGH, HIGH]
-    threads = [threading.Thread(target=wait_in_line, args=(each,)) for each in waiting]
+    threads = [threading.Thread(target=send, args=(each,)) for each in waiting]
     for number, thread in enumerate(threads, 1):
         thread.start()
         wait_until(lambda number=number: num_queued(endpoint) == number)
     assert occupied()
     for thread in threads:
         thread.join()
-    order = [priority for _, priority in sorted(taken)]
+    order = [priority for _, priority in sorted(scheduled)]
     assert order.index(HIGH) <= 1 and order[-2:] == [LOW, LOW]
 
 
-def test_who_waits_too_long_is_refused(endpoint: Endpoint, occupied: Callable[[], bool]) -> None:
-    in_front = threading.Thread(target=ask, args=(endpoint, 1))
+def test_request_that_exceeds_its_queue_timeout_is_rejected(
+    endpoint: Endpoint, occupied: Callable[[], bool]
+) -> None:
+    in_front = threading.Thread(target=infer, args=(endpoint, 1))
     in_front.start()
     wait_until(lambda: num_queued(endpoint) == 1)
     with pytest.raises(InferenceServerException, match="timeout expired"):
-        ask(endpoint, 20, timeout=50_000)
+        infer(endpoint, 20, timeout=50_000)
     in_front.join()
 
 
@@ -112,9 +116,9 @@ def text_inputs(**numbers: int) -> list[grpcclient.InferInput]:
     return [prompt, *(tensor(name, number) for name, number in numbers.items())]
 
 
-def test_a_cancelled_text_frees_its_slot_past_those_who_wait_for_it(endpoint: Endpoint) -> None:
+def test_cancelled_request_frees_its_slot_while_others_wait(endpoint: Endpoint) -> None:
     def num_steps() -> float:
-        return figure(endpoint, "nv_trt_llm_general_metrics", general_type="iteration_counter")
+        return metric(endpoint, "nv_trt_llm_general_metrics", general_type="iteration_counter")
 
     wait_until(lambda: gauge(endpoint, "active") == 0)
     before = num_steps()
@@ -122,7 +126,9 @@ def test_a_cancelled_text_frees_its_slot_past_those_who_wait_for_it(endpoint: En
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
         long = client.async_infer("ensemble", inputs, lambda result, error: None)
         wait_until(lambda: gauge(endpoint, "active") > 0)
-        waiting = [threading.Thread(target=ask, args=(endpoint, 1), daemon=True) for _ in range(2)]
+        waiting = [
+            threading.Thread(target=infer, args=(endpoint, 1), daemon=True) for _ in range(2)
+        ]
         for thread in waiting:
             thread.start()
         wait_until(lambda: num_queued(endpoint) > 0)
@@ -132,9 +138,9 @@ def test_a_cancelled_text_frees_its_slot_past_those_who_wait_for_it(endpoint: En
     assert num_steps() < before + 3000
 
 
-def test_a_text_that_is_refused_counts_as_refused(endpoint: Endpoint) -> None:
+def test_invalid_text_request_counts_as_rejected(endpoint: Endpoint) -> None:
     def num_ended(outcome: str) -> float:
-        return figure(endpoint, "tllm_requests", model="ensemble", outcome=outcome)
+        return metric(endpoint, "tllm_requests", model="ensemble", outcome=outcome)
 
     before = {outcome: num_ended(outcome) for outcome in ("rejected", "error")}
     with (

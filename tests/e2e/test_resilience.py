@@ -63,7 +63,7 @@ def assert_nothing_is_left(
     assert list(Path("/dev/shm").glob(f"tllm-{http_port}-*")) == []
 
 
-def test_a_dead_worker_fails_its_requests_and_is_restarted(
+def test_requests_of_a_dead_worker_fail_and_it_is_restarted(
     served: Tllm, endpoint: Endpoint
 ) -> None:
     pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=4000, min_tokens=4000))
@@ -76,7 +76,7 @@ def test_a_dead_worker_fails_its_requests_and_is_restarted(
     assert (snapshot.value("tllm_engine_worker_restarts") or 0) >= 1
 
 
-def test_a_server_that_lost_a_models_process_is_restarted(served: Tllm, endpoint: Endpoint) -> None:
+def test_server_is_restarted_if_a_model_process_dies(served: Tllm, endpoint: Endpoint) -> None:
     before = served.state().restarts
     find_process(served, "/tensorrt_llm_bls/1/model.py").send_signal(signal.SIGKILL)
     wait_until(lambda: served.is_back(before + 1), 180)
@@ -103,7 +103,7 @@ def test_stop_leaves_no_process(quick_home: Callable[[], Tllm]) -> None:
     assert (alive, tllm.done("status", "--json").split()) == ([], ["{", '"servers":', "[]", "}"])
 
 
-def test_requests_that_failed_do_not_hold_up_a_stop(quick_home: Callable[[], Tllm]) -> None:
+def test_failed_requests_do_not_delay_a_stop(quick_home: Callable[[], Tllm]) -> None:
     tllm = quick_home()
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
@@ -116,7 +116,7 @@ def test_requests_that_failed_do_not_hold_up_a_stop(quick_home: Callable[[], Tll
     assert "Exit timeout expired" not in log.read_text()
 
 
-def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(
+def test_model_that_fails_to_load_is_reported_and_leaves_no_process(
     fresh_home: Callable[[], Tllm],
 ) -> None:
     tllm = fresh_home()
@@ -130,7 +130,7 @@ def test_a_model_that_cannot_load_is_explained_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_the_foreground_server_stops_with_its_terminal(
+def test_foreground_server_stops_on_a_signal(
     quick_home: Callable[[], Tllm], number: signal.Signals, code: int
 ) -> None:
     tllm = quick_home()
@@ -147,7 +147,7 @@ def test_the_foreground_server_stops_with_its_terminal(
     assert servers_of(tllm) == []
 
 
-def test_a_killed_triton_comes_back(quick_home: Callable[[], Tllm]) -> None:
+def test_killed_triton_is_restarted(quick_home: Callable[[], Tllm]) -> None:
     tllm = quick_home()
     assert tllm.start().returncode == 0
     endpoint, before = tllm.endpoint(), processes_of(tllm)
@@ -161,7 +161,7 @@ def test_a_killed_triton_comes_back(quick_home: Callable[[], Tllm]) -> None:
     assert_nothing_is_left(tllm, port_of(endpoint), everything)
 
 
-def test_a_start_that_takes_too_long_leaves_nothing(fresh_home: Callable[[], Tllm]) -> None:
+def test_start_that_times_out_leaves_no_process(fresh_home: Callable[[], Tllm]) -> None:
     tllm, ports = fresh_home(), free_ports(3)
     result = tllm("start", "--timeout", "1", *port_options(ports))
     assert (result.returncode, "the server was not ready after 1 s" in result.stderr) == (3, True)
@@ -170,12 +170,12 @@ def test_a_start_that_takes_too_long_leaves_nothing(fresh_home: Callable[[], Tll
     assert (server["state"], server["why"][0]) == ("failed", "the server was not ready after 1 s")
 
 
-def test_a_port_that_is_taken_after_the_check_is_named_with_its_holder(
+def test_port_bound_during_the_start_is_reported_with_its_process(
     fresh_home: Callable[[], Tllm],
 ) -> None:
     tllm, ports = fresh_home(), free_ports(3)
     with (
-        socket.socket() as quicker,
+        socket.socket() as other_process,
         subprocess.Popen(
             (TLLM, "start", *port_options(ports)),
             env=tllm.environ, stderr=subprocess.PIPE, text=True,
@@ -183,21 +183,23 @@ def test_a_port_that_is_taken_after_the_check_is_named_with_its_holder(
     ):  # fmt: skip
         # The plan is written after the check, and Triton binds once its models are loaded.
         wait_until((tllm.home / "servers" / str(ports[0]) / "plan.json").exists)
-        quicker.bind(("127.0.0.1", ports[1]))
-        quicker.listen()
-        _, said = starting.communicate(timeout=120)
-        assert f"The gRPC port {ports[1]} is in use." in said
-        assert f"(pid {psutil.Process().pid}) is listening on it" in said
+        other_process.bind(("127.0.0.1", ports[1]))
+        other_process.listen()
+        _, output = starting.communicate(timeout=120)
+        assert f"The gRPC port {ports[1]} is in use." in output
+        assert f"(pid {psutil.Process().pid}) is listening on it" in output
     assert starting.returncode == 3
     assert_nothing_is_left(tllm, ports[0])
     assert [server["state"] for server in servers_of(tllm)] == ["failed"]
 
 
-def test_of_two_starts_at_once_one_serves(quick_home: Callable[[], Tllm]) -> None:
+def test_one_of_two_concurrent_starts_on_the_same_ports_succeeds(
+    quick_home: Callable[[], Tllm],
+) -> None:
     tllm, ports = quick_home(), free_ports(3)
     with ThreadPoolExecutor(2) as both:
-        asked = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
-        results = sorted((each.result() for each in asked), key=lambda each: each.returncode)
+        starts = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
+        results = sorted((each.result() for each in starts), key=lambda each: each.returncode)
     assert [each.returncode for each in results] == [0, 3]
     # The other's Triton may listen already, on its gRPC port first.
     refusals = [f"The {what} port {port} is in use." for what, port in
@@ -210,11 +212,13 @@ def test_of_two_starts_at_once_one_serves(quick_home: Callable[[], Tllm]) -> Non
     assert_nothing_is_left(tllm, ports[0], everything)
 
 
-def test_a_model_is_started_twice_at_once_on_other_ports(quick_home: Callable[[], Tllm]) -> None:
+def test_concurrent_starts_on_different_ports_succeed(quick_home: Callable[[], Tllm]) -> None:
     tllm, ports = quick_home(), free_ports(6)
     with ThreadPoolExecutor(2) as both:
-        asked = [both.submit(tllm, "start", *port_options(each)) for each in (ports[:3], ports[3:])]
-        assert [each.result().returncode for each in asked] == [0, 0]
+        starts = [
+            both.submit(tllm, "start", *port_options(each)) for each in (ports[:3], ports[3:])
+        ]
+        assert [each.result().returncode for each in starts] == [0, 0]
     assert [server["state"] for server in servers_of(tllm)] == ["ready", "ready"]
     tllm.done("stop", "--all")
     for port in (ports[0], ports[3]):
@@ -222,7 +226,7 @@ def test_a_model_is_started_twice_at_once_on_other_ports(quick_home: Callable[[]
     assert servers_of(tllm) == []
 
 
-def test_a_server_is_stopped_while_it_starts(quick_home: Callable[[], Tllm]) -> None:
+def test_server_is_stopped_while_it_loads(quick_home: Callable[[], Tllm]) -> None:
     """A model of it is loaded only once the server is to end."""
     tllm, ports = quick_home(), free_ports(3)
     model = tllm.home / "models" / "demo" / "tensorrt_llm" / "1" / "model.py"
@@ -234,8 +238,8 @@ def test_a_server_is_stopped_while_it_starts(quick_home: Callable[[], Tllm]) -> 
         wait_until(lambda: log.exists() and "loading: tensorrt_llm:1" in log.read_text())
         everything = processes_of(tllm)
         tllm.done("stop")
-        _, said = starting.communicate(timeout=180)
-    assert (starting.returncode, "was stopped before it was ready" in said) == (3, True)
+        _, output = starting.communicate(timeout=180)
+    assert (starting.returncode, "was stopped before it was ready" in output) == (3, True)
     assert_nothing_is_left(tllm, ports[0], everything)
     assert servers_of(tllm) == []
 
@@ -258,7 +262,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
         subprocess.run(("umount", "-l", str(folder)), check=True)
 
 
-def test_a_full_disk_takes_the_log_and_nothing_else(
+def test_full_disk_does_not_stop_the_server(
     quick_home: Callable[[], Tllm], small_disk: Callable[[Path], None]
 ) -> None:
     tllm, ports = quick_home(), free_ports(3)
@@ -286,7 +290,7 @@ def fill(path: Path) -> None:
             file.write(b"x" * 512)
 
 
-def test_a_repository_without_its_engine_stays_importable(imported: Tllm, tmp_path: object) -> None:
+def test_engine_copy_in_another_folder_is_used(imported: Tllm, tmp_path: object) -> None:
     engine = imported.engine("demo")
     copy = imported.home / "engines" / "aside"
     shutil.copytree(engine, copy)

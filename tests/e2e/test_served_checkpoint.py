@@ -46,8 +46,8 @@ def served(
         f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{STAND_IN}" exec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
-    there = Checkpoint(letters, "hf", f"local:{letters}", None, "LlamaForCausalLM", 1)
-    request = BuildRequest("letters", there, letters, kind, EngineOptions(tp=2))
+    checkpoint = Checkpoint(letters, "hf", f"local:{letters}", None, "LlamaForCausalLM", 1)
+    request = BuildRequest("letters", checkpoint, letters, kind, EngineOptions(tp=2))
     engine = describe_checkpoint(request, Toolchain(sys.executable, trtllm_version="1.2.0"))
     serving = ServingOptions(layout=layout, parameters={"engine_python": str(python)})
     repository = plan_repository("letters", engine, serving)
@@ -61,14 +61,14 @@ def served(
         tllm("stop", "--all")
 
 
-def test_it_answers_as_the_stand_in_counts(served: Tllm) -> None:
+def test_response_has_the_tokens_of_the_stand_in(served: Tllm) -> None:
     answer = json.loads(served.done("infer", "A", "--raw", "--max-tokens", "5", "--json"))
     # Upstream's llmapi layout has no output for the count.
     assert answer["text_output"] == "BCDEF"
     assert answer["num_output_tokens"] in (5, None)
 
 
-def test_text_is_the_same_in_one_piece(served: Tllm) -> None:
+def test_streamed_and_whole_text_are_equal(served: Tllm) -> None:
     words = ("infer", "A", "--raw", "--max-tokens", "20")
     assert served.done(*words) == served.done(*words, "--no-stream") == "BCDEFGHIJKLMNOPQRSTU\n"
 
@@ -78,7 +78,7 @@ def test_a_stop_word_of_several_tokens_ends_the_text(served: Tllm) -> None:
     assert text in ("BCDEF\n", "BCD\n")
 
 
-def test_what_the_kind_cannot_do_is_said(served: Tllm) -> None:
+def test_unsupported_option_is_reported(served: Tllm) -> None:
     result = served("infer", "A", "--raw", "--beam-width", "2")
     assert result.returncode == 3
     assert "beam_width" in result.stderr

@@ -44,46 +44,46 @@ def two(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tl
 
 
 @pytest.fixture(scope="module")
-def where(two: Tllm) -> Endpoint:
+def endpoint(two: Tllm) -> Endpoint:
     return two.endpoint()
 
 
-def test_both_answer_at_once_under_every_name(where: Endpoint) -> None:
-    asked = [(model, way) for model in MODELS for way in ("grpc", "http")]
-    with ThreadPoolExecutor(len(asked)) as threads:
-        answers = threads.map(lambda each: generate(where, each[0], QUESTION, each[1]), asked)
+def test_both_models_respond_concurrently_under_every_name(endpoint: Endpoint) -> None:
+    requests = [(model, interface) for model in MODELS for interface in ("grpc", "http")]
+    with ThreadPoolExecutor(len(requests)) as threads:
+        answers = threads.map(lambda each: generate(endpoint, each[0], QUESTION, each[1]), requests)
         assert {"Paris" in answer.texts[0] for answer in answers} == {True}
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "one_one"])
-def test_plain_names_are_not_there(where: Endpoint, model: str) -> None:
+def test_names_without_a_prefix_do_not_exist(endpoint: Endpoint, model: str) -> None:
     with pytest.raises(RequestFailed, match=f"no model '{model}'"):
-        generate(where, model, QUESTION)
+        generate(endpoint, model, QUESTION)
 
 
-def num_active(where: Endpoint, model: str) -> float | None:
-    page = parse_metrics(fetch_metrics(where.metrics), 0.0)
+def num_active(endpoint: Endpoint, model: str) -> float | None:
+    page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
     return page.value("nv_trt_llm_request_metrics", request_type="active", model=model)
 
 
-def test_cancelled_request_frees_its_models_slot(where: Endpoint) -> None:
+def test_cancelled_request_frees_its_models_slot(endpoint: Endpoint) -> None:
     long = GenerateRequest("Count to a million:", max_tokens=6000, min_tokens=6000)
     cancellation = Cancellation()
 
-    def ask() -> None:
+    def send_long() -> None:
         with pytest.raises(TllmError):
-            generate(where, "two_ensemble", long, "grpc", 60.0, cancellation)
+            generate(endpoint, "two_ensemble", long, "grpc", 60.0, cancellation)
 
     with ThreadPoolExecutor(1) as threads:
-        asked = threads.submit(ask)
-        wait_until(lambda: num_active(where, "two_tensorrt_llm") == 1)
-        assert num_active(where, "one_tensorrt_llm") == 0
+        sent = threads.submit(send_long)
+        wait_until(lambda: num_active(endpoint, "two_tensorrt_llm") == 1)
+        assert num_active(endpoint, "one_tensorrt_llm") == 0
         cancellation.set()
-        asked.result(60)
-    wait_until(lambda: num_active(where, "two_tensorrt_llm") == 0)
+        sent.result(60)
+    wait_until(lambda: num_active(endpoint, "two_tensorrt_llm") == 0)
 
 
-def test_status_names_both_and_their_engines(two: Tllm) -> None:
+def test_status_shows_both_models_and_their_workers(two: Tllm) -> None:
     status = two.status()
     assert (status["state"], status["models"]) == ("ready", ["one", "two"])
     parts = {f"engine worker of {name}_tensorrt_llm" for name in ("one", "two")}
@@ -100,32 +100,32 @@ def worker_of(tllm: Tllm, model: str) -> psutil.Process:
     )
 
 
-def test_a_killed_worker_takes_only_its_own_requests(two: Tllm, where: Endpoint) -> None:
+def test_killed_worker_fails_only_its_own_requests(two: Tllm, endpoint: Endpoint) -> None:
     """Under load: its own fail while the other model's go on, and it comes back."""
 
     long = GenerateRequest("Go on", max_tokens=4000, min_tokens=4000)
 
     def fail() -> None:
         with pytest.raises(RequestFailed, match="engine worker died"):
-            generate(where, "one", long, timeout_s=60.0)
+            generate(endpoint, "one", long, timeout_s=60.0)
 
     with ThreadPoolExecutor(5) as threads:
         failing = [threads.submit(fail) for _ in range(4)]
-        going_on = threads.submit(
-            generate, where, "two", GenerateRequest("Go on", max_tokens=600, min_tokens=600)
+        continuing = threads.submit(
+            generate, endpoint, "two", GenerateRequest("Go on", max_tokens=600, min_tokens=600)
         )
-        wait_until(lambda: num_active(where, "one_tensorrt_llm") == 4)
-        wait_until(lambda: num_active(where, "two_tensorrt_llm") == 1)
+        wait_until(lambda: num_active(endpoint, "one_tensorrt_llm") == 4)
+        wait_until(lambda: num_active(endpoint, "two_tensorrt_llm") == 1)
         worker = worker_of(two, "one_tensorrt_llm")
         worker.kill()
         for each in failing:
             each.result(60)
-        assert not going_on.done()
-        assert going_on.result(180).texts[0]
+        assert not continuing.done()
+        assert continuing.result(180).texts[0]
 
     def is_back() -> bool:
         try:
-            return bool(generate(where, "one", QUESTION).texts)
+            return bool(generate(endpoint, "one", QUESTION).texts)
         except RequestFailed:
             return False
 
@@ -133,19 +133,19 @@ def test_a_killed_worker_takes_only_its_own_requests(two: Tllm, where: Endpoint)
     assert (two.status()["state"], two.status()["restarts"]) == ("ready", 0)
 
 
-def test_bench_loads_the_engine_that_was_named(two: Tllm, where: Endpoint) -> None:
+def test_bench_uses_the_requested_model(two: Tllm, endpoint: Endpoint) -> None:
     words = ("bench", "token-norm-dist", "-m", "two", "--num-requests", "4", "--json")
     result = json.loads(two.done(*words))
     assert result["summary"]["num_completed"] == 4
     assert [each["name"] for each in result["targets"]] == ["two_tensorrt_llm"]
 
 
-def test_infer_asks_the_one_that_was_named(two: Tllm) -> None:
+def test_infer_uses_the_requested_model(two: Tllm) -> None:
     assert "Paris" in two.done("infer", QUESTION.text_input, "-m", "two", "--raw")
     assert two("infer", "Hello").returncode == 3
 
 
-def test_one_alone_keeps_the_plain_names(two: Tllm, where: Endpoint) -> None:
+def test_single_model_has_names_without_a_prefix(two: Tllm, endpoint: Endpoint) -> None:
     """From here on, other servers take the place of that of both."""
     two.done("stop")
     assert two.start("-m", "two").returncode == 0
@@ -161,24 +161,24 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
     two.done("stop", "--all")
     two.done("set", "one", "tensorrt_llm_instance_count=2", f"instances_share_engine={share}")
     assert two.start("-m", "one").returncode == 0
-    where, cancellation = two.endpoint(), Cancellation()
+    endpoint, cancellation = two.endpoint(), Cancellation()
     long = GenerateRequest("Count to a million:", max_tokens=6000, min_tokens=6000)
     # Long enough for all to be seen at work.
     stopped = dataclasses.replace(long, stop_after_ms=20_000)
 
     def cancelled(_: int) -> None:
         with pytest.raises(TllmError):
-            generate(where, "ensemble", long, "grpc", 60.0, cancellation)
+            generate(endpoint, "ensemble", long, "grpc", 60.0, cancellation)
 
     with ThreadPoolExecutor(12) as threads:
         texts = [threads.submit(cancelled, number) for number in range(6)]
-        texts += [threads.submit(generate, where, "ensemble", stopped) for _ in range(6)]
-        wait_until(lambda: num_active(where, "tensorrt_llm") == 12)
+        texts += [threads.submit(generate, endpoint, "ensemble", stopped) for _ in range(6)]
+        wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 12)
         cancellation.set()
         for each in texts:
             each.result(120)
-    wait_until(lambda: num_active(where, "tensorrt_llm") == 0)
-    page = fetch_metrics(where.metrics)
+    wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 0)
+    page = fetch_metrics(endpoint.metrics)
     # An engine each, or the first one's for both.
     engines = {"tensorrt_llm_0_0", "tensorrt_llm_0_1"} if share == "false" else set()
     assert set(re.findall(r'instance="([^"]*)"', page)) == engines

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import Tllm
-from tests.e2e.core import ask, gauge, tokens
+from tests.e2e.core import gauge, infer, tokens
 from tests.waiting import wait_until
 from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -51,38 +51,38 @@ def endpoint(sim: Tllm) -> Endpoint:
 
 
 def bench(tllm: Tllm, *words: str) -> dict[str, Any]:
-    said = tllm.done(
+    output = tllm.done(
         "bench", "token-norm-dist", "--json", "--stream", "--output-mean", "12", *words
     )
-    return dict(json.loads(said)["summary"])
+    return dict(json.loads(output)["summary"])
 
 
-def test_it_answers_with_text_of_the_prompt(sim: Tllm) -> None:
-    said = [
+def test_response_consists_of_words_of_the_prompt(sim: Tllm) -> None:
+    texts = [
         sim.done("infer", "-m", "sim", "--raw", "one two three", "--max-tokens", "4", "--seed", "5")
         for _ in range(2)
     ]
-    assert said[0] == said[1]
-    assert set(said[0].split()) & {"one", "two", "three"}
+    assert texts[0] == texts[1]
+    assert set(texts[0].split()) & {"one", "two", "three"}
 
 
-def test_tokens_stream_and_stop_as_asked(endpoint: Endpoint) -> None:
-    outputs = ask(endpoint, [30, 31, 32], 6, streaming=True)
+def test_response_has_the_requested_number_of_tokens(endpoint: Endpoint) -> None:
+    outputs = infer(endpoint, [30, 31, 32], 6, streaming=True)
     assert len(tokens(outputs)) == 6
     assert set(tokens(outputs)) <= {30, 31, 32}
 
 
-def test_what_it_cannot_do_is_refused_by_tensor(endpoint: Endpoint) -> None:
+def test_unsupported_tensor_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(Exception, match=r"beam_width \(beam search\) is not supported .* sim"):
-        ask(endpoint, [30, 31], 2, beam_width=2)
+        infer(endpoint, [30, 31], 2, beam_width=2)
 
 
-def test_the_metrics_have_its_kv_cache_and_no_requests_at_rest(endpoint: Endpoint) -> None:
+def test_metrics_include_the_kv_cache_of_an_idle_engine(endpoint: Endpoint) -> None:
     def blocks(kind: str) -> float | None:
         snapshot = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
         return snapshot.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type=kind)
 
-    ask(endpoint, [30, 31, 32], 2)
+    infer(endpoint, [30, 31, 32], 2)
     assert blocks("max") == (1 << 20) / 32
     wait_until(lambda: (blocks("used"), gauge(endpoint, "active")) == (0, 0))
 
@@ -94,10 +94,10 @@ def simulation(sim: Tllm, tmp_path_factory: pytest.TempPathFactory) -> str:
     served, virtual = (
         bench(sim, *where, *alone)["ttft"]["p50_ms"] for where in ((), ("--simulate", "sim"))
     )
-    said = json.loads((sim.engine("sim") / "simulation.json").read_text())
-    said["timing"]["request_s"] = max(served - virtual, 0) / 1000
+    content = json.loads((sim.engine("sim") / "simulation.json").read_text())
+    content["timing"]["request_s"] = max(served - virtual, 0) / 1000
     path = tmp_path_factory.mktemp("timing") / "timing.json"
-    path.write_text(json.dumps(said))
+    path.write_text(json.dumps(content))
     return str(path)
 
 
@@ -110,19 +110,19 @@ def figures(summary: dict[str, Any]) -> dict[str, float]:
 @pytest.mark.parametrize("load", LOADS)
 def test_a_server_and_the_virtual_clock_agree(sim: Tllm, simulation: str, load: str) -> None:
     virtual = figures(bench(sim, "--simulate", simulation, *LOADS[load]))
-    wanted = {name: pytest.approx(figure, rel=SAME) for name, figure in virtual.items()}
+    expected = {name: pytest.approx(figure, rel=SAME) for name, figure in virtual.items()}
     # A request that just misses a step waits for the next one.
-    wanted["ttft"] = pytest.approx(virtual["ttft"], abs=virtual["itl"] / 2)
-    wanted["num_completed"] = virtual["num_completed"]
+    expected["ttft"] = pytest.approx(virtual["ttft"], abs=virtual["itl"] / 2)
+    expected["num_completed"] = virtual["num_completed"]
     # Whatever else the machine does may hold one run up, and seldom three.
     for _ in range(3):
         served = figures(bench(sim, *LOADS[load]))
-        if served == wanted:
+        if served == expected:
             break
-    assert served == wanted
+    assert served == expected
 
 
-def test_the_llmapi_layout_serves_it_too(sim: Tllm, tmp_path: Path) -> None:
+def test_simulated_engine_is_served_in_the_llmapi_layout(sim: Tllm, tmp_path: Path) -> None:
     other = Tllm(tmp_path / "home")
     source = next(f"gguf:{path}" for path in sim.home.rglob("*.gguf") if path.is_file())
     try:

@@ -36,7 +36,7 @@ def is_busy(endpoint: Endpoint) -> bool:
 
 @pytest.mark.parametrize("model", ["demo", "ensemble", "tensorrt_llm_bls"])
 @pytest.mark.parametrize("interface", ["grpc", "http"])
-def test_leaving_a_stream_frees_the_slot(endpoint: Endpoint, model: str, interface: str) -> None:
+def test_closing_a_stream_frees_the_slot(endpoint: Endpoint, model: str, interface: str) -> None:
     request = GenerateRequest("Once upon a time", max_tokens=LONG, min_tokens=LONG)
     pieces = stream(endpoint, model, request, interface)  # type: ignore[arg-type]
     next(pieces)
@@ -79,7 +79,7 @@ def test_stopping_an_unknown_id_is_an_error(endpoint: Endpoint) -> None:
         list(responses(client, PROMPT, 1, request_id="nobody", stop=True))
 
 
-def test_many_who_leave_leave_nothing_behind(endpoint: Endpoint) -> None:
+def test_many_closed_connections_free_all_slots(endpoint: Endpoint) -> None:
     host, _, port = endpoint.http.rpartition(":")
     body = json.dumps({"text_input": "Go on", "max_tokens": LONG, "stream": True, "end_id": -1})
 
@@ -97,7 +97,7 @@ def test_many_who_leave_leave_nothing_behind(endpoint: Endpoint) -> None:
     wait_until(lambda: is_idle(endpoint))
 
 
-def test_asking_for_cancellation_all_the_time_does_no_harm(quick_home: Any) -> None:
+def test_frequent_cancellation_checks_do_not_crash_triton(quick_home: Any) -> None:
     """Triton 2.51 crashes when a sender is asked that has sent its last response."""
     tllm: Tllm = quick_home()
     for model in ("tensorrt_llm", "ensemble"):
@@ -109,12 +109,12 @@ def test_asking_for_cancellation_all_the_time_does_no_harm(quick_home: Any) -> N
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
 
-    def ask_some(number: int) -> int:
+    def send_requests(number: int) -> int:
         request = GenerateRequest(f"Number {number}", max_tokens=2, stream=bool(number % 2))
         return sum(generate(endpoint, "ensemble", request).num_output_tokens or 0 for _ in range(8))
 
     with ThreadPoolExecutor(32) as threads:
-        counts = list(threads.map(ask_some, range(32)))
+        counts = list(threads.map(send_requests, range(32)))
     assert all(8 <= count <= 16 for count in counts)
     assert tllm.status()["restarts"] == 0
     tllm.done("stop")

@@ -25,7 +25,7 @@ from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(bool(slurm.why_not()), reason=slurm.why_not() or "-"),
+    pytest.mark.skipif(bool(slurm.skip_reason()), reason=slurm.skip_reason() or "-"),
 ]
 
 RANKED = Deployable(
@@ -73,33 +73,33 @@ def server(tllm: Tllm) -> dict[str, Any]:
 def wait_for(tllm: Tllm, state: str) -> None:
     """Asks seldom: each time is a process that the server has to share its cores with."""
 
-    def is_there() -> bool:
+    def is_reached() -> bool:
         time.sleep(2)
         return bool(server(tllm)["state"] == state)
 
-    wait_until(is_there, timeout_s=240)
+    wait_until(is_reached, timeout_s=240)
 
 
 def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
-    told = json.loads(tllm.done("deploy", "slurm", "-m", "demo", "--submit", "--json"))
-    assert (told["state"], Path(told["directory"]).name) == ("PENDING", "slurm-demo-1")
+    submitted = json.loads(tllm.done("deploy", "slurm", "-m", "demo", "--submit", "--json"))
+    assert (submitted["state"], Path(submitted["directory"]).name) == ("PENDING", "slurm-demo-1")
     wait_for(tllm, "ready")
     status = server(tllm)
-    assert status["job"] == {"id": told["job"], "state": "RUNNING", "reason": ""}
+    assert status["job"] == {"id": submitted["job"], "state": "RUNNING", "reason": ""}
     assert status["models"] == ["demo"]
     assert "Paris" in tllm.done("infer", "The capital of France is", "--max-tokens", "5", "--raw")
     assert "successfully loaded 'tensorrt_llm'" in tllm.done("logs", "-n", "500")
     assert json.loads(tllm.done("metrics", "--json"))
     stopped = tllm("stop")
-    assert stopped.stderr == f"Stopping demo on Slurm job {told['job']} …\nStopped.\n"
+    assert stopped.stderr == f"Stopping demo on Slurm job {submitted['job']} …\nStopped.\n"
     assert jobs() == []
-    assert list(Path("/dev/shm").glob(f"tllm-{told['job']}-*")) == []
+    assert list(Path("/dev/shm").glob(f"tllm-{submitted['job']}-*")) == []
     assert processes_of(tllm) == []
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
 
 
-def test_ranks_are_started_and_told_apart(tmp_path: Path) -> None:
+def test_each_rank_is_started_with_its_own_arguments(tmp_path: Path) -> None:
     """With a Triton that only says what it was told, in folders with spaces."""
     triton = tmp_path / "my triton"
     triton.write_text('#!/bin/sh\necho rank "$SLURM_PROCID" of "$SLURM_NTASKS": "$@"\nexit 3\n')
@@ -124,21 +124,21 @@ def test_ranks_are_started_and_told_apart(tmp_path: Path) -> None:
     assert (folder / "exit-code").read_text() == "3\n"
 
 
-def test_job_that_waits_says_why_and_can_be_stopped(fresh_home: Callable[[], Tllm]) -> None:
+def test_queued_job_reports_its_reason_and_can_be_stopped(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     tllm.done("deploy", "slurm", "-m", "demo", "--sbatch=--hold", "--submit")
     status = server(tllm)
     assert (status["state"], status["http"]) == ("queued", None)
     assert "JobHeldUser" in tllm.done("status")
-    asked = tllm("infer", "Hello")
-    assert asked.returncode == 3
-    assert "The server for demo has no address yet." in asked.stderr
-    assert "is PENDING (JobHeldUser)" in asked.stderr
+    result = tllm("infer", "Hello")
+    assert result.returncode == 3
+    assert "The server for demo has no address yet." in result.stderr
+    assert "is PENDING (JobHeldUser)" in result.stderr
     tllm.done("stop")
     assert jobs() == []
 
 
-def test_refused_job_says_what_slurm_said(fresh_home: Callable[[], Tllm]) -> None:
+def test_refused_job_reports_the_error_of_slurm(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     refused = tllm("deploy", "slurm", "-m", "demo", "--partition", "nowhere", "--submit")
     assert refused.returncode == 3
@@ -146,7 +146,7 @@ def test_refused_job_says_what_slurm_said(fresh_home: Callable[[], Tllm]) -> Non
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
 
 
-def test_job_whose_server_fails_says_why(fresh_home: Callable[[], Tllm]) -> None:
+def test_job_of_a_failed_server_reports_the_reason(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     config = tllm.home / "models" / "demo" / "preprocessing" / "config.pbtxt"
     config.write_text(config.read_text().replace('name: "preprocessing"', 'name: "other"'))
@@ -159,18 +159,18 @@ def test_job_whose_server_fails_says_why(fresh_home: Callable[[], Tllm]) -> None
     assert json.loads(tllm.done("status", "--json")) == {"servers": []}
 
 
-def test_job_is_not_called_dead_while_slurm_is_away(
+def test_job_state_is_unknown_while_slurm_is_unreachable(
     fresh_home: Callable[[], Tllm], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tllm = fresh_home()
     tllm.done("deploy", "slurm", "-m", "demo", "--sbatch=--hold", "--submit")
-    with monkeypatch.context() as away:
+    with monkeypatch.context() as patch:
         # The configuration of a controller that is not there.
         (conf := tmp_path / "slurm.conf").write_text(
             "ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=9\n"
             "AuthType=auth/none\nNodeName=localhost\nPartitionName=p Nodes=localhost\n"
         )
-        away.setenv("SLURM_CONF", str(conf))
+        patch.setenv("SLURM_CONF", str(conf))
         assert server(tllm)["state"] == "unknown"
         stopped = tllm("stop")
         assert stopped.returncode == 3

@@ -48,11 +48,11 @@ def test_a_whole_answer_starts_with_the_prompt(endpoint: Endpoint) -> None:
     assert (new_tokens([result])[: len(PROMPT)], len(new_tokens([result]))) == (PROMPT, 16)
 
 
-def test_every_response_has_the_requested_outputs_and_no_other(endpoint: Endpoint) -> None:
-    wanted = ["output_ids", "sequence_length"]
+def test_every_response_has_only_the_requested_outputs(endpoint: Endpoint) -> None:
+    outputs = ["output_ids", "sequence_length"]
     inputs = core_inputs(PROMPT, 4, streaming=True)
-    results = stream(endpoint, "tensorrt_llm", inputs, outputs=wanted)
-    assert [names(each) for each in results] == [set(wanted)] * 4
+    results = stream(endpoint, "tensorrt_llm", inputs, outputs=outputs)
+    assert [names(each) for each in results] == [set(outputs)] * 4
 
 
 @pytest.mark.parametrize("stop", [Stop(stop_inputs()), Stop()], ids=["stop", "cancel"])
@@ -65,7 +65,7 @@ def test_a_stopped_request_has_fewer_tokens(endpoint: Endpoint, stop: Stop) -> N
     assert failures <= {"StatusCode.CANCELLED"} and 0 < len(new_tokens(answers)) < 1000
 
 
-def test_log_probs_go_with_the_tokens(endpoint: Endpoint) -> None:
+def test_log_probs_are_returned_with_the_tokens(endpoint: Endpoint) -> None:
     inputs = {**core_inputs(PROMPT, 3, streaming=True), "return_log_probs": TRUE}
     results = stream(endpoint, "tensorrt_llm", inputs)
     cum = [float(each.as_numpy("cum_log_probs")[0, 0]) for each in results]
@@ -73,7 +73,7 @@ def test_log_probs_go_with_the_tokens(endpoint: Endpoint) -> None:
     assert cum == pytest.approx(np.cumsum(steps).tolist())
 
 
-def test_several_sequences_have_their_index(endpoint: Endpoint) -> None:
+def test_several_sequences_have_an_index_each(endpoint: Endpoint) -> None:
     inputs = core_inputs(PROMPT, 8, streaming=False)
     inputs |= {"num_return_sequences": np.array([[3]], np.int32)}
     inputs |= {"runtime_top_k": np.array([[50]], np.int32)}
@@ -81,7 +81,7 @@ def test_several_sequences_have_their_index(endpoint: Endpoint) -> None:
     assert sorted(int(each.as_numpy("sequence_index")[0, 0]) for each in results) == [0, 1, 2]
 
 
-def test_the_benchmarks_random_ids_are_answered_once_each(endpoint: Endpoint) -> None:
+def test_random_ids_of_the_benchmark_get_one_response_each(endpoint: Endpoint) -> None:
     """It draws ids from all of INT32, tells answers apart by request id and reads output 0."""
     random = np.random.default_rng(420)
     arrived: list[Any] = []
@@ -97,14 +97,14 @@ def test_the_benchmarks_random_ids_are_answered_once_each(endpoint: Endpoint) ->
             }
             client.async_stream_infer("tensorrt_llm", as_tensors(inputs), request_id=str(index))
         client.stop_stream()
-    told = {
+    responses = {
         each.get_response().id: (
             each.get_response().outputs[0].name,
             len(each.as_numpy("output_ids").shape),
         )
         for each in arrived
     }
-    assert (len(arrived), told) == (8, {str(index): ("output_ids", 3) for index in range(8)})
+    assert (len(arrived), responses) == (8, {str(index): ("output_ids", 3) for index in range(8)})
 
 
 @TEXT_MODELS
@@ -131,7 +131,7 @@ def test_text_has_no_bad_words(endpoint: Endpoint, model: str) -> None:
 
 @TEXT_MODELS
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
-def test_rows_of_a_batch_are_told_apart(endpoint: Endpoint, model: str, streaming: bool) -> None:
+def test_rows_of_a_batch_have_an_index(endpoint: Endpoint, model: str, streaming: bool) -> None:
     """`--batch-inputs`. The prompts have one likely end: rounding depends on a batch's size."""
     prompts = ["January, February, March,", "A, B, C, D, E,", "Monday, Tuesday, Wednesday,"]
     inputs = text_inputs(prompts, 3, streaming=streaming)
@@ -159,8 +159,8 @@ def test_text_of_several_sequences_has_their_index(endpoint: Endpoint, model: st
     inputs = text_inputs([QUESTION], 5, streaming=False)
     inputs |= {"num_return_sequences": np.array([[2]], np.int32)}
     results = stream(endpoint, model, inputs, outputs=["text_output", "sequence_index"])
-    told = {int(each.as_numpy("sequence_index")[0, 0]): text([each]) for each in results}
-    assert told.keys() == {0, 1} and told[0] == told[1]
+    texts = {int(each.as_numpy("sequence_index")[0, 0]): text([each]) for each in results}
+    assert texts.keys() == {0, 1} and texts[0] == texts[1]
 
 
 @TEXT_MODELS

@@ -45,7 +45,7 @@ def whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     tllm("stop", "--all")
 
 
-def ask(endpoint: Endpoint, model: str, interface: str, inputs: Inputs) -> Any:
+def infer(endpoint: Endpoint, model: str, interface: str, inputs: Inputs) -> Any:
     """One unary request, as `end_to_end_test.py` sends it."""
     if interface == "grpc":
         with grpcclient.InferenceServerClient(endpoint.grpc) as client:
@@ -56,32 +56,32 @@ def ask(endpoint: Endpoint, model: str, interface: str, inputs: Inputs) -> Any:
 
 def num_preprocessed(endpoint: Endpoint) -> int:
     with httpclient.InferenceServerClient(endpoint.http) as client:
-        (told,) = client.get_inference_statistics("preprocessing")["model_stats"]
-    return int(told["inference_stats"]["success"]["count"])
+        (statistics,) = client.get_inference_statistics("preprocessing")["model_stats"]
+    return int(statistics["inference_stats"]["success"]["count"])
 
 
 BOTH = pytest.mark.parametrize("interface", ["grpc", "http"])
 
 
-def test_a_text_model_asks_preprocessing_where_it_is_told_to(whole: Endpoint) -> None:
+def test_text_model_calls_preprocessing_if_configured(whole: Endpoint) -> None:
     before = num_preprocessed(whole)
     inputs = {
         "text_input": np.array([[QUESTION]], object),
         "max_tokens": np.array([[2]], np.int32),
     }
-    assert ask(whole, "ensemble", "http", inputs).as_numpy("text_output").size == 1
+    assert infer(whole, "ensemble", "http", inputs).as_numpy("text_output").size == 1
     assert num_preprocessed(whole) == before + 1
 
 
 @BOTH
-def test_three_models_by_hand_answer_as_the_text_models(whole: Endpoint, interface: str) -> None:
+def test_three_models_called_in_turn_match_the_text_models(whole: Endpoint, interface: str) -> None:
     """The steps of `end_to_end_test.py --test-bls`; empty words mean none."""
     query = {
         "QUERY": np.array([[QUESTION]], object),
         "REQUEST_OUTPUT_LEN": np.array([[12]], np.int32),
     }
     words = {"BAD_WORDS_DICT": NO_WORDS, "STOP_WORDS_DICT": NO_WORDS}
-    before = ask(whole, "preprocessing", interface, query | words)
+    before = infer(whole, "preprocessing", interface, query | words)
     renamed = {
         "INPUT_ID": "input_ids",
         "DECODER_INPUT_ID": "decoder_input_ids",
@@ -91,16 +91,16 @@ def test_three_models_by_hand_answer_as_the_text_models(whole: Endpoint, interfa
         "OUT_PAD_ID": "pad_id",
     }
     core = {name: before.as_numpy(output) for output, name in renamed.items()}
-    generated = ask(whole, "tensorrt_llm", interface, core)
+    generated = infer(whole, "tensorrt_llm", interface, core)
     tokens = {
         "TOKENS_BATCH": generated.as_numpy("output_ids"),
         "SEQUENCE_LENGTH": generated.as_numpy("sequence_length"),
     }
-    by_hand = ask(whole, "postprocessing", interface, tokens).as_numpy("OUTPUT").tolist()
+    by_hand = infer(whole, "postprocessing", interface, tokens).as_numpy("OUTPUT").tolist()
     text = {"text_input": query["QUERY"], "max_tokens": query["REQUEST_OUTPUT_LEN"]}
     text |= {"bad_words": NO_WORDS, "stop_words": NO_WORDS}
     answers = [
-        ask(whole, model, interface, text).as_numpy("text_output").tolist()
+        infer(whole, model, interface, text).as_numpy("text_output").tolist()
         for model in ("ensemble", "tensorrt_llm_bls")
     ]
     assert by_hand[0].decode().startswith(QUESTION) and answers == [by_hand, by_hand]
@@ -109,26 +109,30 @@ def test_three_models_by_hand_answer_as_the_text_models(whole: Endpoint, interfa
 @BOTH
 def test_the_prompt_is_part_of_the_output(whole: Endpoint, interface: str) -> None:
     """`--check-output`, and the benchmark's count of output tokens, take that for granted."""
-    answer = ask(whole, "tensorrt_llm", interface, core_inputs(PROMPT, 16, streaming=False))
+    answer = infer(whole, "tensorrt_llm", interface, core_inputs(PROMPT, 16, streaming=False))
     ids = answer.as_numpy("output_ids")
     length = int(answer.as_numpy("sequence_length")[0, 0])
     assert (ids.shape, length, ids[0, 0, : len(PROMPT)].tolist()) == ((1, 1, 28), 28, PROMPT)
 
 
-def test_perf_metrics_are_told_with_what_else_is_requested(whole: Endpoint) -> None:
+def test_perf_metrics_are_returned_with_other_outputs(whole: Endpoint) -> None:
     counts = ("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks")
     drafts = ("acceptance_rate", "total_accepted_draft_tokens", "total_draft_tokens")
     times = ("arrival", "first_scheduled", "first_token", "last_token")
-    wanted = ["output_ids", *counts, *(f"{each}_time_ns" for each in times), *drafts]
+    requested = ["output_ids", *counts, *(f"{each}_time_ns" for each in times), *drafts]
     inputs = core_inputs(PROMPT, 4, streaming=False) | {"return_perf_metrics": np.array([[True]])}
-    outputs = [grpcclient.InferRequestedOutput(name) for name in wanted]
+    outputs = [grpcclient.InferRequestedOutput(name) for name in requested]
     with grpcclient.InferenceServerClient(whole.grpc) as client:
         answer = client.infer("tensorrt_llm", as_tensors(inputs), outputs=outputs)
-    told = [int(answer.as_numpy(f"{each}_time_ns")[0][0]) for each in times]
-    assert names(answer) == set(wanted) and told == sorted(told) and told[0] > 0
+    reported_ns = [int(answer.as_numpy(f"{each}_time_ns")[0][0]) for each in times]
+    assert (
+        names(answer) == set(requested)
+        and reported_ns == sorted(reported_ns)
+        and reported_ns[0] > 0
+    )
 
 
-def test_a_stopped_request_and_its_stop_are_both_answered(whole: Endpoint) -> None:
+def test_stopped_request_and_its_stop_both_get_a_response(whole: Endpoint) -> None:
     """`--stop-after-ms` waits for two responses; the stop's own has no ids."""
     arrived: queue.Queue[Any] = queue.Queue()
     inputs = core_inputs(PROMPT, LONG, streaming=False)

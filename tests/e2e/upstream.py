@@ -69,9 +69,9 @@ def as_tensors(inputs: Inputs, kind: Any = grpcclient.InferInput) -> list[Any]:
     """The inputs as those of tritonclient's gRPC or, as `kind`, HTTP client."""
     tensors = []
     for name, array in inputs.items():
-        made = kind(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        made.set_data_from_numpy(array)
-        tensors.append(made)
+        tensor_input = kind(name, list(array.shape), np_to_triton_dtype(array.dtype))
+        tensor_input.set_data_from_numpy(array)
+        tensors.append(tensor_input)
     return tensors
 
 
@@ -86,10 +86,12 @@ def stream(
 ) -> list[Any]:
     """Results and errors of one request on a stream of its own, which the server lets end."""
     arrived: queue.Queue[Any] = queue.Queue()
-    wanted = [grpcclient.InferRequestedOutput(name) for name in outputs] or None
+    requested = [grpcclient.InferRequestedOutput(name) for name in outputs] or None
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
         client.start_stream(lambda result, error: arrived.put(error or result))
-        client.async_stream_infer(model, as_tensors(inputs), outputs=wanted, request_id=request_id)
+        client.async_stream_infer(
+            model, as_tensors(inputs), outputs=requested, request_id=request_id
+        )
         if stop:
             wait_until(lambda: not arrived.empty())
             if stop.inputs is not None:
