@@ -1,4 +1,4 @@
-"""The folders that stand as words in a step's command."""
+"""Placeholders of folders in a step's command."""
 
 from __future__ import annotations
 

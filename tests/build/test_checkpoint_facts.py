@@ -1,4 +1,4 @@
-"""What a checkpoint's files say of its tokenizer and its context."""
+"""Facts of a checkpoint's tokenizer and context length."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_default_of_several_templates_is_used(tmp_path: Path, templates: Any, ch
 
 
 def test_folder_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no tokenizer") as raised:
+    with pytest.raises(BadInput, match="does not contain a tokenizer") as raised:
         read_tokenizer_facts(tmp_path)
     assert raised.value.next_step.endswith("--param tokenizer_dir=DIR")
 
@@ -79,5 +79,5 @@ def test_context_length_is_found_under_each_key(tmp_path: Path, config: Any, len
 
 def test_missing_context_length_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="does not say how long its context is"):
+    with pytest.raises(ValueError, match="does not contain its context length"):
         read_context_length(tmp_path)

@@ -1,4 +1,4 @@
-"""engine.json, written and read."""
+"""Writing and reading engine.json."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def test_written_engine_is_read_back(tmp_path: Path, engine: Engine) -> None:
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema": 1}', "null"])
 def test_broken_engine_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "engine.json").write_text(text)
-    with pytest.raises(BuildFailed, match=r"holds no engine.*\n.*cannot be read.*\n.*--force"):
+    with pytest.raises(
+        BuildFailed, match=r"does not contain an engine.*\n.*cannot be read.*\n.*--force"
+    ):
         read_engine(tmp_path)
 
 

@@ -1,6 +1,6 @@
-"""What real programs said when they failed, as users reported it in public, and what is told of it.
+"""Explanations of real error messages from public bug reports.
 
-`report` names the report: a repository on GitHub and the number of its issue.
+`report` is the source of a message: a repository on GitHub and the number of its issue.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def test_last_known_line_is_explained() -> None:
 def test_signal_takes_precedence_over_the_output(code: int) -> None:
     assert explain_failure(code, ["CUDA out of memory, trying again"]) == Explanation(
         "host_memory",
-        "it was killed, as the kernel does when memory runs out",
+        "it was killed, probably because the machine ran out of memory",
         "close other programs, build with fewer workers, add swap space, or use a smaller model",
     )
 

@@ -1,4 +1,4 @@
-"""What an engine is found again by."""
+"""Fingerprints of engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PEFT's folder becomes upstream's two files."""
+"""Conversion of PEFT adapters into upstream's two files."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def test_files_are_described(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_an_adapter_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no PEFT adapter"):
+    with pytest.raises(BadInput, match="does not contain a PEFT adapter"):
         convert_lora(tmp_path, tmp_path / "out", "float16")
 
 
 def test_missing_weights_are_named(tmp_path: Path) -> None:
     source = write_peft(tmp_path, make_adapter(SITES))
     (source / "adapter_model.safetensors").unlink()
-    with pytest.raises(BadInput, match=r"there is no .*adapter_model\.safetensors"):
+    with pytest.raises(BadInput, match=r"adapter_model\.safetensors is missing"):
         convert_lora(source, tmp_path / "out", "float16")
 
 
@@ -67,12 +67,12 @@ def test_an_adapter_is_replaced_only_with_force(tmp_path: Path) -> None:
     source = write_peft(tmp_path / "in", make_adapter(SITES))
     files = convert_lora(source, tmp_path / "out", "float16")
     write_lora(files, force=False)
-    with pytest.raises(BadInput, match="holds an adapter already"):
+    with pytest.raises(BadInput, match="already contains an adapter"):
         write_lora(files, force=False)
     write_lora(files, force=True)
 
 
 def test_another_folder_is_never_replaced(tmp_path: Path) -> None:
     source = write_peft(tmp_path / "in", make_adapter(SITES))
-    with pytest.raises(BadInput, match="holds something else"):
+    with pytest.raises(BadInput, match="contains other files"):
         write_lora(convert_lora(source, tmp_path / "in", "float16"), force=True)

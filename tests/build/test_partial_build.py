@@ -1,4 +1,4 @@
-"""Builds that are taken up where they were."""
+"""Resuming unfinished builds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def files_in(work: Path) -> set[str]:
 def test_build_resumes_after_the_last_step_whose_files_are_unchanged(
     written: list[set[str]], damaged: set[str], leftovers: set[str]
 ) -> None:
-    """Whatever the steps wrote, each over what others wrote, and whatever happened since."""
+    """Steps may overwrite files of earlier steps, and files may be damaged or added later."""
     with tempfile.TemporaryDirectory() as folder:
         steps = [BuildStep(str(number), ("x", str(number))) for number in range(len(written) + 1)]
         plan = build_plan(Path(folder, "e"), *steps)

@@ -1,4 +1,4 @@
-"""Progress out of lines as the programs of a build print them."""
+"""Progress parsed from the output of build programs."""
 
 from __future__ import annotations
 

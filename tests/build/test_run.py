@@ -1,4 +1,4 @@
-"""Builds of tiny real commands: what they leave, and what they say when they fail."""
+"""Builds that run small real commands: their files, messages and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def fail_to_build(plan: BuildPlan) -> BuildFailed:
 
 
 def titles_in(messages: list[str]) -> list[str]:
-    """Without how long each took."""
+    """Return the messages without the durations."""
     return [line for line in messages if not line.startswith("  took ")]
 
 
@@ -85,29 +85,29 @@ def test_failed_step_shows_its_last_lines_and_its_log(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "engines" / "e", step, LAST)
     error = fail_to_build(plan)
     assert (error.what, error.next_step) == ("Step failed: Make it.", f"read {log_of(plan)}")
-    assert error.why.startswith("it ended with exit code 1; its last lines:\n")
+    assert error.why.startswith("it exited with code 1; its last lines:\n")
     assert error.why.endswith("\n    reading\n    no such layer")
 
 
 def test_killed_step_is_explained(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("import os; os.kill(os.getpid(), 9)"))
     error = fail_to_build(build_plan(tmp_path / "engines" / "e", step))
-    assert error.why == "it was killed, as the kernel does when memory runs out"
+    assert error.why == "it was killed, probably because the machine ran out of memory"
 
 
 @pytest.mark.parametrize("command", [("/no/program",), (sys.executable, "/no/program.py", "x")])
 def test_missing_program_is_found_before_the_first_step(tmp_path: Path, command) -> None:
     first = BuildStep("First", python("pass"))
     plan = build_plan(tmp_path / "engines" / "e", first, BuildStep("Make it", command))
-    with pytest.raises(MissingPart, match=r"^/no/program(\.py)? is not here") as raised:
+    with pytest.raises(MissingPart, match=r"^/no/program(\.py)? was not found") as raised:
         build(plan)
-    assert raised.value.why == "the step that needs it: Make it"
+    assert raised.value.why == "a step of the build needs it: Make it"
     assert not plan.engine_dir.parent.exists()
 
 
 def test_steps_without_an_engine_file_fail(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("pass")))
-    with pytest.raises(BuildFailed, match=r"it left no engine\.json; its last lines:"):
+    with pytest.raises(BuildFailed, match=r"it did not write engine\.json; its last lines:"):
         build(plan)
     assert not plan.engine_dir.exists()
 
@@ -115,14 +115,14 @@ def test_steps_without_an_engine_file_fail(tmp_path: Path) -> None:
 def test_step_without_its_output_fails(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("pass"), outputs=("{work}/rank0.engine",))
     error = fail_to_build(build_plan(tmp_path / "engines" / "e", step))
-    assert error.why.startswith("it left no rank0.engine; its last lines:")
+    assert error.why.startswith("it did not write rank0.engine; its last lines:")
 
 
 @pytest.mark.parametrize(
     ("line", "why", "next_step"),
     [
         ("OSError: [Errno 28] No space left on device", "the disk is full", "free some space"),
-        ("MemoryError", "the machine's memory ran out", "close other programs"),
+        ("MemoryError", "the machine ran out of memory", "close other programs"),
         ("ModuleNotFoundError: No module named 'x'", "a Python package is missing", "install"),
     ],
 )
@@ -137,7 +137,7 @@ def test_same_plan_reuses_the_engine(tmp_path: Path) -> None:
     engine, _ = build(build_plan(tmp_path / "e"))
     again, messages = build(build_plan(tmp_path / "e", FAIL))
     assert again == engine
-    assert messages == [f"The engine is there already: {tmp_path / 'e'}"]
+    assert messages == [f"Using the existing engine: {tmp_path / 'e'}"]
 
 
 def test_different_plan_rebuilds(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_failed_rebuild_keeps_the_old_engine(tmp_path: Path) -> None:
 def test_folder_that_holds_something_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").touch()
-    with pytest.raises(BadInput, match="photos holds something else"):
+    with pytest.raises(BadInput, match="photos contains other files"):
         build(build_plan(tmp_path / "photos"), force=True)
     assert (tmp_path / "photos" / "cat.png").exists()
 
@@ -173,7 +173,7 @@ def test_reused_engine_has_the_requested_model_name(tmp_path: Path) -> None:
 
 
 def counting(tmp_path: Path, title: str, code: str = "") -> BuildStep:
-    """A step that tells by a file elsewhere how often it was run, and leaves one of its own."""
+    """Return a step that counts its runs in a file outside the build, and writes one output."""
     return BuildStep(
         title,
         python(
@@ -200,7 +200,7 @@ def test_finished_steps_are_not_repeated(tmp_path: Path) -> None:
         build(plan)
     assert [path.name for path in (partial_of(plan) / "work").iterdir()] == ["a"]
     _, messages = build(plan)
-    assert titles_in(messages) == ["a: done by the last run.", "b …", "Describe the engine …"]
+    assert titles_in(messages) == ["a: finished by the last run.", "b …", "Describe the engine …"]
     assert (runs(tmp_path, "a"), runs(tmp_path, "b")) == (1, 2)
     assert {path.name for path in plan.engine_dir.iterdir()} == {
         "a", "b", "build.log", "engine.json",
@@ -231,7 +231,7 @@ def test_step_is_repeated_if_its_files_or_command_changed(tmp_path: Path, change
 
 
 def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int]:
-    """A build, ended from outside in its second step; gives the pid of that step's child, too."""
+    """Kill a build in its second step; return its plan and the pid of that step's child."""
     child = (
         "import subprocess, time; sleep = 'import time; time.sleep(600)'\n"
         "child = subprocess.Popen((sys.executable, '-c', sleep))\n"
@@ -271,7 +271,7 @@ def test_interrupted_build_resumes(tmp_path: Path, number: signal.Signals) -> No
 
 
 def test_killed_build_resumes(tmp_path: Path) -> None:
-    """Nobody could clear away what the second step had left by then."""
+    """The build could not remove the files of its second step."""
     plan, child = killed_build(tmp_path, signal.SIGKILL)
     os.kill(child, signal.SIGKILL)
     assert {path.name for path in (partial_of(plan) / "work").iterdir()} == {"a", "b"}

@@ -1,4 +1,4 @@
-"""Where engines lie, and what is found of them."""
+"""Engine folders of the store."""
 
 from __future__ import annotations
 

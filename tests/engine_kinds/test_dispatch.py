@@ -117,14 +117,14 @@ def test_options_of_the_pytorch_kind_become_arguments(llama: Checkpoint) -> None
 @pytest.mark.parametrize(
     ("kind", "tools", "options", "message"),
     [
-        ("tensorrt", TOOLS, {"tp": 8}, "tp x pp is 8 GPUs, and this machine has 4."),
-        ("pytorch", TOOLS, {"tp": 4, "pp": 2}, "tp x pp is 8 GPUs, and this machine has 4."),
+        ("tensorrt", TOOLS, {"tp": 8}, "needs 8 GPUs (tp x pp), but this machine has 4."),
+        ("pytorch", TOOLS, {"tp": 4, "pp": 2}, "needs 8 GPUs (tp x pp), but this machine has 4."),
         ("tensorrt", OLD, {"tp": 3}, "--tp 3"),
         ("pytorch", NEW, {"tp": 3}, "--tp 3"),
         ("vllm", NEW, {"tp": 3}, "--tp 3"),
         ("vllm", NEW, {"max_input_len": 9}, "The engine kind vllm has no option max_input_len."),
         ("tensorrt", Toolchain("p"), {}, "The version of TensorRT-LLM for the build is not known."),
-        ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "builds no engines"),
+        ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "does not build engines"),
     ],
 )
 def test_plan_rejects_impossible_requests(
@@ -143,7 +143,7 @@ def test_rejects_a_gguf_file_for_gpu_kinds(kind: str) -> None:
 
 def test_requested_version_replaces_the_installed_version() -> None:
     assert find_tools("24.07").trtllm_version == "0.11.0"
-    with pytest.raises(BadInput, match="'newest' is no version of TensorRT-LLM"):
+    with pytest.raises(BadInput, match="'newest' is not a version of TensorRT-LLM"):
         find_tools("newest")
 
 

@@ -1,4 +1,4 @@
-"""What an import would do, with nothing written."""
+"""Plans of imports, which write nothing."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_plan_of_a_fetched_file_writes_nothing(home: Home) -> None:
 
 
 def test_plan_without_access_to_the_hub(home: Home, tmp_path: Path, monkeypatch) -> None:
-    """Not even when the cache has its config.json, as after a download that was cut."""
+    """The build is not planned even if an interrupted download left config.json in the cache."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     plan = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
@@ -103,7 +103,7 @@ def test_plan_of_a_simulation_downloads_no_weights(
 def test_gguf_file_is_served_by_openvino_even_on_a_gpu_machine(home: Home, gguf: str) -> None:
     machine = Machine(("NVIDIA H200",), {"tensorrt_llm": "1.2.0", "openvino-genai": "2026.4.1"})
     plan = plan_import(Declaration(ModelSection("mine", gguf)), home, machine=machine)
-    assert plan.choice.reason == "Engine kind openvino: it is the one that reads GGUF files."
+    assert plan.choice.reason == "Engine kind openvino: it reads GGUF files."
 
 
 def test_plan_is_described(home: Home, gguf: str) -> None:

@@ -1,4 +1,4 @@
-"""The whole way of an import, with a build that only leaves an engine.json."""
+"""Complete imports, with a build that only writes an engine.json."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from trtllm_serve_cli.repository.validation.validate import validate_repository
 
 
 class Builder:
-    """Leaves the engine of a plan without building it; counts those that were not there yet."""
+    """Writes the engine of a plan without building it, and counts the engines it wrote."""
 
     def __init__(self) -> None:
         self.num_built = 0
@@ -108,13 +108,13 @@ def change(path: Path, **settings: str) -> None:
 
 
 def settings_of(path: Path) -> dict[str, tuple[str, str]]:
-    """Parameter -> value and origin."""
+    """Return the value and origin of each parameter."""
     settings = list_settings(open_repository(path))
     return {each.parameter.name: (each.value, each.origin) for each in settings}
 
 
 def changed_settings(path: Path) -> dict[str, tuple[str, str]]:
-    """Those that are not as they would be anyway."""
+    """Return the settings that differ from the defaults."""
     settings = settings_of(path)
     return {each: settings[each] for each in settings if settings[each][1] in ("set", "import")}
 
@@ -224,8 +224,8 @@ def test_plan_reports_an_existing_engine(home: Home, builder: Builder, gguf: str
     plan = plan_import(declaration, home)
     assert (plan.is_built, plan.as_dict()["is_built"]) == (True, True)
     assert plan.describe().splitlines()[2:4] == [
-        f"The engine is there already: {load_model(home, 'mine').engine_path}",
-        "With --force, it is made anew:",
+        f"Using the existing engine: {load_model(home, 'mine').engine_path}",
+        "With --force, it is built again:",
     ]
 
 
@@ -253,7 +253,8 @@ def test_name_of_another_source_is_refused(
     with pytest.raises(RepositoryError) as raised:
         run(home, builder, "mine", other_gguf)
     assert str(raised.value) == (
-        f"The name mine is taken.\nWhy: it was imported from {gguf}, not from {other_gguf}\n"
+        "The name mine is already in use.\n"
+        f"Why: it was imported from {gguf}, not from {other_gguf}\n"
         "Next: choose another name with -m NAME, or replace it with --force"
     )
 
@@ -262,7 +263,7 @@ def test_at_sign_in_a_path_is_not_a_revision(home: Home, builder: Builder, tmp_p
     for name in ("a@1.gguf", "a@2.gguf"):
         (tmp_path / name).write_bytes(llama_gguf())
     run(home, builder, "mine", f"gguf:{tmp_path}/a@1.gguf")
-    with pytest.raises(RepositoryError, match="The name mine is taken"):
+    with pytest.raises(RepositoryError, match="The name mine is already in use"):
         run(home, builder, "mine", f"gguf:{tmp_path}/a@2.gguf")
 
 
@@ -279,7 +280,7 @@ def test_folder_with_other_files_is_never_replaced(
     home: Home, builder: Builder, gguf: str, tmp_path: Path, force: bool
 ) -> None:
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
-    with pytest.raises(BadInput, match="photos holds something else"):
+    with pytest.raises(BadInput, match="photos contains other files"):
         run(home, builder, "mine", gguf, repository=RepositorySection(dir=photos), force=force)
     assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
 
@@ -313,7 +314,7 @@ def test_concurrent_import_waits_and_reuses_the_engine(
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert messages[1][0] == "Another tllm is importing mine; waiting for it to end …"
+    assert messages[1][0] == "Another tllm is importing mine; waiting for it to finish …"
     assert (len(messages[0]), len(messages[1]), builder.num_built) == (1, 2, 1)
 
 
@@ -336,7 +337,7 @@ def test_concurrent_import_under_another_name_waits_for_the_engine(
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert messages["two"][1] == "Another tllm is building this engine; waiting for it to end …"
+    assert messages["two"][1] == "Another tllm is building this engine; waiting for it to finish …"
     assert builder.num_built == 1
 
 
@@ -387,18 +388,18 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
     assert plan.declaration.repository.parameters == {"tokenizer_dir": str(tmp_path / "tok")}
     assert plan.describe().splitlines() == [
         f"engine:{tmp_path / 'engine'}: use it in place",
-        "Engine kind tensorrt: that is what engine:DIR holds.",
-        "There is nothing to build: the engine is there.",
+        "Engine kind tensorrt: engine:DIR is a TensorRT engine.",
+        "Nothing to build: the source is an engine.",
     ]
 
 
 @pytest.mark.parametrize(
     ("declaration", "what"),
     [
-        (Declaration(ModelSection("m", "engine:{engine}")), "holds no tokenizer"),
+        (Declaration(ModelSection("m", "engine:{engine}")), "does not contain a tokenizer"),
         (
             Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection("openvino")),
-            "is no engine of the kind",
+            "is not an engine of the kind",
         ),
         (Declaration(ModelSection("m", "engine:/nowhere")), "does not contain a TensorRT engine"),
         (

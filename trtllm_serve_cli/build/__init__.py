@@ -1,8 +1,7 @@
-"""From a checkpoint to an engine, planned first.
+"""Build engines from checkpoints.
 
-Takes a `BuildRequest`, the checkpoint and the options in it; `plan_build` gives the commands as
-data, `build_engine` runs them, each in a process of its own with its output in a log. The engine's
-folder appears whole or not at all, and says in its `engine.json` what it was made from: the same
-plan finds it again. What need not be built (a TensorRT engine that is there, a checkpoint for vLLM
-or TensorRT-LLM's LLM API) is described.
+`plan_build` turns a `BuildRequest` into commands, as data. `build_engine` runs each command in its
+own process and appends the output to a log. The engine folder appears whole or not at all. Its
+`engine.json` records what it was built from, so the same plan finds it again. Existing TensorRT
+engines, and checkpoints for vLLM or TensorRT-LLM's LLM API, are described instead of built.
 """

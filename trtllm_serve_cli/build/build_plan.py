@@ -1,4 +1,4 @@
-"""What a build is, as data: the engine that is wanted, and the commands that make it."""
+"""Plans of builds, as data: the requested engine and the commands that build it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# A change of what a plan means, made in this code, makes engines of older plans be built again.
+# Part of every fingerprint: increase it when the same facts lead to a different engine.
 _PLAN_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What runs the steps of a build, and the GPU that the engine is for.
+    """The programs that run the steps of a build, and the GPU that the engine is for.
 
-    `python` is the interpreter, which needs the engine kind's packages; `versions` are those of
-    them that it has. `gpu` is None where there is none or its card is unknown; `gpu_name` is then
-    what its driver calls it.
+    `python` is the interpreter, which needs the engine kind's packages; `versions` are those of the
+    installed ones. `gpu` is `None` if the machine has no GPU or one that is not in the table;
+    `gpu_name` is then its name in the driver.
     """
 
     python: str
@@ -38,7 +38,7 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """Which engine is wanted, of what, and where."""
+    """The engine to build, its checkpoint and its folder."""
 
     model_name: str
     checkpoint: Checkpoint
@@ -46,14 +46,14 @@ class BuildRequest:
     kind: str
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
-    # What a simulated engine is to be like: a card by its name, or a file that says its timing.
+    # For the simulated engine: the name of the GPU to simulate, or a timing file.
     gpu: str | None = None
     timing: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredModule:
-    """A Python module that a step imports; `what` and `next_step` tell a user who lacks it."""
+    """A Python module that a step imports, and the error and fix to report if it is missing."""
 
     name: str
     what: str
@@ -62,9 +62,9 @@ class RequiredModule:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """The steps from a checkpoint to the engine at `engine_dir`; none where it is one already.
+    """The steps that build an engine at `engine_dir`; none if the checkpoint itself is served.
 
-    `facts` are what the engine follows from, and `fingerprint` is theirs.
+    `facts` are everything that determines the engine, and `fingerprint` is their hash.
     """
 
     model_name: str
@@ -79,7 +79,7 @@ class BuildPlan:
     requires: tuple[RequiredModule, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan for `--json`."""
+        """Return the plan for `--json`."""
         return {
             "model": self.model_name,
             "engine": self.kind,
@@ -103,7 +103,7 @@ class BuildPlan:
         }
 
     def describe(self) -> str:
-        """The plan in a few lines, its commands ready to paste."""
+        """Return the plan in a few lines, with commands that can be pasted into a shell."""
         if not self.steps:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
@@ -118,7 +118,7 @@ class BuildPlan:
 
 
 def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str, Any]:
-    """What every engine follows from, whatever its kind."""
+    """Return the facts that determine an engine of any kind."""
     return {
         "plan": _PLAN_VERSION,
         "kind": kind,
@@ -128,11 +128,11 @@ def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str
 
 
 def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:
-    """Raise `BadInput` if this machine has GPUs, and fewer than the engine has ranks."""
+    """Raise `BadInput` if the number of GPUs is known and smaller than the engine's world size."""
     world_size = request.options.world_size
     if tools.num_gpus is not None and world_size > tools.num_gpus:
         raise BadInput(
-            f"tp x pp is {world_size} GPUs, and this machine has {tools.num_gpus}.",
-            why="each rank of the engine takes one",
-            next_step="lower --tp or --pp; `tllm plan` says what fits",
+            f"The engine needs {world_size} GPUs (tp x pp), but this machine has {tools.num_gpus}.",
+            why="each rank of the engine runs on its own GPU",
+            next_step="lower --tp or --pp; `tllm plan` shows what fits",
         )

@@ -1,4 +1,4 @@
-"""One command of a build, as data."""
+"""The commands of a build, as data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-# Stands in a command for the folder that is being made.
+# Placeholder in a command for the folder that the step writes into.
 WORK = "{work}"
-# A folder in it that nobody needs when the build has ended.
+# Folder in it for files that are deleted after the build.
 SCRATCH_NAME = ".scratch"
 SCRATCH = f"{WORK}/{SCRATCH_NAME}"
 
 
 @dataclass(frozen=True, slots=True)
 class BuildStep:
-    """`inputs` and `outputs` are words of the command, or files below them.
+    """One command of a build.
 
-    What it says it writes must be there when it has ended; `estimated_bytes` is how much that is.
+    `inputs` and `outputs` are paths in the command, or files below them. The outputs must exist
+    after the command has ended; `estimated_bytes` is their size.
     """
 
     title: str
@@ -27,19 +28,19 @@ class BuildStep:
     estimated_bytes: int = 0
 
     def show(self, work: Path) -> str:
-        """The command as a line for a shell, writing into `work`."""
+        """Return the command, writing into `work`, as a shell line."""
         return shlex.join(self.command_in(work))
 
     def command_in(self, work: Path) -> tuple[str, ...]:
-        """The command, writing into `work`."""
+        """Return the command, writing into `work`."""
         return tuple(_replace_work(word, work) for word in self.command)
 
     def inputs_in(self, work: Path) -> tuple[str, ...]:
-        """What the command reads when it writes into `work`."""
+        """Return the paths that the command reads when it writes into `work`."""
         return tuple(_replace_work(word, work) for word in self.inputs)
 
     def outputs_in(self, work: Path) -> tuple[Path, ...]:
-        """What the command must leave when it writes into `work`."""
+        """Return the paths that the command must create when it writes into `work`."""
         return tuple(Path(_replace_work(word, work)) for word in self.outputs)
 
 

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint say of it, read without the packages that load it."""
+"""Read facts from the files of a checkpoint, without the packages that load it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import has_tokenizer
 from trtllm_serve_cli.sources.gguf import read_gguf
 
-# Where architectures keep the length of their context in config.json.
+# Keys of the context length in config.json, by architecture.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """What clients need to know of a tokenizer; named as the fields of `Engine`."""
+    """Facts of a tokenizer that clients need, named as the fields of `Engine`."""
 
     chat_template: str
     bos_token: str
@@ -29,26 +29,29 @@ class TokenizerFacts:
 
 
 def read_context_length(checkpoint: Path) -> int:
-    """In tokens, of a GGUF file or a folder; raises `ValueError` when it does not say."""
+    """Return the context length of a GGUF file or checkpoint folder, in tokens.
+
+    Raise `ValueError` if the checkpoint does not contain it.
+    """
     if checkpoint.is_file():
         length = read_gguf(checkpoint).context_length
     else:
         config = read_text_config(checkpoint)
         length = next((config[key] for key in _CONTEXT_KEYS if config.get(key)), None)
     if not length:
-        raise ValueError(f"{checkpoint} does not say how long its context is")
+        raise ValueError(f"{checkpoint} does not contain its context length")
     return int(length)
 
 
 def read_text_config(directory: Path) -> dict[str, Any]:
-    """The part of `config.json` on the language model."""
+    """Return the section of `config.json` that describes the language model."""
     return dict(find_text_config(json.loads((directory / "config.json").read_text("utf-8"))))
 
 
 def read_weight_format(directory: Path) -> str | None:
-    """How the weights in `directory` are quantised, in the options' words; None if not at all.
+    """Return the weight format in `directory`, named as in the options, or `None` if unquantized.
 
-    NVIDIA's own checkpoints say it in a file beside config.json.
+    NVIDIA's own checkpoints have it in a separate file, hf_quant_config.json.
     """
     quantization = _read_json_if_present(directory / "hf_quant_config.json").get("quantization")
     quantization = quantization or read_text_config(directory).get("quantization_config")
@@ -59,12 +62,12 @@ def read_weight_format(directory: Path) -> str | None:
 
 
 def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
-    """Of the Hugging Face tokenizer in `directory`. Raises `BadInput` when there is none."""
+    """Return the facts of a Hugging Face tokenizer. Raise `BadInput` if it is missing or broken."""
     if not has_tokenizer([path.name for path in directory.glob("*")]):
         raise BadInput(
-            f"{directory} holds no tokenizer.",
-            why="it has no tokenizer.json and nothing like it",
-            next_step="name the folder of the model's checkpoint: --param tokenizer_dir=DIR",
+            f"{directory} does not contain a tokenizer.",
+            why="tokenizer.json, or a tokenizer file of another format, is missing",
+            next_step="pass the folder of the model's checkpoint: --param tokenizer_dir=DIR",
         )
     try:
         config = _read_json_if_present(directory / "tokenizer_config.json")
@@ -88,7 +91,7 @@ def _read_json_if_present(path: Path) -> dict[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """Tokens are strings, or objects with one."""
+    """Return the text of a token, which is a string or an object with a `content`."""
     return str(value["content"] if isinstance(value, dict) else value or "")
 
 
@@ -104,7 +107,7 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str:
 
 
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
-    """What the tokenizer says by itself, or else what it puts around a single text."""
+    """Return whether the tokenizer prepends BOS, from its flag or else its post-processor."""
     if isinstance(adds_bos := config.get("add_bos_token"), bool):
         return adds_bos
     processor = _read_json_if_present(directory / "tokenizer.json").get("post_processor") or {}

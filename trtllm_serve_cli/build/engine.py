@@ -1,4 +1,4 @@
-"""An engine on disk: a folder whose `engine.json` says what it is, and how it was made."""
+"""Engines on disk: folders with an `engine.json` that describes the engine and its build."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BuildFailed
 
 ENGINE_FILE = "engine.json"
-# Where the engine of a kind whose own files are no tokenizer has one.
+# Folder of the tokenizer, for kinds whose engine files do not include one.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
-# Fields that one engine kind has, and that lie elsewhere.
+# Fields of single engine kinds, which are stored elsewhere.
 _KIND_FIELDS = ("llm_arguments", "details")
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What can be served. `fingerprint` is that of the plan it was built by.
+    """An engine that can be served. `fingerprint` is that of the plan it was built from.
 
-    `max_position_embeddings` is the context the model was trained on, in tokens. `adds_bos` tells
-    whether the tokenizer puts `bos_token` before every text by itself. `chat_template` is Jinja
-    source, empty for a model that has none. `llm_arguments` is what the engine's package is loaded
-    with, of an engine that is a checkpoint. `details` is what only its kind knows of an engine.
+    `max_position_embeddings` is the trained context length, in tokens. `adds_bos` is whether the
+    tokenizer prepends `bos_token` to every text. `chat_template` is Jinja source, empty if the
+    model has no template. `llm_arguments` are the load arguments of an engine that is a checkpoint.
+    `details` are facts that are specific to the engine kind.
     """
 
     path: Path
@@ -49,7 +49,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A command that was run to make an engine, and how long it took."""
+    """A command of a finished build and its duration."""
 
     title: str
     command: tuple[str, ...]
@@ -58,10 +58,10 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """How an engine was made, first under `model_name`, from the `checkpoint` at that path.
+    """The record of a build: an engine built from the checkpoint at the path `checkpoint`.
 
-    `facts` are what its fingerprint is of: source, options, versions of the tools, GPU type.
-    `started_at` is in seconds since the epoch.
+    `model_name` is the model it was first built for. `facts` are the content of its fingerprint:
+    source, options, tool versions, GPU type. `started_at` is in seconds since the epoch.
     """
 
     model_name: str
@@ -73,21 +73,24 @@ class BuildRecord:
 
 
 def read_engine(path: Path) -> Engine:
-    """Return the engine in the folder `path`, without `details`. Raise `BuildFailed` for none."""
+    """Return the engine in the folder `path`, without `details`.
+
+    Raise `BuildFailed` if its `engine.json` cannot be read.
+    """
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
         names = {each.name for each in dataclasses.fields(Engine)} - {"path", *_KIND_FIELDS}
         return Engine(path=path, **{name: facts[name] for name in names})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BuildFailed(
-            f"{path} holds no engine of tllm's.",
+            f"{path} does not contain an engine that tllm built.",
             why=f"its {ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
             next_step="build it again with --force",
         ) from error
 
 
 def find_engine(path: Path, fingerprint: str) -> Engine | None:
-    """The engine at `path` if it was built by the plan of this fingerprint."""
+    """Return the engine at `path` if it was built from the plan with this fingerprint."""
     if not (path / ENGINE_FILE).exists():
         return None
     engine = read_engine(path)
@@ -95,7 +98,7 @@ def find_engine(path: Path, fingerprint: str) -> Engine | None:
 
 
 def write_engine(engine: Engine, directory: Path) -> None:
-    """Say in `directory` what `engine` is; its path is wherever the folder ends up."""
+    """Write the `engine.json` of `engine` to `directory`, without its path."""
     facts = dataclasses.asdict(engine) | {"schema": ENGINE_SCHEMA}
     for name in ("path", *_KIND_FIELDS):
         del facts[name]
@@ -104,7 +107,7 @@ def write_engine(engine: Engine, directory: Path) -> None:
 
 
 def add_build_record(directory: Path, build_record: BuildRecord) -> None:
-    """Say in the `engine.json` of `directory` how the engine was made."""
+    """Add the build record to the `engine.json` of `directory`."""
     path = directory / ENGINE_FILE
     facts = json.loads(path.read_text(encoding="utf-8"))
     facts["made"] = dataclasses.asdict(build_record) | {"by": f"tllm {__version__}"}
@@ -112,7 +115,7 @@ def add_build_record(directory: Path, build_record: BuildRecord) -> None:
 
 
 def read_build_record(directory: Path) -> BuildRecord | None:
-    """How the engine in `directory` was made; None when that is not said."""
+    """Return the build record of the engine in `directory`, or `None` if it has no valid one."""
     try:
         record = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
         steps = tuple(

@@ -1,4 +1,4 @@
-"""How an engine is built, whatever its kind."""
+"""Build options of all engine kinds."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How an engine is built: options of `tllm import` and `build`, and `build` of a tllm.yaml.
+    """Build options: options of `tllm import` and `build`, and the `build` section of a tllm.yaml.
 
-    Names are upstream's: those of `trtllm-build` and of the LLM API. None leaves an option to the
-    engine kind; the plan of a build refuses what its kind cannot do.
+    Names are those of `trtllm-build` and the LLM API. `None` selects the default of the engine
+    kind. Planning a build refuses options that the kind does not support.
     """
 
     tp: TensorParallelism = 1
@@ -166,7 +166,7 @@ class EngineOptions:
 
     @property
     def world_size(self) -> int:
-        """The number of GPUs."""
+        """Number of GPUs."""
         return self.tp * self.pp
 
 

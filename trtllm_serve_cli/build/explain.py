@@ -1,4 +1,4 @@
-"""Why a step of a build failed, in plain words: out of its exit code and its output."""
+"""Explain failures of build steps from their exit code and output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`name` is that of an entry of failures.yaml; `line` is what told, empty for a signal."""
+    """The cause of a failure and its fix, from the entry `name` of failures.yaml.
+
+    `line` is the output line that matched, empty for a signal.
+    """
 
     name: str
     why: str
@@ -19,23 +22,23 @@ class Explanation:
     line: str = ""
 
 
-# The signals SIGILL, SIGBUS and SIGKILL of Linux, some of which Windows does not even know: how a
-# process ends without saying so -> the entry that explains it.
+# SIGILL, SIGBUS and SIGKILL, by their numbers on Linux because Windows lacks some of them: the
+# entry and its reason, or "" for the reason in the entry.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),
-    9: ("host_memory", "it was killed, as the kernel does when memory runs out"),
+    9: ("host_memory", "it was killed, probably because the machine ran out of memory"),
 }
 
 
 def explain_failure(
     code: int, lines: Sequence[str], *, among: Collection[str] = ()
 ) -> Explanation | None:
-    """What `lines`, a step's output, and its exit code tell; None when that is nothing known.
+    """Return the explanation of a step's exit code and output lines, or `None` if unknown.
 
-    A negative `code` is a signal, as is one above 128 of a shell. The last line that says something
-    known decides, since programs go on to complain about what their first failure did; but a killed
-    program said nothing of it. `among` are the names of the only entries to look for.
+    A negative `code` is a signal, as is a shell's code above 128. Signals take precedence, because
+    a killed program does not report it. Otherwise the last line that matches an entry is explained.
+    `among` restricts the search to the entries of these names.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
         name, why = _SIGNALS[number]
@@ -50,7 +53,7 @@ def explain_failure(
 
 @cache
 def _load() -> tuple[tuple[Explanation, re.Pattern[str]], ...]:
-    """The table, its signs as one pattern each."""
+    """Return each entry of the table with its patterns compiled into one."""
     import yaml
 
     file = resources.files("trtllm_serve_cli.build") / "failures.yaml"

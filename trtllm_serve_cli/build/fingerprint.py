@@ -1,4 +1,4 @@
-"""By what an engine is found again: all that would make another engine of it, as one short word."""
+"""Fingerprints of engines: hashes of everything that determines an engine."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 
 def fingerprint_of_facts(facts: Mapping[str, Any]) -> str:
-    """16 hexadecimal digits that are others when any of `facts`, which are JSON, is another.
+    """Return a hash of `facts`, which are JSON, as 16 hexadecimal digits.
 
-    Facts are what the engine follows from (checkpoint, options, versions of the tools, GPU type),
-    not how it is called or where it lies.
+    Facts are everything that determines the engine (checkpoint, options, tool versions, GPU type),
+    but not its name or folder.
     """
     text = json.dumps(facts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def facts_of_checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Which checkpoint: a pinned source, or files of the user's as they are now."""
+    """Return the facts of a checkpoint: its pinned source, or the state of the user's files."""
     return {
         "source": checkpoint.source,
         "size_bytes": checkpoint.size_bytes,

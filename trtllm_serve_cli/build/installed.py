@@ -1,4 +1,4 @@
-"""Which Python packages are here, and in which version; none is imported for that."""
+"""Find installed Python packages and their versions without importing them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from trtllm_serve_cli.processes import ask_program
 
-# Longer than a Python takes to start on a loaded machine.
+# Longer than Python needs to start on a loaded machine.
 _TIMEOUT_S = 20
 
 
 def find_version(distribution: str) -> str | None:
-    """The version of an installed package."""
+    """Return the version of a package, or `None` if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -24,13 +24,13 @@ def find_version(distribution: str) -> str | None:
 
 
 def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
-    """The versions of those that are installed."""
+    """Return the versions of the packages that are installed."""
     found = {name: find_version(name) for name in distributions}
     return {name: version for name, version in found.items() if version is not None}
 
 
 def has_package(name: str) -> bool:
-    """Whether `name` can be imported; packages that it is in are imported."""
+    """Return whether the module `name` can be imported. Its parent packages are imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -38,16 +38,16 @@ def has_package(name: str) -> bool:
 
 
 def find_python_with(distribution: str) -> str | None:
-    """A Python that has the package: this one, or the first on PATH; each is asked."""
+    """Return this Python or the first one on PATH that has the package, or `None`."""
     if find_version(distribution) is not None:
         return sys.executable
     return next((each for each in _pythons_on_path() if python_has(each, distribution)), None)
 
 
 def python_has(python: str, distribution: str) -> bool:
-    """Whether that Python says that it has the package; no for one that is not there."""
+    """Run `python` to check whether it has the package. Return False if it does not run."""
     code = f"import importlib.metadata as m; m.version({distribution!r})"
-    # Its own packages only, not those of PYTHONPATH.
+    # -E: ignore PYTHONPATH, so that only its own packages count.
     result = ask_program((python, "-E", "-c", code), _TIMEOUT_S)
     return result is not None and result.code == 0
 

@@ -1,7 +1,7 @@
-"""From a PEFT adapter's folder to the two files that upstream's clients send along.
+"""Convert a PEFT adapter into the two files that upstream's clients send.
 
-The layout is that of NVIDIA/TensorRT-LLM, examples/hf_lora_convert.py; `runtime.lora` has it, since
-the server reads it too.
+Their layout is that of examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM. `runtime.lora`
+implements it, because the server reads it, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LoraDtype = Literal["float16", "bfloat16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class LoraFiles:
-    """What goes into the two files, and where; `modules` counts layers by module name."""
+    """The content and folder of the two files. `modules` counts layers by module name."""
 
     source: Path
     destination: Path
@@ -40,11 +40,11 @@ class LoraFiles:
 
     @property
     def ranks(self) -> list[int]:
-        """The adapter sizes in it, in ascending order."""
+        """Adapter sizes in ascending order."""
         return sorted({int(rank) for rank in self.config[..., 2].reshape(-1)})
 
     def as_dict(self) -> dict[str, Any]:
-        """The files for `--json`."""
+        """Return a description of the files for `--json`."""
         return {
             "source": str(self.source),
             "destination": str(self.destination),
@@ -57,23 +57,23 @@ class LoraFiles:
 
 
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
-    """The files for the PEFT adapter in the folder `source`; nothing is written.
+    """Convert the PEFT adapter in the folder `source` without writing anything.
 
-    Raises `BadInput` for what is no such adapter, or more than upstream's layout can say.
+    Raise `BadInput` if it is not a PEFT adapter, or if upstream's layout cannot represent it.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(
-            f"{source} holds no PEFT adapter.",
-            why=f"it has no {PEFT_CONFIG}",
-            next_step="name the folder that PEFT's save_pretrained wrote",
+            f"{source} does not contain a PEFT adapter.",
+            why=f"{PEFT_CONFIG} is missing",
+            next_step="pass the folder that PEFT's save_pretrained wrote",
         )
     try:
         adapter = read_peft(source)
         weights, config = encode_adapter(adapter, dtype)
     except FileNotFoundError as error:
         raise BadInput(
-            f"{source} holds no whole PEFT adapter.",
-            why=f"there is no {error.filename}",
+            f"The PEFT adapter in {source} is incomplete.",
+            why=f"{error.filename} is missing",
             next_step="save the adapter again, as safetensors",
         ) from error
     except BadAdapter as error:
@@ -82,14 +82,14 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
             why=str(error),
             next_step="convert a plain LoRA adapter of attention and MLP layers",
         ) from error
-    # With the batch dimension of the tensors, as upstream's script writes them.
+    # Upstream's script writes the arrays with a batch dimension.
     return LoraFiles(source, destination, dtype, weights[None], config[None], _count(adapter))
 
 
 def write_lora(files: LoraFiles, *, force: bool) -> None:
-    """Write both files; their folder appears whole, or stays as it was.
+    """Write both files; their folder appears whole or stays as it was.
 
-    Raises `BadInput` for a folder that holds something else, or, without `force`, anything.
+    Raise `BadInput` if the folder contains other files, or an adapter and `force` is not set.
     """
     _check_replaceable(files.destination, force=force)
     with write_aside(files.destination) as aside:
@@ -105,12 +105,14 @@ def _check_replaceable(folder: Path, *, force: bool) -> None:
         LORA_CONFIG,
     }:
         raise BadInput(
-            f"{folder} holds something else.",
-            why="the converted adapter would take the place of all that is there",
-            next_step=f"name a new folder: {shlex.quote(str(folder / 'lora'))}",
+            f"{folder} contains other files.",
+            why="the converted adapter would replace the whole folder",
+            next_step=f"choose a new folder: {shlex.quote(str(folder / 'lora'))}",
         )
     if any(folder.iterdir()) and not force:
-        raise BadInput(f"{folder} holds an adapter already.", next_step="say --force to replace it")
+        raise BadInput(
+            f"{folder} already contains an adapter.", next_step="use --force to replace it"
+        )
 
 
 def _count(adapter: Adapter) -> dict[str, int]:

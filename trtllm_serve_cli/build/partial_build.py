@@ -1,11 +1,11 @@
-"""A build that is not done yet: a hidden folder beside the engine's place, kept until it is.
+"""Unfinished builds: a hidden folder next to the engine folder, kept until the build is finished.
 
-    .NAME.partial/steps.json   which plan, and its steps that are done, with what they left
-                 /work/        what becomes the engine
-                 /build.log    what the steps said
+    .NAME.partial/steps.json   the plan's fingerprint, and its finished steps with their files
+                 /work/        the future engine folder
+                 /build.log    the output of the steps
 
-A killed build leaves it as it is; whoever takes it up next clears away what no finished step left.
-Callers hold the engine's lock.
+A killed build leaves the folder unchanged. The next build of the same plan resumes it and removes
+the files that no finished step left. Callers hold the engine's lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from trtllm_serve_cli.build.build_step import BuildStep
 
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"
-# Relative path -> size and time of change of a file, by which it is known to be the same.
+# Relative path -> size and modification time, which identify an unchanged file.
 Files = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """A step that ended well, how long it took, and all files that were there then."""
+    """A step that succeeded, its duration, and all files of the work folder at its end."""
 
     title: str
     command: tuple[str, ...]
@@ -40,7 +40,7 @@ class FinishedStep:
 
 @dataclass(frozen=True, slots=True)
 class PartialBuild:
-    """A build that can go on after its `finished` steps."""
+    """A build that can be resumed after its `finished` steps."""
 
     path: Path
     model_name: str
@@ -49,7 +49,7 @@ class PartialBuild:
 
     @property
     def engine_dir(self) -> Path:
-        """Where the engine will be."""
+        """Folder of the future engine."""
         return self.path.with_name(self.path.name.removeprefix(".").removesuffix(_SUFFIX))
 
     @property
@@ -62,19 +62,19 @@ class PartialBuild:
 
     @property
     def num_bytes(self) -> int:
-        """What the finished steps left."""
+        """Size of the files that the finished steps left."""
         return sum(size for size, _ in self.finished[-1].files.values()) if self.finished else 0
 
 
 def path_of_partial_build(engine_dir: Path) -> Path:
-    """Where the engine of this place is being made."""
+    """Return the folder of the unfinished build of an engine."""
     return engine_dir.with_name(f".{engine_dir.name}{_SUFFIX}")
 
 
 def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
-    """What is there of the plan's build, ready to go on; the whole folder is made if need be.
+    """Return the unfinished build of the plan, or start a new one.
 
-    What another plan left, or `rebuild` disdains, is thrown away.
+    Discard the work of a different plan, or all of it if `rebuild` is set.
     """
     path = path_of_partial_build(plan.engine_dir)
     build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
@@ -94,7 +94,7 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
 
 
 def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialBuild:
-    """`build` with one more step that is done, remembered on disk."""
+    """Return `build` with `step` finished, and record it on disk."""
     finished_step = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
     build = dataclasses.replace(build, finished=(*build.finished, finished_step))
     _write(build)
@@ -102,7 +102,7 @@ def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialB
 
 
 def drop_leftovers(build: PartialBuild) -> None:
-    """Remove what is in the work folder and no finished step left there."""
+    """Remove the files in the work folder that no finished step left."""
     kept = build.finished[-1].files if build.finished else {}
     for folder, folders, files in os.walk(build.work, topdown=False):
         for name in (*files, *folders):
@@ -115,7 +115,7 @@ def drop_leftovers(build: PartialBuild) -> None:
 
 
 def read_partial_build(path: Path) -> PartialBuild | None:
-    """The build whose folder `path` is; None when it does not say."""
+    """Return the unfinished build in the folder `path`, or `None` if its record is not valid."""
     try:
         record: dict[str, Any] = json.loads((path / _STEPS_FILE).read_text(encoding="utf-8"))
         finished = tuple(
@@ -133,13 +133,13 @@ def read_partial_build(path: Path) -> PartialBuild | None:
 
 
 def list_partial_builds(folder: Path) -> list[PartialBuild]:
-    """The builds that are not done in `folder`, by name."""
+    """Return the unfinished builds in `folder`, by name."""
     found = [read_partial_build(path) for path in sorted(folder.glob(f".*{_SUFFIX}"))]
     return [build for build in found if build is not None]
 
 
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
-    """As many finished steps as are those of the plan, and left what is there unchanged."""
+    """Return the leading finished steps that match the plan and whose files are unchanged."""
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()
     for count, (finished_step, step) in enumerate(

@@ -1,4 +1,4 @@
-"""How far a step of a build is, as far as its output tells."""
+"""Parse the progress of build steps from their output."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What is being done, and how much of it is done: from 0 to 1, None when nobody knows."""
+    """The current activity and its finished fraction, from 0 to 1, or `None` if unknown."""
 
     what: str
     fraction: float | None = None
 
 
-# Before what a TensorRT program says: time, program, severity.
+# Prefix of the log lines of TensorRT programs: time, program, severity.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
-# `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`, as tqdm draws it.
+# A progress bar of tqdm: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")
-# The same without a known end: `286it [00:50,  5.63it/s]`.
+# The same without a known total: `286it [00:50,  5.63it/s]`.
 _TQDM_COUNT = re.compile(r"^(?:(?P<what>.*?): )?(?P<done>\d+)\w+ \[\d\d:\d\d")
-# `what ━━━━━━ 45% • 0:00:05`, as Rich draws it, and plainer ones.
+# A progress bar of Rich, `what ━━━━━━ 45% • 0:00:05`, or a plain percentage.
 _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# What the TensorRT programs and their quantiser say when they come to something that takes long.
+# Log lines of the TensorRT programs and their quantizer before phases that take long.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (
@@ -37,13 +37,13 @@ _PHASES = tuple(
         (r"^Loading weights|^Loading HF ", "loading weights"),
         (r"^Inserted (\d+) quantizers", r"calibrating \1 quantizers"),
         (r"^(?:Calibrating batch|calibration batch) (\d+)", r"calibrating, batch \1"),
-        (r"^Quantization done", "writing the quantised checkpoint"),
+        (r"^Quantization done", "writing the quantized checkpoint"),
     )
 )
 
 
 def parse_progress(line: str) -> Progress | None:
-    """What `line`, out of a step's output, tells of its progress; None when it tells nothing."""
+    """Return the progress that a line of a step's output reports, or `None`."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)

@@ -1,4 +1,4 @@
-"""Carries a `BuildPlan` out."""
+"""Run the steps of a `BuildPlan`."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ def build_engine(
     on_line: Notify = lambda line: None,
     has_package: Callable[[str], bool] = has_package,
 ) -> Engine:
-    """The engine of `plan`, built unless it is there already or `force` asks for it anew.
+    """Return the engine of `plan`, and build it if it does not exist or `force` is set.
 
-    `notify` gets a sentence per step and what it took, `on_line` the steps' log as it grows. Raises
-    `BuildFailed` for a step that failed, `MissingPart` when a package it needs is not installed,
-    `BadInput` when the engine's folder holds something else. No engine is left half-made; the steps
-    that were done are not done again by the next build of the same plan. Callers hold the
+    `notify` receives a message for each step and its duration, `on_line` each line of the log.
+    Raise `BuildFailed` if a step fails, `MissingPart` if a program or package is missing, and
+    `BadInput` if the engine folder contains other files. A failed build leaves no incomplete
+    engine, and the next build of the same plan resumes after the finished steps. Callers hold the
     engine's lock.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
-        notify(f"The engine is there already: {plan.engine_dir}")
+        notify(f"Using the existing engine: {plan.engine_dir}")
         return dataclasses.replace(engine, model_name=plan.model_name)
     for module in plan.requires:
         if not has_package(module.name):
-            why = "it is not installed here"
+            why = "it is not installed"
             raise MissingPart(module.what, why=why, next_step=module.next_step)
     for step in plan.steps:
         _check_program(step)
@@ -92,7 +92,7 @@ def _run_steps(
     plan: BuildPlan, build: PartialBuild, notify: Notify, on_line: Notify
 ) -> PartialBuild:
     for done in build.finished:
-        notify(f"{done.title}: done by the last run.")
+        notify(f"{done.title}: finished by the last run.")
     for step in plan.steps[len(build.finished) :]:
         notify(f"{step.title} …")
         started = time.monotonic()
@@ -101,7 +101,7 @@ def _run_steps(
         build = record_step(build, step, took_s)
         notify(f"  took {show_duration(took_s)}")
     if not (build.work / ENGINE_FILE).exists():
-        raise _failure(plan.steps[-1], f"it left no {ENGINE_FILE}", build.log)
+        raise _failure(plan.steps[-1], f"it did not write {ENGINE_FILE}", build.log)
     return build
 
 
@@ -120,16 +120,16 @@ def _record_of(plan: BuildPlan, build: PartialBuild, started_at: int) -> BuildRe
 
 
 def _move_scratch_out(build: PartialBuild) -> None:
-    """Deleting it can take long, and is done when the engine is in its place."""
+    """Move the scratch folder out of the engine, to delete it after the engine is in place."""
     with contextlib.suppress(FileNotFoundError):
         (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)
 
 
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
-    """Keep the finished steps, and the log when an error names it."""
+    """Keep the finished steps, and the log if the error refers to it."""
     if build.finished:
         drop_leftovers(build)
-        notify(f"What is done is kept in {build.path}; the same command goes on from there.")
+        notify(f"Finished steps are kept in {build.path}; run the same command to resume.")
     elif is_explained:
         shutil.rmtree(build.work, ignore_errors=True)
     else:
@@ -137,29 +137,29 @@ def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: b
 
 
 def _check_program(step: BuildStep) -> None:
-    """A program that is missing is found before the steps before it are run."""
+    """Raise `MissingPart` if the program of the step is missing, before any step runs."""
     program, *arguments = step.command
     missing = program if shutil.which(program) is None else None
     if missing is None and arguments and arguments[0].endswith(".py"):
         missing = None if Path(arguments[0]).exists() else arguments[0]
     if missing is not None:
         raise MissingPart(
-            f"{missing} is not here.",
-            why=f"the step that needs it: {step.title}",
-            next_step="run this in the NVIDIA container of that TensorRT-LLM version, or see with "
-            "--dry-run what would be done",
+            f"{missing} was not found.",
+            why=f"a step of the build needs it: {step.title}",
+            next_step="run this in the NVIDIA container of that TensorRT-LLM version, or use "
+            "--dry-run to print the plan",
         )
 
 
 def _check_replaceable(engine_dir: Path, name: str) -> None:
-    """An engine's folder is replaced whole, so it must not hold anything else."""
+    """Raise `BadInput` if the folder has other files: a build replaces the whole folder."""
     if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
         return
     if not engine_dir.is_dir() or any(engine_dir.iterdir()):
         raise BadInput(
-            f"{engine_dir} holds something else.",
-            why="the engine would take the place of all that is there",
-            next_step="move it away, or name a new folder: "
+            f"{engine_dir} contains other files.",
+            why="the engine would replace the whole folder",
+            next_step="move them, or choose a new folder: "
             f"--engine-dir {shlex.quote(str(engine_dir / name))}",
         )
 
@@ -171,12 +171,12 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
         file.write(f"{command_line}\n")
     on_line(command_line)
     log_start = build.log.stat().st_size
-    # A step that is Python says at once what it says.
+    # Steps in Python log without buffering.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
         code = run_logged(command, build.log, environ=environ, on_line=on_line)
     except FileNotFoundError as error:
-        raise _failure(step, f"there is no program {command[0]}", build.log) from error
+        raise _failure(step, f"the program {command[0]} was not found", build.log) from error
     if code:
         lines = last_lines(build.log, 400, since=log_start)
         if explanation := explain_failure(code, lines):
@@ -185,15 +185,14 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
                 why=f"{explanation.why}: {explanation.line}"
                 if explanation.line
                 else explanation.why,
-                next_step=f"{explanation.next_step}   (the whole log: {build.log})",
+                next_step=f"{explanation.next_step}   (full log: {build.log})",
             )
-        reason = (
-            f"it was ended by signal {-code}" if code < 0 else f"it ended with exit code {code}"
-        )
+        reason = f"it was ended by signal {-code}" if code < 0 else f"it exited with code {code}"
         raise _failure(step, reason, build.log)
     for output in step.outputs_in(build.work):
         if not output.exists():
-            raise _failure(step, f"it left no {output.relative_to(build.work)}", build.log)
+            missing = output.relative_to(build.work)
+            raise _failure(step, f"it did not write {missing}", build.log)
 
 
 def _failure(step: BuildStep, reason: str, log: Path) -> BuildFailed:
@@ -208,4 +207,4 @@ def _failure(step: BuildStep, reason: str, log: Path) -> BuildFailed:
 def _disk_full() -> BuildFailed:
     explanation = explain_failure(1, [os.strerror(errno.ENOSPC)])
     assert explanation is not None
-    return BuildFailed("The build stopped.", why=explanation.why, next_step=explanation.next_step)
+    return BuildFailed("The build failed.", why=explanation.why, next_step=explanation.next_step)

@@ -1,11 +1,12 @@
-"""The engine store: one folder where every engine lies under the fingerprint of its plan.
+"""The engine store: a folder with one engine for each fingerprint of a plan.
 
     NAME-FINGERPRINT/            an engine; NAME is the model that it was first built for
-    .NAME-FINGERPRINT.partial/   a build that is not done
-    .locks/FINGERPRINT.lock      held by who builds the engine or begins to use it
-    .used-by/                    links to the repositories that use engines from here
+    .NAME-FINGERPRINT.partial/   an unfinished build
+    .locks/FINGERPRINT.lock      held while the engine is built or a reference to it is added
+    .used-by/                    links to the repositories that use engines of the store
 
-Models of any name whose plans are the same share an engine. What lies elsewhere is the user's.
+Models with the same plan share an engine, whatever their names. Engines in other folders belong to
+the user.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _LOCKS = ".locks"
 
 @dataclass(frozen=True, slots=True)
 class StoredEngine:
-    """A folder of the store; `engine` is None when its engine.json cannot be read."""
+    """An engine folder of the store; `engine` is `None` if its engine.json cannot be read."""
 
     path: Path
     num_bytes: int
@@ -43,7 +44,10 @@ class StoredEngine:
 
 
 def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
-    """`plan` with its engine in `store`: where it is, or is being made, or else would be."""
+    """Return `plan` with an engine folder in `store`.
+
+    Prefer the folder of an existing engine, then that of an unfinished build, then a new one.
+    """
     fingerprint = plan.fingerprint
     finished = (
         path for path in sorted(store.glob(f"*-{fingerprint}")) if _holds_engine(fingerprint, path)
@@ -66,12 +70,12 @@ def list_engines(
 
 
 def is_store(folder: Path) -> bool:
-    """Whether the folder is an engine store, of whatever home."""
+    """Return whether the folder is the engine store of any home."""
     return (folder / _LOCKS).is_dir()
 
 
 def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
-    """The lock of an engine, of which there is one for all homes that share its store."""
+    """Return the lock file of an engine, which all homes that share its store have in common."""
     if engine_dir.parent == home.engines:
         return home.engines / _LOCKS / f"{fingerprint}.lock"
     place = hashlib.sha256(str(engine_dir).encode()).hexdigest()[:16]
@@ -82,7 +86,7 @@ def _holds_engine(fingerprint: str, path: Path) -> bool:
     try:
         return find_engine(path, fingerprint) is not None
     except BuildFailed:
-        return True  # A broken one is mended where it lies.
+        return True  # A broken engine is rebuilt in its folder.
 
 
 def _read(path: Path, read: Callable[[Path], Engine]) -> StoredEngine:

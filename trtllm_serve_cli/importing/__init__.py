@@ -1,5 +1,5 @@
-"""From a model's name to its model repository.
+"""Import models: create the model repository of a model from its name.
 
-`declaration` is the content of a `tllm.yaml`, `import_plan` what an import would do, and `importer`
-fetches, builds and renders.
+`declaration` reads and writes `tllm.yaml`, `import_plan` plans an import, and `importer` fetches
+the checkpoint, builds the engine and renders the repository.
 """

@@ -1,4 +1,4 @@
-"""The declarative form of a model: `tllm.yaml`, which says all that `tllm import` is told."""
+"""Declarations of models: `tllm.yaml`, which contains all options of `tllm import`."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """A model, from its checkpoint to its server.
+    """The declaration of a model, from its checkpoint to its server.
 
-    `launch` has the fields of `LaunchOptions` that are declared.
+    `launch` contains the declared fields of `LaunchOptions`.
     """
 
     model: ModelSection
@@ -39,22 +39,22 @@ class Declaration:
 
 
 def read_declaration(path: Path) -> Declaration:
-    """What the file says. Raises `BadInput` when it cannot be read, or naming the line."""
+    """Read a `tllm.yaml`. Raise `BadInput` if it is unreadable or invalid, with the line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(
             f"{path} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="name a file that says what to import: -f tllm.yaml",
+            next_step="pass a tllm.yaml: -f tllm.yaml",
         ) from error
     return parse_declaration(text, where=str(path), folder=path.absolute().parent)
 
 
 def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
-    """What a `tllm.yaml` says; paths in it start from `folder`.
+    """Parse a `tllm.yaml`, whose paths are relative to `folder`.
 
-    Raises `BadInput` naming `where` and the line.
+    Raise `BadInput` if it is invalid, with `where` and the line.
     """
     declared = parse_yaml(Declaration, text, where=where)
     return Declaration(
@@ -71,7 +71,7 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
 
 
 def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySection:
-    """The section with its folder and its parameters' paths where they are, seen from `folder`."""
+    """Return the section with its paths resolved against `folder`."""
     return dataclasses.replace(
         repository,
         dir=_join(folder, repository.dir),
@@ -80,7 +80,7 @@ def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySec
 
 
 def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section with its files as seen from `folder`."""
+    """Return the section with its paths resolved against `folder`."""
     return {
         name: _join(folder, value) if isinstance(value, Path) else value
         for name, value in launch.items()
@@ -88,7 +88,7 @@ def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
-    """The options with their folders where they are, seen from `folder`."""
+    """Return the options with their paths resolved against `folder`."""
     model = options.speculative_model
     return dataclasses.replace(
         options,
@@ -98,9 +98,9 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
 
 
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
-    """The declaration with what is `given`, by section and field; None leaves a field as it is.
+    """Return the declaration with `overrides`, by section and field; `None` keeps a field.
 
-    Parameters are added to those that are there.
+    Parameters are added to the declared ones.
     """
     sections = {}
     for name, fields in overrides.items():
@@ -113,11 +113,11 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
 
 
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
-    """The declaration that makes an imported model again, as it is now.
+    """Return the declaration that recreates an imported model in its current state.
 
-    The source is pinned, the engine kind is the one that was chosen, the folder is where it lies,
-    and the parameters are those that were asked for, set since or changed by hand. Raises
-    `BadInput` for a parameter in which the models differ.
+    It contains the pinned source, the selected engine kind, the repository folder, and the
+    parameters that were declared, set with `tllm set` or edited by hand. Raise `BadInput` if the
+    models of the repository differ in a parameter.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}
@@ -154,13 +154,13 @@ def _inconsistent_setting(repository: OpenRepository, setting: Setting) -> BadIn
     values = ", ".join(f"{model}: {value or 'empty'}" for model, value in setting.values.items())
     return BadInput(
         f"The models of {repository.name} differ in {name}.",
-        why=f"{values}; a tllm.yaml has one value for all",
+        why=f"{values}; a tllm.yaml has one value for all models",
         next_step=f"tllm set {repository.target} {name}=VALUE",
     )
 
 
 def render_declaration(declaration: Declaration) -> str:
-    """The `tllm.yaml` that says it, less what is as it would be anyway."""
+    """Render the declaration as a `tllm.yaml`, without defaults."""
     return render_yaml(declaration)
 
 

@@ -1,4 +1,4 @@
-"""What importing a model would do, found out before anything large is fetched."""
+"""Plan imports of models, before anything large is downloaded."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, Source
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What an import would do.
+    """The plan of an import.
 
-    `build` is None while there is no checkpoint here to plan on, and for an engine that is there.
+    `build` is `None` if the checkpoint is not downloaded yet, or if the source is an engine.
     """
 
     declaration: Declaration
@@ -62,7 +62,7 @@ class ImportPlan:
 
     @property
     def is_built(self) -> bool:
-        """Whether the engine is there already."""
+        """True if the engine exists."""
         plan = self.build
         return (
             plan is not None
@@ -71,7 +71,7 @@ class ImportPlan:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """The plan for `--json`."""
+        """Return the plan for `--json`."""
         return {
             "model": self.declaration.model.name,
             "source": str(self.source),
@@ -91,18 +91,18 @@ class ImportPlan:
         }
 
     def describe(self) -> str:
-        """The plan in a few lines."""
+        """Return the plan in a few lines."""
         lines = [self.fetch.description, self.choice.reason]
         if isinstance(self.source, EngineSource):
-            lines.append("There is nothing to build: the engine is there.")
+            lines.append("Nothing to build: the source is an engine.")
         elif sentence := find_kind(self.choice.kind).building.no_build_reason:
             lines.append(sentence)
             lines += self.build.describe().splitlines() if self.build else ()
         elif self.build is None:
-            lines.append("The build is planned when the checkpoint is here.")
+            lines.append("The build is planned after the checkpoint has been downloaded.")
         elif self.is_built:
-            lines.append(f"The engine is there already: {self.build.engine_dir}")
-            lines.append("With --force, it is made anew:")
+            lines.append(f"Using the existing engine: {self.build.engine_dir}")
+            lines.append("With --force, it is built again:")
             lines.append(self.build.describe())
         else:
             lines.append(self.build.describe())
@@ -112,9 +112,9 @@ class ImportPlan:
 def plan_import(
     declaration: Declaration, home: Home, *, machine: Machine | None = None
 ) -> ImportPlan:
-    """What importing would do, found out before anything large is fetched.
+    """Plan an import before anything large is downloaded.
 
-    Raises `BadInput` for a name, source or option that cannot be used.
+    Raise `BadInput` if the name, source or an option is not valid.
     """
     check_model_name(declaration.model.name)
     check_name_is_free_in_layout(declaration.model.name)
@@ -140,9 +140,9 @@ def plan_import(
 
 
 def find_source(name: str, home: Home) -> Source:
-    """Where a model comes from that only has a name: what the catalog says, or what it came from.
+    """Return the source of a model by its name: that of the catalog, or of the imported model.
 
-    Raises `UnknownModel` for a name that neither the catalog nor an import knows.
+    Raise `UnknownModel` if neither has the name.
     """
     alias = find_alias(name)
     if alias is None and (imported := find_model(home, name)):
@@ -151,7 +151,7 @@ def find_source(name: str, home: Home) -> Source:
 
 
 def serving_options(declaration: Declaration) -> ServingOptions:
-    """How the engine is to be served: within the limits it is to be built for."""
+    """Return how the engine is served, within the limits that it is built for."""
     return ServingOptions(
         max_batch_size=declaration.build.max_batch_size,
         max_seq_len=declaration.build.max_seq_len,
@@ -163,7 +163,7 @@ def serving_options(declaration: Declaration) -> ServingOptions:
 
 
 def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOptions:
-    """Return how the checkpoint is fetched: not every engine kind needs its weights."""
+    """Return how to fetch the checkpoint; not every engine kind needs its weights."""
     model = declaration.model
     return FetchOptions(
         model.revision,
@@ -176,7 +176,7 @@ def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOption
 def find_preserved_settings(
     declaration: Declaration, source: Source, engine_kind: str, repository: Path
 ) -> PreservedSettings:
-    """What `tllm set` changed in the repository that is there, if there is one of ours."""
+    """Return the settings of the existing repository that an import preserves or drops."""
     with contextlib.suppress(RepositoryError, BadInput):
         imported = read_manifest(repository)
         if parse_source(imported.source).unpinned() != source.unpinned():
@@ -186,7 +186,7 @@ def find_preserved_settings(
 
 
 def describe_engine_source(declaration: Declaration, source: EngineSource) -> Engine:
-    """Return the engine that the source is, with the tokenizer that goes with it."""
+    """Return the engine at the source, with its tokenizer."""
     describe = find_engine_source_kind().building.describe_source
     assert describe is not None
     folder = Path(declaration.repository.parameters["tokenizer_dir"])
@@ -196,7 +196,7 @@ def describe_engine_source(declaration: Declaration, source: EngineSource) -> En
 def request_build(
     declaration: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
 ) -> BuildRequest:
-    """What is to be built of the checkpoint, and where."""
+    """Return the request to build an engine from the checkpoint."""
     return BuildRequest(
         model_name=declaration.model.name,
         checkpoint=checkpoint,
@@ -210,18 +210,18 @@ def request_build(
 
 
 def plan_engine(request: BuildRequest, declaration: Declaration, home: Home) -> BuildPlan:
-    """The build of that, where its engine belongs."""
+    """Return the plan of the build, with its engine folder."""
     plan = plan_build(request, find_tools(declaration.engine.trtllm_version))
     return choose_engine_dir(plan, declaration, home) if plan.steps else plan
 
 
 def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> BuildPlan:
-    """The plan with a folder of the engine store's, unless one was asked for."""
+    """Return the plan with a folder of the engine store, unless another folder is declared."""
     return plan if declaration.engine.dir else place_engine(plan, home.engines)
 
 
 def _find_source(declaration: Declaration, home: Home) -> Source:
-    """Paths in it are absolute: what is asked for from here is the same from elsewhere."""
+    """Return the source with an absolute path, so that it is valid in any working directory."""
     model = declaration.model
     source = find_source(model.name, home) if model.source is None else parse_source(model.source)
     return source.absolute()
@@ -242,14 +242,14 @@ def _choose_kind(declaration: Declaration, source: Source, machine: Machine) -> 
     fitting = kinds_in_layout(layout)
     if len(fitting) == 1 and requested in (AUTO, fitting[0].name):
         name = fitting[0].name
-        return EngineChoice(name, f"Engine kind {name}: that is what the layout is for.")
+        return EngineChoice(name, f"Engine kind {name}: the layout {layout} requires it.")
     choice = choose_engine_kind(
         requested, machine, trtllm_version=declaration.engine.trtllm_version
     )
     is_gguf = isinstance(source, CheckpointSource) and source.format == "gguf"
     if requested == AUTO and is_gguf and "gguf" not in find_kind(choice.kind).building.formats:
         kind = choose_for_format("gguf", machine).kind
-        return EngineChoice(kind, f"Engine kind {kind}: it is the one that reads GGUF files.")
+        return EngineChoice(kind, f"Engine kind {kind}: it reads GGUF files.")
     return choice
 
 
@@ -257,17 +257,17 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
     name = find_engine_source_kind().name
     if requested not in (AUTO, name):
         raise BadInput(
-            f"{source} is no engine of the kind {requested}.",
+            f"{source} is not an engine of the kind {requested}.",
             why="engine:DIR is a TensorRT engine",
-            next_step="leave --engine out, or name a checkpoint: -s hf:ORG/NAME",
+            next_step="omit --engine, or use a checkpoint: -s hf:ORG/NAME",
         )
-    return EngineChoice(name, f"Engine kind {name}: that is what engine:DIR holds.")
+    return EngineChoice(name, f"Engine kind {name}: engine:DIR is a TensorRT engine.")
 
 
 def _with_tokenizer(
     declaration: Declaration, source: EngineSource, kept: Mapping[str, str]
 ) -> Declaration:
-    """The tokenizer's folder is absolute: the server runs elsewhere."""
+    """Make the tokenizer's folder absolute, because the server has another working directory."""
     parameters = declaration.repository.parameters
     default = kept.get("tokenizer_dir", source.path)
     folder = Path(parameters.get("tokenizer_dir", default)).expanduser().absolute()

@@ -1,4 +1,4 @@
-"""The whole way from a model's name to its model repository, one step after the other."""
+"""Fetch checkpoints, build engines and render model repositories."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def _ignore(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Whom an import tells what it does: sentences, the output of a step, how far a download is.
+    """Receivers of an import's output: messages, log lines of a step, and download progress.
 
-    Without a `watch`, `notify` hears of a download now and then.
+    Without `watch`, `notify` receives the download progress now and then.
     """
 
     notify: Notify = _ignore
@@ -65,7 +65,7 @@ class Display:
 
 
 class Build(Protocol):
-    """What `build_engine` does."""
+    """The signature of `build_engine`."""
 
     def __call__(
         self, plan: BuildPlan, *, force: bool, notify: Notify, on_line: Notify
@@ -80,7 +80,7 @@ def build_model(
     display: Display = Display(),
     build: Build = build_engine,
 ) -> Engine:
-    """Fetch the checkpoint and build its engine, unless it is there. Raises `TllmError`s."""
+    """Fetch the checkpoint and build its engine if it does not exist. Raise `TllmError`."""
     plan = plan_import(declaration, home)
     with (
         _locked(home, declaration.model.name, display.notify),
@@ -97,12 +97,11 @@ def import_model(
     display: Display = Display(),
     build: Build = build_engine,
 ) -> tuple[RepositoryPlan, Path]:
-    """Fetch, build and render; returns what was rendered and where.
+    """Fetch the checkpoint, build the engine and render the repository; return it and its folder.
 
-    What is there already is used again, and what `tllm set` changed is kept. Raises
-    `RepositoryError` when the name belongs to another source and `force` is not given, `BadInput`
-    when the repository's folder holds something that is no model repository, and whatever the
-    stages raise.
+    Reuse an existing checkpoint and engine, and keep the settings of `tllm set`. Raise
+    `RepositoryError` if the name belongs to another source and `force` is not set, `BadInput` if
+    the repository folder contains other files, and the errors of the stages.
     """
     plan = plan_import(declaration, home)
     with _locked(home, declaration.model.name, display.notify):
@@ -110,7 +109,7 @@ def import_model(
         if not force:
             _check_name_is_free(declaration.model.name, plan)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
-            # Something may have been set meanwhile.
+            # `tllm set` may have run during the build.
             preserved = find_preserved_settings(
                 declaration, plan.source, plan.choice.kind, plan.repository
             )
@@ -140,7 +139,7 @@ def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) 
 def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
 ) -> Iterator[Engine]:
-    """The engine, which nobody builds or removes meanwhile."""
+    """Yield the engine, and hold its lock so that it is neither rebuilt nor removed."""
     declaration, source = plan.declaration, plan.source
     display.notify(plan.choice.reason)
     if isinstance(source, EngineSource):
@@ -158,23 +157,23 @@ def _obtain_engine(
     planned = plan_engine(request, declaration, home)
     with hold_lock(
         lock_of(home, planned.engine_dir, planned.fingerprint),
-        lambda: display.notify("Another tllm is building this engine; waiting for it to end …"),
+        lambda: display.notify("Another tllm is building this engine; waiting for it to finish …"),
     ):
-        # It may have been built meanwhile, under another name.
+        # The other process may have built it under another name.
         planned = choose_engine_dir(planned, declaration, home)
         built = build(planned, force=force, notify=display.notify, on_line=display.on_line)
         yield complete_engine(built)
 
 
 def _check_replaceable(repository: Path) -> None:
-    """A repository's folder is replaced whole, so it must not hold anything else."""
+    """Raise `BadInput` if the folder has other files: an import replaces the whole folder."""
     if not repository.exists() or (repository / MANIFEST).exists():
         return
     if not repository.is_dir() or any(repository.iterdir()):
         raise BadInput(
-            f"{repository} holds something else.",
-            why="the model repository would take the place of all that is there",
-            next_step="move it away, or name a new folder with --repo DIR",
+            f"{repository} contains other files.",
+            why="the model repository would replace the whole folder",
+            next_step="move them, or choose a new folder with --repo DIR",
         )
 
 
@@ -184,15 +183,15 @@ def _check_name_is_free(name: str, plan: ImportPlan) -> None:
     taken_by = parse_source(read_manifest(plan.repository).source)
     if taken_by.unpinned() != plan.source.unpinned():
         raise RepositoryError(
-            f"The name {name} is taken.",
+            f"The name {name} is already in use.",
             why=f"it was imported from {taken_by}, not from {plan.source}",
             next_step="choose another name with -m NAME, or replace it with --force",
         )
 
 
 def _locked(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
-    """One import of a model at a time; a second one waits and then finds it done."""
+    """Hold the lock of a model, so that concurrent imports of it run one after the other."""
     return hold_lock(
         home.locks / f"{name}.lock",
-        lambda: notify(f"Another tllm is importing {name}; waiting for it to end …"),
+        lambda: notify(f"Another tllm is importing {name}; waiting for it to finish …"),
     )

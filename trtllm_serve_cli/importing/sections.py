@@ -1,4 +1,4 @@
-"""The sections of a `tllm.yaml` about a model, its engine and its repository, as options.
+"""Sections of a `tllm.yaml` for the model, its engine and its repository.
 
 `tllm import` and `tllm build` have the same options.
 """
@@ -17,7 +17,7 @@ from trtllm_serve_cli.option_fields import OneOf, Option
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """Which checkpoint, and what it may do."""
+    """The model's name, its checkpoint, and the code that the checkpoint may run."""
 
     name: Annotated[
         str,
@@ -51,7 +51,7 @@ class ModelSection:
 
 @dataclass(frozen=True, slots=True)
 class EngineSection:
-    """Which engine kind, and where the engine is stored."""
+    """The engine kind and the engine folder."""
 
     kind: Annotated[
         str,
@@ -84,7 +84,7 @@ class EngineSection:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySection:
-    """How the model is served."""
+    """The model repository: its layout, folder and template parameters."""
 
     layout: Annotated[
         Layout,

@@ -1,4 +1,4 @@
-"""Models to plan engines of, and words to plan them in."""
+"""Sample models, and helpers that plan engines of them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ MODELS = {
     "phi-3-mini": parse_shape(configs.PHI_3_MINI),
     "opt-125m": parse_shape(configs.OPT_125M),
 }
-# Every release that a container brought and that builds engines.
+# Every release that builds engines and is in a container.
 VERSIONS = sorted(
     {each.trtllm for each in load_containers() if Version("0.8") <= each.trtllm < Version("1.3")}
 )
 CHECKPOINT = Path("/models/my model")
-# Where the converters of other folders than their family's name are.
+# Families of converters whose folder has another name.
 _FOLDERS = {"glm-4-9b": "chatglm"}
 
 
@@ -50,7 +50,7 @@ def plan(
 
 
 def options_in(command: Sequence[str]) -> dict[str, str]:
-    """Flag -> its values, whatever program takes it."""
+    """Return each flag of a command with its values, joined by spaces."""
     found: dict[str, list[str]] = {}
     for word in command:
         if word.startswith("--"):
@@ -61,7 +61,7 @@ def options_in(command: Sequence[str]) -> dict[str, str]:
 
 
 def check_step(step: BuildStep, version: str | Version) -> None:
-    """Raises `BadInput` unless the program of this version accepts the step's command."""
+    """Raise `BadInput` if the program of this version rejects the step's command."""
     program, *arguments = step.command
     if program != "trtllm-build":
         script = Path(arguments.pop(0))

@@ -1,4 +1,4 @@
-"""What is refused before hours are spent on it."""
+"""Options that are refused before the build."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.build.tensorrt.samples import MODELS, plan
 from trtllm_serve_cli.errors import BadInput
 
-_PAGED_CONTEXT = "Chunked context and the reuse of KV-cache blocks (use_paged_context_fmha)"
+_PAGED_CONTEXT = "chunked context and KV cache reuse (use_paged_context_fmha)"
 
 
 def refuse(version: str, model: str = "llama-2-7b", **options: Any) -> str:
@@ -34,9 +34,9 @@ def test_expert_parallelism_that_does_not_match_tp_is_refused() -> None:
 
 def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
     assert refuse("0.16.0", "gemma-2-9b", pp=2) == (
-        "--pp 2 cannot be had for Gemma2ForCausalLM.\n"
-        "Why: its converter does not share layers out among GPUs\n"
-        "Next: --tp 2 in place of it"
+        "Gemma2ForCausalLM does not support --pp 2.\n"
+        "Why: its converter does not support pipeline parallelism\n"
+        "Next: use --tp 2 instead"
     )
 
 
@@ -59,10 +59,13 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ),
         (
             {"remove_input_padding": False, "max_num_tokens": 8},
-            "--max-num-tokens or --opt-num-tokens without the removal of padding",
+            "--max-num-tokens or --opt-num-tokens without remove_input_padding",
         ),
-        ({"max_lora_rank": 8}, "--max-lora-rank alone"),
-        ({"max_draft_len": 8}, "--speculative-model or --max-draft-len alone"),
+        ({"max_lora_rank": 8}, "--max-lora-rank without --lora-target-modules or --lora-dir"),
+        (
+            {"max_draft_len": 8},
+            "--speculative-model or --max-draft-len without --speculative-decoding-mode",
+        ),
         (
             {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5,
              "gather_context_logits": True},
@@ -98,9 +101,9 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ({"use_paged_context_fmha": True, "context_fmha": False},
          f"{_PAGED_CONTEXT} without context_fmha"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "int8"},
-         f"{_PAGED_CONTEXT} with a KV cache of int8"),
+         f"{_PAGED_CONTEXT} with an int8 KV cache"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "fp8"},
-         f"{_PAGED_CONTEXT} with a KV cache of fp8"),
+         f"{_PAGED_CONTEXT} with an fp8 KV cache"),
     ],
 )  # fmt: skip
 def test_contradictory_options_are_refused(options: dict[str, Any], what: str) -> None:
@@ -113,16 +116,16 @@ def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
     )
     assert message == (
         "An engine cannot have --speculative-decoding-mode medusa for FalconForCausalLM.\n"
-        "Why: its converter knows the layers of LlamaForCausalLM\n"
-        "Next: --speculative-decoding-mode draft_tokens_external"
+        "Why: its converter supports only LlamaForCausalLM\n"
+        "Next: use --speculative-decoding-mode draft_tokens_external"
     )
 
 
 def test_defaults_of_a_version_are_checked_like_options() -> None:
     plan("llama-2-7b", "0.16.0", kv_cache_dtype="int8")
     assert refuse("1.2.0", kv_cache_dtype="int8") == (
-        f"An engine cannot have {_PAGED_CONTEXT} with a KV cache of int8.\n"
-        "Why: trtllm-build refuses both at once\n"
+        f"An engine cannot have {_PAGED_CONTEXT} with an int8 KV cache.\n"
+        "Why: trtllm-build rejects the combination\n"
         "Next: set use_paged_context_fmha to false"
     )
     plan("llama-2-7b", "1.2.0", kv_cache_dtype="int8", use_paged_context_fmha=False)
@@ -145,17 +148,17 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "llama-2-7b",
             "0.16.0",
             "nvfp4",
-            "--quantization nvfp4 cannot be had for LlamaForCausalLM with TensorRT-LLM 0.16.0.\n"
-            "Why: it has none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq; "
-            "nvfp4 comes with 0.17.0\n"
+            "TensorRT-LLM 0.16.0 does not support --quantization nvfp4 for LlamaForCausalLM.\n"
+            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq; "
+            "0.17.0 added nvfp4\n"
             "Next: choose one of these, or use 0.17.0 or later",
         ),
         (
             "falcon-7b",
             "1.2.0",
             "nvfp4",
-            "--quantization nvfp4 cannot be had for FalconForCausalLM with TensorRT-LLM 1.2.0.\n"
-            "Why: it has none, int8, int4, fp8, int4_awq, w4a8_awq\n"
+            "TensorRT-LLM 1.2.0 does not support --quantization nvfp4 for FalconForCausalLM.\n"
+            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq\n"
             "Next: choose one of these",
         ),
     ],
@@ -171,8 +174,8 @@ def test_quantized_checkpoint_is_not_quantized_again() -> None:
     with pytest.raises(BadInput) as raised:
         plan(shape, "0.16.0", quantization="fp8")
     assert str(raised.value) == (
-        "The checkpoint comes quantised (awq).\n"
-        "Why: it cannot be quantised once more, to fp8\n"
+        "The checkpoint is already quantized (awq).\n"
+        "Why: it cannot be quantized again, to fp8\n"
         "Next: import the model's 16-bit checkpoint"
     )
 
@@ -183,7 +186,7 @@ def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None
     with pytest.raises(BadInput) as raised:
         plan(shape, "0.15.0")
     assert raised.value.why == (
-        "TensorRT-LLM 0.15.0 converts no such checkpoint of LlamaForCausalLM"
+        "TensorRT-LLM 0.15.0 does not convert such checkpoints of LlamaForCausalLM"
     )
 
 
@@ -227,7 +230,7 @@ def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None
             "0.16.0",
             {},
             "TensorRT-LLM 0.16.0 does not run on v100-32gb.\n"
-            "Why: 0.16 took the support of V100 away\n"
+            "Why: 0.16 removed support for V100\n"
             "Next: use TensorRT-LLM 0.15 or earlier",
         ),
         (
@@ -235,7 +238,7 @@ def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None
             "0.16.0",
             {},
             "TensorRT-LLM 0.16.0 does not run on b200.\n"
-            "Why: Blackwell came with 0.17\n"
+            "Why: 0.17 added support for Blackwell\n"
             "Next: use TensorRT-LLM 0.17 or later",
         ),
     ],

@@ -1,4 +1,4 @@
-"""The tables of docs/reference/tensorrt-llm.md say what the plans go by."""
+"""The tables of docs/reference/tensorrt-llm.md match the tables of the package."""
 
 from __future__ import annotations
 

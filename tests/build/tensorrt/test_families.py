@@ -1,4 +1,4 @@
-"""Which converter an architecture has, by version."""
+"""Converters of architectures by version."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_architecture_of_a_later_version_is_refused() -> None:
         find_family("Qwen3ForCausalLM", Version("0.19.0"))
     assert str(raised.value) == (
         "TensorRT-LLM 0.19.0 does not convert Qwen3ForCausalLM.\n"
-        "Why: it does from 0.20.0 on\n"
+        "Why: 0.20.0 added support for it\n"
         "Next: use TensorRT-LLM 0.20.0 or later"
     )
 
@@ -72,7 +72,7 @@ def test_architecture_without_a_converter_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         find_family("GptOssForCausalLM", Version("1.2.0"))
     assert str(raised.value) == (
-        "The architecture GptOssForCausalLM cannot be made into a TensorRT engine.\n"
-        f"Why: engines are planned for {', '.join(ARCHITECTURES)}\n"
-        "Next: --engine pytorch serves the checkpoint itself, from TensorRT-LLM 1.0 on"
+        "TensorRT engines do not support the architecture GptOssForCausalLM.\n"
+        f"Why: supported are {', '.join(ARCHITECTURES)}\n"
+        "Next: use --engine pytorch, with TensorRT-LLM 1.0 or later"
     )

@@ -1,4 +1,4 @@
-"""The flags of each program by version, and whole command lines held against them."""
+"""Flags of each program by version, and checks of command lines."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_invalid_arguments_are_refused(arguments: tuple[str, ...], why: str) -> 
     with pytest.raises(BadInput) as raised:
         check_arguments("trtllm-build", Version("0.11.0"), arguments)
     assert str(raised.value) == (
-        "trtllm-build of TensorRT-LLM 0.11.0 does not take these arguments.\n"
+        "trtllm-build of TensorRT-LLM 0.11.0 rejects these arguments.\n"
         f"Why: {why}\n"
         "Next: trtllm-build --help"
     )

@@ -1,7 +1,7 @@
-"""The commands of the guides that users follow, option for option.
+"""Compare plans with the commands of guides that users follow, option by option.
 
-Each guide is read where it says; folders are left out, since everyone's are their own. Of the plan,
-so is `--output_timing_cache`: by itself, trtllm-build writes it into the folder it was started in.
+Each guide names its source. Folders are not compared, because they differ between users. Neither is
+`--output_timing_cache` of the plan, which trtllm-build writes to the working directory by default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDERS = {
 
 @dataclass(frozen=True)
 class Guide:
-    """What a guide says; `plan_differs` is what the plan has in place of it, None for nothing."""
+    """The commands of a guide; `plan_differs` are the plan's values, `None` for a missing flag."""
 
     source: str
     model: str
@@ -64,8 +64,8 @@ GUIDES = {
         _IN_FLIGHT,
         script="/examples/gpt/convert_checkpoint.py",
     ),
-    # The README of the main branch at the time of 0.11 said --kv_cache_type, which trtllm-build
-    # has from 0.13 on only: the plan says the same in the word that 0.11 knows.
+    # The README of the main branch at the time of 0.11 used --kv_cache_type, which trtllm-build has
+    # only since 0.13: the plan uses the equivalent flag of 0.11.
     "gpt2-medium-tp4-ahead-of-its-version": Guide(
         "triton-inference-server/tensorrtllm_backend@9fe6255:README.md",
         "gpt2-medium",
@@ -103,7 +103,7 @@ GUIDES = {
         {"--dtype": "float16"},
         {**_IN_FLIGHT, "--context_fmha": "enable", "--max_batch_size": "64"},
     ),
-    # The same page with the tensor parallelism of TensorRT-LLM's own page.
+    # The same page, with the tensor parallelism of TensorRT-LLM's README.
     "llama-2-7b-tp4": Guide(
         "docs/llama.md as above; NVIDIA/TensorRT-LLM@v0.9.0:examples/llama/README.md, --tp_size",
         "llama-2-7b",
@@ -147,7 +147,7 @@ GUIDES = {
             "--max_lora_rank": "8",
         },
     ),
-    # The input and the output were limited apart: 562 tokens less 512 of input.
+    # Input and output were limited separately: 562 tokens minus 512 of input.
     "llama-7b-lora-dirs-on-0.9": Guide(
         "NVIDIA/TensorRT-LLM@v0.9.0:examples/llama/README.md, several LoRA checkpoints",
         "llama-2-7b",
@@ -165,7 +165,7 @@ GUIDES = {
             "--lora_target_modules": "attn_q attn_k attn_v",
         },
     ),
-    # --lora_plugin auto takes the dtype of the model, which is said here.
+    # --lora_plugin auto uses the dtype of the model, which is explicit here.
     "llama-7b-lora-dirs-on-0.11": Guide(
         "NVIDIA/TensorRT-LLM@v0.11.0:examples/llama/README.md, several LoRA checkpoints",
         "llama-2-7b",
@@ -184,7 +184,7 @@ GUIDES = {
         },
         plan_differs={"--lora_plugin": "float16"},
     ),
-    # The guide calibrates 70B for two GPUs: the same for 8B on one.
+    # The guide calibrates 70B for two GPUs; this is the same for 8B on one.
     "llama-3.1-8b-fp8": Guide(
         "NVIDIA/TensorRT-LLM@076efc2b:examples/models/core/llama/README.md, FP8",
         "llama-3.1-8b",
@@ -269,7 +269,7 @@ GUIDES = {
             "--max_batch_size": "4",
         },
         script="/examples/medusa/convert_checkpoint.py",
-        # Four heads are what the converter makes without being told.
+        # Four heads are the converter's default.
         plan_differs={"--num_medusa_heads": None},
     ),
     "vicuna-eagle": Guide(
@@ -299,7 +299,7 @@ GUIDES = {
             "--max_batch_size": "4",
         },
         script="/examples/eagle/convert_checkpoint.py",
-        # What the converter takes without being told.
+        # Defaults of the converter.
         plan_differs={"--num_eagle_layers": None, "--max_non_leaves_per_layer": None},
     ),
     "vicuna-redrafter": Guide(
@@ -325,7 +325,7 @@ GUIDES = {
             "--max_batch_size": "4",
         },
         script="/examples/redrafter/convert_checkpoint.py",
-        # Left to the converter, which takes five beams of five tokens.
+        # The converter's default is five beams of five tokens.
         plan_differs={"--redrafter_num_beams": None, "--redrafter_draft_len_per_beam": None},
     ),
     "llama-lookahead": Guide(
@@ -355,7 +355,7 @@ GUIDES = {
             "--max_draft_len": "83",
             "--speculative_decoding_mode": "lookahead_decoding",
         },
-        # One GPU is what the converter makes without being told; the log is to tell of progress.
+        # One GPU is the converter's default, and the progress is parsed from the log.
         plan_differs={"--tp_size": None, "--pp_size": None, "--log_level": None},
     ),
     "llama-draft-model": Guide(

@@ -1,4 +1,4 @@
-"""Plans as wholes, and that no program refuses one."""
+"""Complete plans of TensorRT engines, and that the programs accept them."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def test_a_plan_converts_and_builds() -> None:
 def test_a_plan_calibrates_if_the_format_requires_it() -> None:
     step, _ = plan("llama-3.1-8b", "1.0.0", quantization="int4_awq", calib_size=32)
     assert step.title == (
-        "Calibrate the checkpoint, and convert it for TensorRT-LLM (int4_awq weights)"
+        "Calibrate and convert the checkpoint for TensorRT-LLM (int4_awq weights)"
     )
     assert step.command == (
         "/venv/bin/python", "/examples/quantization/quantize.py",
         "--model_dir", "/models/my model", "--output_dir", _SCRATCH,
         "--qformat", "int4_awq", "--calib_size", "32",
     )  # fmt: skip
-    # 4.125 bits for each of the layers' 7.0e9 parameters, 16 for the 1.05e9 of embedding and head.
+    # 4.125 bits for each of the 7.0e9 layer parameters, 16 for the 1.05e9 of embedding and head.
     assert step.estimated_bytes == pytest.approx(5.7e9, rel=0.01)
 
 
@@ -175,51 +175,51 @@ def test_medusa_works_with_fp8() -> None:
         (
             "0.10.0",
             {"moe_tp": 2, "tp": 2},
-            "--moe-tp cannot be had with TensorRT-LLM 0.10.0.\n"
+            "TensorRT-LLM 0.10.0 does not support --moe-tp.\n"
             "Why: its convert_checkpoint.py for llama has no --moe_tp_size\n"
-            "Next: leave --moe-tp out, or use TensorRT-LLM 0.11.0 or later",
+            "Next: omit --moe-tp, or use TensorRT-LLM 0.11.0 or later",
         ),
         (
             "1.0.0",
             {"moe_ep": 2, "tp": 2, "quantization": "fp8"},
-            "--moe-ep cannot be had with TensorRT-LLM 1.0.0.\n"
+            "TensorRT-LLM 1.0.0 does not support --moe-ep.\n"
             "Why: its quantize.py has no --moe_ep_size\n"
-            "Next: leave --moe-ep out",
+            "Next: omit --moe-ep",
         ),
         (
             "0.8.0",
             {"multiple_profiles": True},
-            "--multiple-profiles cannot be had with TensorRT-LLM 0.8.0.\n"
+            "TensorRT-LLM 0.8.0 does not support --multiple-profiles.\n"
             "Why: its trtllm-build has no --multiple_profiles\n"
-            "Next: leave --multiple-profiles out, or use TensorRT-LLM 0.9.0 or later",
+            "Next: omit --multiple-profiles, or use TensorRT-LLM 0.9.0 or later",
         ),
         (
             "0.10.0",
             {"gemm_plugin": "auto"},
-            "--gemm-plugin auto cannot be had with TensorRT-LLM 0.10.0.\n"
-            "Why: --gemm_plugin of its trtllm-build takes float16, float32, bfloat16, disable\n"
+            "TensorRT-LLM 0.10.0 does not support --gemm-plugin auto.\n"
+            "Why: --gemm_plugin of its trtllm-build accepts float16, float32, bfloat16, disable\n"
             "Next: choose one of these for --gemm-plugin",
         ),
         (
             "0.16.0",
             {"kv_cache_dtype": "nvfp4"},
-            "--kv-cache-dtype nvfp4 cannot be had with TensorRT-LLM 0.16.0.\n"
-            "Why: --kv_cache_dtype of its quantize.py takes int8, fp8\n"
+            "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype nvfp4.\n"
+            "Why: --kv_cache_dtype of its quantize.py accepts int8, fp8\n"
             "Next: choose one of these for --kv-cache-dtype",
         ),
         (
             "0.10.0",
             {"max_seq_len": 1024},
-            "--max-seq-len 1024 leaves no room for an answer.\n"
-            "Why: TensorRT-LLM 0.10.0 keeps 1024 tokens of it for the input\n"
-            "Next: set --max-input-len below it",
+            "--max-seq-len 1024 leaves no room for output tokens.\n"
+            "Why: TensorRT-LLM 0.10.0 reserves 1024 of them for the input\n"
+            "Next: set --max-input-len below 1024",
         ),
         (
             "0.16.0",
             {"calib_size": 32},
-            "--calib-size has nothing to work on.\n"
-            "Why: these weights are converted without calibration\n"
-            "Next: leave it out, or choose --quantization fp8, int8_sq or int4_awq",
+            "--calib-size has no effect.\n"
+            "Why: this weight format does not require calibration\n"
+            "Next: omit it, or choose --quantization fp8, int8_sq or int4_awq",
         ),
     ],
 )
@@ -235,9 +235,9 @@ def test_kv_cache_dtype_without_program_support_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         plan("opt-125m", "0.16.0", kv_cache_dtype="fp8")
     assert str(raised.value) == (
-        "--kv-cache-dtype fp8 cannot be had for OPTForCausalLM with TensorRT-LLM 0.16.0.\n"
-        "Why: its converter does not make it, and quantize.py does not know the architecture\n"
-        "Next: leave --kv-cache-dtype out"
+        "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype fp8 for OPTForCausalLM.\n"
+        "Why: neither the converter nor quantize.py supports it for this architecture\n"
+        "Next: omit --kv-cache-dtype"
     )
 
 
@@ -251,10 +251,10 @@ def test_eagle_with_calibration_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         plan("llama-2-7b", "0.16.0", **requested)
     assert str(raised.value) == (
-        "--speculative-decoding-mode eagle cannot be had with --quantization fp8 and "
+        "--speculative-decoding-mode eagle does not support --quantization fp8 with "
         "--kv-cache-dtype auto.\n"
-        "Why: quantize.py, which calibrates, knows the heads of Medusa only\n"
-        "Next: leave the quantisation out"
+        "Why: quantize.py, which calibrates, supports only the heads of Medusa\n"
+        "Next: omit --quantization and --kv-cache-dtype"
     )
 
 
@@ -267,7 +267,7 @@ def _options(**values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, An
     return st.fixed_dictionaries(values)
 
 
-# Few of them at a time, as users ask: many wishes contradict each other nearly always.
+# Few at a time, as users set them: many options together are almost always contradictory.
 _OPTIONS = st.one_of(
     _options(tp=st.sampled_from((2, 3, 4, 8))),
     _options(pp=st.just(2)),

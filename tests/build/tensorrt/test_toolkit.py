@@ -1,4 +1,4 @@
-"""Where the converters are."""
+"""The folder of the converters."""
 
 from __future__ import annotations
 

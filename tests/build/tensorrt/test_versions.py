@@ -1,4 +1,4 @@
-"""Versions, containers, and which of them build engines."""
+"""Versions of TensorRT-LLM, their containers, and which of them build engines."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def test_invalid_version_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         parse_version("latest")
     assert str(raised.value) == (
-        "'latest' is no version of TensorRT-LLM.\n"
-        "Why: a version is such as 0.11.0 or 0.17.0.post1, a container's tag such as 24.07\n"
+        "'latest' is not a version of TensorRT-LLM.\n"
+        "Why: valid are versions like 0.11.0 or 0.17.0.post1, and container tags like 24.07\n"
         "Next: pip show tensorrt_llm"
     )
 
@@ -59,9 +59,9 @@ def test_unknown_container_tag_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         parse_version("29.12")
     assert str(raised.value) == (
-        "Which TensorRT-LLM is in the container 29.12 is not known.\n"
-        "Why: known are those from 23.10 to 26.07\n"
-        "Next: say the version itself, such as --trtllm-version 1.2.1"
+        "The TensorRT-LLM version of the container 29.12 is not known.\n"
+        "Why: the known containers are 23.10 to 26.07\n"
+        "Next: specify the version itself, for example --trtllm-version 1.2.1"
     )
 
 
@@ -82,9 +82,9 @@ def test_versions_before_trtllm_build_are_refused() -> None:
     with pytest.raises(BadInput) as raised:
         check_builds_engines(Version("0.7.1"))
     assert str(raised.value) == (
-        "Engines of TensorRT-LLM 0.7.1 cannot be planned.\n"
-        "Why: before 0.8 each model had a build.py of its own, without trtllm-build\n"
-        "Next: use TensorRT-LLM 0.8 or later, such as in "
+        "TensorRT-LLM 0.7.1 is too old to build engines with tllm.\n"
+        "Why: versions before 0.8 have a build.py for each model instead of trtllm-build\n"
+        "Next: use TensorRT-LLM 0.8 or later, for example "
         "nvcr.io/nvidia/tritonserver:24.02-trtllm-python-py3"
     )
 
@@ -94,8 +94,8 @@ def test_versions_without_engines_are_refused(text: str) -> None:
     with pytest.raises(BadInput) as raised:
         check_builds_engines(Version(text))
     assert str(raised.value) == (
-        f"TensorRT-LLM {text} builds no engines.\n"
-        "Why: 1.2 is the last line with trtllm-build and the C++ backend\n"
-        "Next: --engine pytorch serves the checkpoint itself; or use "
+        f"TensorRT-LLM {text} does not build engines.\n"
+        "Why: 1.2 is the last release line with trtllm-build and the C++ backend\n"
+        "Next: use --engine pytorch, which serves the checkpoint, or "
         "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
     )

@@ -173,7 +173,8 @@ def test_name_that_is_taken(tllm: Tllm, model: str) -> None:
     code, _, err = tllm("import", "-m", "m", "-s", model)
     assert (code, err) == (
         3,
-        f"Error: The name m is taken.\n  Why: it was imported from {ENGINE.source}, not from "
+        "Error: The name m is already in use.\n"
+        f"  Why: it was imported from {ENGINE.source}, not from "
         f"{model}\n Next: choose another name with -m NAME, or replace it with --force\n",
     )
 
@@ -185,7 +186,7 @@ def test_folder_of_the_users_is_not_replaced(
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
     code, _, err = tllm("import", "-m", "m", "-s", model, option, str(photos), "--force")
     assert (code, [path.name for path in photos.iterdir()]) == (3, ["cat.png"])
-    assert f"Error: {photos} holds something else.\n" in err
+    assert f"Error: {photos} contains other files.\n" in err
 
 
 @pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "Render noth")])

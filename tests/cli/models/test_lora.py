@@ -38,4 +38,4 @@ def test_dry_run_writes_nothing(tllm: Tllm, tmp_path: Path, source: Path) -> Non
 
 def test_what_is_no_adapter_is_the_users_to_fix(tllm: Tllm, tmp_path: Path) -> None:
     code, _, talk = tllm("lora", "convert", str(tmp_path), str(tmp_path / "out"))
-    assert (code, "holds no PEFT adapter" in talk) == (3, True)
+    assert (code, "does not contain a PEFT adapter" in talk) == (3, True)

@@ -158,7 +158,7 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
     ("options", "version", "why"),
     [
         ({}, "0.21.0", "TensorRT-LLM 0.21.0 cannot serve an engine of the kind pytorch"),
-        ({}, "newest", "'newest' is no version of TensorRT-LLM"),
+        ({}, "newest", "'newest' is not a version of TensorRT-LLM"),
         ({"tokens_per_block": 64}, "1.0.0", "TensorRT-LLM 1.0 has no tokens_per_block"),
         ({"kv_cache_dtype": "nvfp4"}, "1.2.0", "TensorRT-LLM 1.2 has no kv_cache_dtype nvfp4"),
         ({"kv_cache_dtype": "int8"}, "1.2.0", "does not support kv_cache_dtype int8"),

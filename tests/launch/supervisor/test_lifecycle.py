@@ -124,11 +124,11 @@ def test_incompatible_engine_is_explained(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert raised.value.why.endswith(
-        "\n       that is: the engine was built by another TensorRT version, or for another kind "
+        "\n       that is: the engine was built with another TensorRT version, or for another kind "
         "of GPU"
     )
     assert raised.value.next_step == (
-        "build it with --force on the kind of GPU and in the container that serve it; "
+        "build it with --force on the same kind of GPU and in the same container as the server; "
         f"full log: {plan.log}"
     )
 
@@ -139,7 +139,7 @@ def test_killed_server_is_explained(home: Home) -> None:
         start(plan)
     assert raised.value.why == (
         "the server ended with signal 9\n"
-        "       that is: it was killed, as the kernel does when memory runs out"
+        "       that is: it was killed, probably because the machine ran out of memory"
     )
 
 

@@ -1,7 +1,7 @@
-"""TensorRT engines, planned version by version.
+"""Plan TensorRT engines for each version of TensorRT-LLM.
 
-Takes a model's shape, `EngineOptions` and the TensorRT-LLM that is to build; `plan_tensorrt` gives
-the commands: one that converts or quantises the checkpoint, and `trtllm-build`. Nothing is run, and
-no package of TensorRT-LLM is needed. No flag is passed that the version does not have; what was
-asked for and cannot be had is a `BadInput` that names version and option.
+`plan_tensorrt` takes a model's shape, `EngineOptions` and a TensorRT-LLM version. It returns the
+commands: one that converts or quantizes the checkpoint, and `trtllm-build`. It runs nothing and
+does not need TensorRT-LLM. Commands have only flags of the version. An option that the version does
+not support raises `BadInput` with the version and the option.
 """

@@ -1,4 +1,4 @@
-"""The step that makes a checkpoint of TensorRT-LLM's out of one of Hugging Face's."""
+"""Plan the step that converts a Hugging Face checkpoint to a TensorRT-LLM checkpoint."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.errors import BadInput
 
 _QUANTIZE = "quantize.py"
-# What quantize.py calls the formats; the others it calls as we do.
+# Names of formats in quantize.py that differ from those of the options.
 _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """A converter that puts the heads of speculative decoding beside the model.
+    """A converter that adds the heads of speculative decoding to the model.
 
-    `length_flag` says how many tokens they draft.
+    `length_flag` is the flag for the number of draft tokens.
     """
 
     folder: str
@@ -42,7 +42,7 @@ _HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """Who makes the checkpoint; `program` is `flags_of`'s word, its script lies in `folder`."""
+    """The program that writes the checkpoint, named as in `flags_of`, and its script's folder."""
 
     program: str
     folder: str
@@ -58,7 +58,7 @@ def plan_checkpoint(
     dtype: str,
     estimated_bytes: int,
 ) -> BuildStep:
-    """From the folder `checkpoint` to `SCRATCH`. `dtype` is what "auto" comes to."""
+    """Plan the conversion of the folder `checkpoint` to `SCRATCH`. `dtype` is the resolved one."""
     version = toolkit.version
     heads = _HEADS.get(options.speculative_decoding_mode or "")
     conversion = _choose_conversion(options, family, heads, version)
@@ -106,15 +106,16 @@ def _choose_conversion(
     return _Conversion(
         _QUANTIZE,
         "quantization",
-        "Calibrate the checkpoint, and convert it for TensorRT-LLM",
+        "Calibrate and convert the checkpoint for TensorRT-LLM",
         tuple(_formats_of_quantize(options)),
     )
 
 
 def _suits_converter(options: EngineOptions, converter: str, version: Version) -> bool:
-    """Whether the converter does it; quantize.py needs a package more, and the model on a GPU.
+    """Return whether the converter supports the formats, so that quantize.py is not needed.
 
-    SmoothQuant could be either's: quantize.py does it for more families, and takes `calib_size`.
+    quantize.py needs another package and loads the model on a GPU. Both support SmoothQuant:
+    quantize.py is used for it, because it supports more families and `calib_size`.
     """
     flags = flags_of(converter, version)
     weights = {"none", *(("int8", "int4") if "--use_weight_only" in flags else ())}
@@ -143,7 +144,7 @@ def _cache(options: EngineOptions) -> str | None:
 def _dtype(
     options: EngineOptions, program: str, version: Version, dtype: str
 ) -> Iterator[RequestedFlag]:
-    """Nothing where the program by itself comes to the same, which older ones do not."""
+    """Yield --dtype unless the program resolves "auto" itself, which older versions do not."""
     resolves_auto = flags_of(program, version)["--dtype"].default == "auto"
     if options.dtype != "auto" or not resolves_auto:
         yield RequestedFlag("--dtype", (dtype,), "dtype")
@@ -163,9 +164,9 @@ def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag
         for option in ("calib_size", "calib_dataset"):
             if getattr(options, option) is not None:
                 raise BadInput(
-                    f"--{option.replace('_', '-')} has nothing to work on.",
-                    why="these weights are converted without calibration",
-                    next_step="leave it out, or choose --quantization fp8, int8_sq or int4_awq",
+                    f"--{option.replace('_', '-')} has no effect.",
+                    why="this weight format does not require calibration",
+                    next_step="omit it, or choose --quantization fp8, int8_sq or int4_awq",
                 )
     yield from request_value("--calib_size", options.calib_size, "calib_size")
     yield from request_value("--calib_dataset", options.calib_dataset, "calib_dataset")
@@ -183,22 +184,25 @@ def _speculation(
 def _check_calibrated_heads(options: EngineOptions) -> None:
     if options.speculative_decoding_mode in ("explicit_draft_tokens", "eagle"):
         raise BadInput(
-            f"--speculative-decoding-mode {options.speculative_decoding_mode} cannot be had with "
-            f"--quantization {options.quantization or 'none'} and "
+            f"--speculative-decoding-mode {options.speculative_decoding_mode} does not support "
+            f"--quantization {options.quantization or 'none'} with "
             f"--kv-cache-dtype {options.kv_cache_dtype or 'auto'}.",
-            why="quantize.py, which calibrates, knows the heads of Medusa only",
-            next_step="leave the quantisation out",
+            why="quantize.py, which calibrates, supports only the heads of Medusa",
+            next_step="omit --quantization and --kv-cache-dtype",
         )
 
 
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
-    """A family without a calibrated format is one that quantize.py does not know."""
+    """Raise `BadInput` if quantize.py does not support the family.
+
+    It supports the families that have a format with calibration.
+    """
     if set(family.quantizations) <= {"int8", "int4"}:
         raise BadInput(
-            f"--kv-cache-dtype {options.kv_cache_dtype} cannot be had for {family.architecture} "
-            f"with TensorRT-LLM {version}.",
-            why="its converter does not make it, and quantize.py does not know the architecture",
-            next_step="leave --kv-cache-dtype out",
+            f"TensorRT-LLM {version} does not support --kv-cache-dtype {options.kv_cache_dtype} "
+            f"for {family.architecture}.",
+            why="neither the converter nor quantize.py supports it for this architecture",
+            next_step="omit --kv-cache-dtype",
         )
 
 

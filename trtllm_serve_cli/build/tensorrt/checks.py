@@ -1,7 +1,7 @@
-"""What is wrong with a wish for an engine, found before hours are spent on it.
+"""Check engine options before a build that takes hours.
 
-What trtllm-build itself refuses or overrides is in NVIDIA/TensorRT-LLM, 0.9.0 to 0.16.0:
-`tensorrt_llm/builder.py`, `tensorrt_llm/commands/build.py`.
+The checks of trtllm-build itself are in NVIDIA/TensorRT-LLM, 0.9.0 to 0.16.0:
+`tensorrt_llm/builder.py` and `tensorrt_llm/commands/build.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# docs/source/release-notes.md: V100 went with 0.16, Blackwell came with 0.17.
+# docs/source/release-notes.md: 0.16 removed support for V100, 0.17 added Blackwell.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
 _WITH_HEADS = ("medusa", "explicit_draft_tokens", "eagle")
@@ -31,13 +31,13 @@ _EAGLE_LIMITS = {"max_batch_size": 512, "max_draft_len": 256}
 def check_options(
     options: EngineOptions, shape: ModelShape, family: Family, version: Version
 ) -> None:
-    """Raises `BadInput` for the first thing that cannot be, whatever the GPU."""
+    """Raise `BadInput` for the first invalid option, independent of the GPU."""
     check_parallelism(shape, options.tp, options.pp, options.moe_tp, options.moe_ep)
     if options.pp > 1 and not family.has_pipeline:
         raise BadInput(
-            f"--pp {options.pp} cannot be had for {shape.architecture}.",
-            why="its converter does not share layers out among GPUs",
-            next_step=f"--tp {options.world_size} in place of it",
+            f"{shape.architecture} does not support --pp {options.pp}.",
+            why="its converter does not support pipeline parallelism",
+            next_step=f"use --tp {options.world_size} instead",
         )
     _check_quantization(options, shape, family, version)
     _check_limits(options)
@@ -47,13 +47,11 @@ def check_options(
 
 
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
-    """Raises `BadInput` when TensorRT-LLM does not know the GPU, or the GPU not the format."""
+    """Raise `BadInput` if the version does not support the GPU, or the GPU not the formats."""
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
-        raise _unsupported_gpu(
-            gpu, version, "0.16 took the support of V100 away", "0.15 or earlier"
-        )
+        raise _unsupported_gpu(gpu, version, "0.16 removed support for V100", "0.15 or earlier")
     if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:
-        raise _unsupported_gpu(gpu, version, "Blackwell came with 0.17", "0.17 or later")
+        raise _unsupported_gpu(gpu, version, "0.17 added support for Blackwell", "0.17 or later")
     weights, cache = options.quantization or "none", options.kv_cache_dtype or "auto"
     if dtype == "bfloat16":
         check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "--dtype float16")
@@ -79,11 +77,12 @@ def _check_quantization(
         quantization != "none" or shape.quantization not in family.input_quantizations
     ):
         raise BadInput(
-            f"The checkpoint comes quantised ({shape.quantization}).",
+            f"The checkpoint is already quantized ({shape.quantization}).",
             why=(
-                f"it cannot be quantised once more, to {quantization}"
+                f"it cannot be quantized again, to {quantization}"
                 if quantization != "none"
-                else f"TensorRT-LLM {version} converts no such checkpoint of {family.architecture}"
+                else f"TensorRT-LLM {version} does not convert such checkpoints of "
+                f"{family.architecture}"
             ),
             next_step="import the model's 16-bit checkpoint",
         )
@@ -92,9 +91,9 @@ def _check_quantization(
     later = family.later_quantizations.get(quantization)
     known = ", ".join(("none", *family.quantizations))
     raise BadInput(
-        f"--quantization {quantization} cannot be had for {family.architecture} with "
-        f"TensorRT-LLM {version}.",
-        why=f"it has {known}" + (f"; {quantization} comes with {later}" if later else ""),
+        f"TensorRT-LLM {version} does not support --quantization {quantization} for "
+        f"{family.architecture}.",
+        why=f"it supports {known}" + (f"; {later} added {quantization}" if later else ""),
         next_step="choose one of these" + (f", or use {later} or later" if later else ""),
     )
 
@@ -103,41 +102,41 @@ def _check_limits(options: EngineOptions) -> None:
     for name in _COUNTS:
         value = getattr(options, name)
         if value is not None and value < 1:
-            raise _contradiction(f"--{name.replace('_', '-')} {value}", "it has to be 1 or more")
+            raise _contradiction(f"--{name.replace('_', '-')} {value}", "it must be at least 1")
     longest = options.max_seq_len
     if longest and options.max_input_len and options.max_input_len > longest:
         raise _contradiction(
             f"--max-input-len {options.max_input_len} with --max-seq-len {longest}",
-            "a sequence is its input and its output together",
+            "a sequence includes both input and output",
         )
     tokens = options.max_num_tokens
     if tokens and options.opt_num_tokens and options.opt_num_tokens > tokens:
         raise _contradiction(
             f"--opt-num-tokens {options.opt_num_tokens} with --max-num-tokens {tokens}",
-            "an engine cannot be best at more tokens than it takes in a step",
+            "an engine cannot be tuned for more tokens than fit into a step",
         )
     if tokens and options.max_beam_width and options.max_beam_width > tokens:
         raise _contradiction(
             f"--max-beam-width {options.max_beam_width} with --max-num-tokens {tokens}",
-            "each beam of a request has a token in every step",
+            "each beam of a request needs one token in every step",
         )
     if options.multiple_profiles and options.opt_num_tokens:
         raise _contradiction(
             "--multiple-profiles with --opt-num-tokens",
-            "each profile is the best at a number of tokens of its own",
+            "each profile is tuned for its own number of tokens",
         )
     if options.remove_input_padding is False and (tokens or options.opt_num_tokens):
         raise _contradiction(
-            "--max-num-tokens or --opt-num-tokens without the removal of padding",
-            "padded batches are limited by --max-batch-size and --max-seq-len alone",
+            "--max-num-tokens or --opt-num-tokens without remove_input_padding",
+            "padded batches are limited only by --max-batch-size and --max-seq-len",
         )
 
 
 def _check_lora(options: EngineOptions) -> None:
     if options.max_lora_rank and not (options.lora_dir or options.lora_target_modules):
         raise _contradiction(
-            "--max-lora-rank alone",
-            "an engine for LoRA is built for modules, or for what an adapter has",
+            "--max-lora-rank without --lora-target-modules or --lora-dir",
+            "an engine for LoRA is built for given modules, or for those of an adapter",
             "add --lora-target-modules attn_q attn_k attn_v, or --lora-dir",
         )
 
@@ -147,16 +146,16 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
     if mode is None:
         if options.speculative_model or options.max_draft_len:
             raise _contradiction(
-                "--speculative-model or --max-draft-len alone",
-                "there are several ways of speculative decoding",
+                "--speculative-model or --max-draft-len without --speculative-decoding-mode",
+                "there are several modes of speculative decoding",
                 "add --speculative-decoding-mode",
             )
         return
     if options.gather_context_logits:
         raise _contradiction(
             "--gather-context-logits with speculative decoding",
-            "trtllm-build has the logits of what is generated only",
-            "--gather-generation-logits in place of it",
+            "trtllm-build then supports only the logits of generated tokens",
+            "use --gather-generation-logits instead",
         )
     if mode in _WITH_HEADS:
         _check_heads(options, shape, mode)
@@ -168,27 +167,27 @@ def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
     if not options.speculative_model:
         raise _contradiction(
             f"--speculative-decoding-mode {mode} without --speculative-model",
-            "its heads are a checkpoint of their own",
-            "--speculative-model DIR",
+            "its heads are a separate checkpoint",
+            "add --speculative-model DIR",
         )
     if shape.architecture != "LlamaForCausalLM":
         raise _contradiction(
             f"--speculative-decoding-mode {mode} for {shape.architecture}",
-            "its converter knows the layers of LlamaForCausalLM",
-            "--speculative-decoding-mode draft_tokens_external",
+            "its converter supports only LlamaForCausalLM",
+            "use --speculative-decoding-mode draft_tokens_external",
         )
     if mode == "explicit_draft_tokens" and options.max_draft_len:
         raise _contradiction(
             "--max-draft-len with --speculative-decoding-mode explicit_draft_tokens",
-            "with ReDrafter it is the number of beams times the length of each",
-            "leave --max-draft-len out",
+            "with ReDrafter, it is the number of beams times their length",
+            "omit --max-draft-len",
         )
     for name, largest in _EAGLE_LIMITS.items():
         if mode == "eagle" and (getattr(options, name) or 0) > largest:
             raise _contradiction(
                 f"--{name.replace('_', '-')} {getattr(options, name)} with EAGLE",
-                f"trtllm-build takes {largest} at most",
-                f"--{name.replace('_', '-')} {largest}",
+                f"trtllm-build accepts at most {largest}",
+                f"use --{name.replace('_', '-')} {largest}",
             )
 
 
@@ -196,41 +195,41 @@ def _check_drafts(options: EngineOptions, mode: str) -> None:
     if options.speculative_model:
         raise _contradiction(
             f"--speculative-model with --speculative-decoding-mode {mode}",
-            "a draft model is an engine of its own, and lookahead decoding needs none",
-            "import the draft model under a name of its own",
+            "a draft model is a separate engine, and lookahead decoding does not need one",
+            "omit it, and import the draft model under another name",
         )
     if not options.max_draft_len:
         raise _contradiction(
             f"--speculative-decoding-mode {mode} without --max-draft-len",
-            "the engine is built for a number of drafted tokens",
-            "--max-draft-len 10",
+            "the engine is built for a fixed number of draft tokens",
+            "add --max-draft-len 10",
         )
 
 
 def _check_paged_context(options: EngineOptions, version: Version) -> None:
-    """Also where the version, and not the user, turns the paged context FMHA on."""
+    """Check the paged context FMHA, also if it is enabled by the version's default."""
     flag = flags_of("trtllm-build", version)["--use_paged_context_fmha"]
     requested = options.use_paged_context_fmha
     if requested is False or (requested is None and flag.default != "enable"):
         return
     next_step = "set use_paged_context_fmha to false"
-    subject = "Chunked context and the reuse of KV-cache blocks (use_paged_context_fmha)"
+    subject = "chunked context and KV cache reuse (use_paged_context_fmha)"
     if options.paged_kv_cache is False or options.context_fmha is False:
         off = "paged_kv_cache" if options.paged_kv_cache is False else "context_fmha"
-        raise _contradiction(f"{subject} without {off}", "they work on its blocks", next_step)
+        raise _contradiction(f"{subject} without {off}", "they require it", next_step)
     if options.kv_cache_dtype == "int8":
         raise _contradiction(
-            f"{subject} with a KV cache of int8", "trtllm-build refuses both at once", next_step
+            f"{subject} with an int8 KV cache", "trtllm-build rejects the combination", next_step
         )
     if options.kv_cache_dtype == "fp8" and (
         options.quantization != "fp8" or version < Version("0.10.0")
     ):
         raise _contradiction(
-            f"{subject} with a KV cache of fp8",
-            "trtllm-build takes both only with weights of fp8, from 0.10 on",
+            f"{subject} with an fp8 KV cache",
+            "trtllm-build supports both only with fp8 weights, since 0.10",
             next_step,
         )
 
 
-def _contradiction(what: str, why: str, next_step: str = "choose one of both") -> BadInput:
+def _contradiction(what: str, why: str, next_step: str = "choose one of them") -> BadInput:
     return BadInput(f"An engine cannot have {what}.", why=why, next_step=next_step)

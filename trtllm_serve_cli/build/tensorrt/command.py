@@ -1,4 +1,4 @@
-"""A program's arguments out of what is wanted of it, held against what its version takes."""
+"""Render the arguments of a program and check them against its version."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class RequestedFlag:
-    """A flag with its values, and the field of `EngineOptions` that asks for it.
+    """A flag with its values, and the field of `EngineOptions` that requests it.
 
-    No values: a flag alone. No option: the plan itself needs it.
+    `values` is empty for a flag without a value, `option` for a flag that the plan itself needs.
     """
 
     flag: str
@@ -29,19 +29,19 @@ class RequestedFlag:
 
 
 def request_value(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
-    """The flag with this value; nothing for None, which leaves it to the program."""
+    """Yield the flag with this value, or nothing for `None`, to use the program's default."""
     if value is not None:
         yield RequestedFlag(flag, (value,), option)
 
 
 def request_switch(option: str, value: bool | None) -> Iterator[RequestedFlag]:
-    """The flag that is called as the option, on or off; nothing for None."""
+    """Yield the flag of the option's name with "enable" or "disable", or nothing for `None`."""
     if value is not None:
         yield RequestedFlag(f"--{option}", ("enable" if value else "disable",), option)
 
 
 def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
-    """The flag that is called as the option, without a value, where it is asked for."""
+    """Yield the flag of the option's name, without a value, if it is set."""
     if value:
         yield RequestedFlag(f"--{option}", option=option)
 
@@ -49,7 +49,7 @@ def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
 def render_arguments(
     program: str, version: Version, requested: Iterable[RequestedFlag]
 ) -> tuple[str, ...]:
-    """What the program of this version is told; raises `BadInput` for what it does not take."""
+    """Return the arguments. Raise `BadInput` for a flag or value that the version lacks."""
     return tuple(word for each in requested for word in _render(program, version, each))
 
 
@@ -69,12 +69,10 @@ def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> B
     later = [each for each in _releases_after(version) if requested.flag in flags_of(program, each)]
     option = _show_option(requested.option)
     return BadInput(
-        f"{option} cannot be had with TensorRT-LLM {version}.",
+        f"TensorRT-LLM {version} does not support {option}.",
         why=f"its {_show_program(program)} has no {requested.flag}",
         next_step=(
-            f"leave {option} out, or use TensorRT-LLM {later[0]} or later"
-            if later
-            else f"leave {option} out"
+            f"omit {option}, or use TensorRT-LLM {later[0]} or later" if later else f"omit {option}"
         ),
     )
 
@@ -84,8 +82,8 @@ def _invalid_choice(
 ) -> BadInput:
     option = _show_option(requested.option)
     return BadInput(
-        f"{option} {' '.join(map(str, invalid))} cannot be had with TensorRT-LLM {version}.",
-        why=f"{flag.name} of its {_show_program(program)} takes "
+        f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
+        why=f"{flag.name} of its {_show_program(program)} accepts "
         + ", ".join(map(str, flag.choices)),
         next_step=f"choose one of these for {option}",
     )

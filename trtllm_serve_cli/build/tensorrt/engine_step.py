@@ -1,4 +1,4 @@
-"""The step that builds an engine from a checkpoint of TensorRT-LLM's: `trtllm-build`."""
+"""Plan the step that builds an engine from a TensorRT-LLM checkpoint: `trtllm-build`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
 
 _PROGRAM = "trtllm-build"
-# With the others, the number of drafted tokens is the checkpoint's.
+# In other modes, the checkpoint determines the number of draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
 
 
 def plan_engine(
     options: EngineOptions, version: Version, dtype: str, estimated_bytes: int
 ) -> BuildStep:
-    """From `SCRATCH` to `WORK`. `dtype` is what the weights are that stay unquantised."""
+    """Plan the build from `SCRATCH` to `WORK`. `dtype` is that of the unquantized weights."""
     requested = [
         RequestedFlag("--checkpoint_dir", (SCRATCH,)),
         RequestedFlag("--output_dir", (WORK,)),
@@ -64,14 +64,14 @@ def plan_engine(
 
 
 def _timing_cache(version: Version) -> RequestedFlag:
-    """Left to itself, the program puts it into whatever folder it was started in."""
+    """Return the flag of the timing cache, which is written to the working directory by default."""
     flags = flags_of(_PROGRAM, version)
     flag = "--output_timing_cache" if "--output_timing_cache" in flags else "--timing_cache"
     return RequestedFlag(flag, (f"{SCRATCH}/model.cache",))
 
 
 def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Before 0.11 the input and the output were limited apart."""
+    """Yield the length limits. Versions before 0.11 limit input and output separately."""
     yield from request_value("--max_input_len", options.max_input_len, "max_input_len")
     if options.max_seq_len is None:
         return
@@ -82,9 +82,9 @@ def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag
     longest_input = options.max_input_len or int(flags["--max_input_len"].default or 0)
     if longest_input >= options.max_seq_len:
         raise BadInput(
-            f"--max-seq-len {options.max_seq_len} leaves no room for an answer.",
-            why=f"TensorRT-LLM {version} keeps {longest_input} tokens of it for the input",
-            next_step="set --max-input-len below it",
+            f"--max-seq-len {options.max_seq_len} leaves no room for output tokens.",
+            why=f"TensorRT-LLM {version} reserves {longest_input} of them for the input",
+            next_step=f"set --max-input-len below {options.max_seq_len}",
         )
     yield RequestedFlag("--max_output_len", (options.max_seq_len - longest_input,), "max_seq_len")
 
@@ -100,7 +100,7 @@ def _paged_cache(options: EngineOptions, version: Version) -> Iterator[Requested
 
 
 def _strong_types(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """What FP8 needs; later versions do it by themselves."""
+    """Yield the flag that FP8 requires; later versions set it themselves."""
     has_flag = "--strongly_typed" in flags_of(_PROGRAM, version)
     if has_flag and "fp8" in (options.quantization, options.kv_cache_dtype):
         yield RequestedFlag("--strongly_typed")
@@ -126,7 +126,7 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     mode = options.speculative_decoding_mode
     if mode is None:
         return
-    # With 0.9, drafted tokens from outside are all there is, and have no name.
+    # 0.9 supports only external draft tokens and has no flag for the mode.
     is_named = "--speculative_decoding_mode" in flags_of(_PROGRAM, version)
     if is_named or mode != "draft_tokens_external":
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")

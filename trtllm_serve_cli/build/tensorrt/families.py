@@ -1,4 +1,4 @@
-"""Which converter makes a TensorRT-LLM checkpoint of an architecture, from `families.yaml`."""
+"""Find the TensorRT-LLM converter of an architecture in `families.yaml`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One converter, as one architecture uses it in one version.
+    """The converter of an architecture in one version.
 
-    `folder` is that of its script under `examples/`. `words` are its own names for flags; `always`
-    is what it must be told as well. `quantizations` and `already` (what a checkpoint may come
-    quantised with) are those of the version; `later` are those of later versions, and the first
-    one with each.
+    `folder` is the script's folder under `examples/`. `flag_names` are flags that have another name
+    in this converter. `extra_arguments` are always passed. `quantizations` are those that the
+    version supports, and `later_quantizations` those of later versions with the first version of
+    each. `input_quantizations` are those that the checkpoint may already have.
     """
 
     name: str
@@ -36,24 +36,27 @@ class Family:
 
     @property
     def converter(self) -> str:
-        """Its program, as `flags_of` has it."""
+        """The converter's program, named as in `flags_of`."""
         return f"{self.name}/convert_checkpoint.py"
 
 
 def find_family(architecture: str, version: Version) -> Family:
-    """The family of config.json's `architecture`; raises `BadInput` where this version has none."""
+    """Return the family of an architecture of config.json.
+
+    Raise `BadInput` if this version does not convert the architecture.
+    """
     for name, row in _load().items():
         if architecture in row["architectures"]:
             return _parse(name, row, architecture, version)
     raise BadInput(
-        f"The architecture {architecture} cannot be made into a TensorRT engine.",
-        why=f"engines are planned for {', '.join(_architectures())}",
-        next_step="--engine pytorch serves the checkpoint itself, from TensorRT-LLM 1.0 on",
+        f"TensorRT engines do not support the architecture {architecture}.",
+        why=f"supported are {', '.join(_architectures())}",
+        next_step="use --engine pytorch, with TensorRT-LLM 1.0 or later",
     )
 
 
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
-    """The one of the latest release up to `version`."""
+    """Return the folder of the latest release up to `version`."""
     found = [folder for since, folder in folders.items() if Version(since) <= version]
     return found[-1] if found else None
 
@@ -67,7 +70,7 @@ def _parse(name: str, row: Mapping[str, Any], architecture: str, version: Versio
     if folder is None or version < Version(since):
         raise BadInput(
             f"TensorRT-LLM {version} does not convert {architecture}.",
-            why=f"it does from {since} on",
+            why=f"{since} added support for it",
             next_step=f"use TensorRT-LLM {since} or later",
         )
     return Family(

@@ -1,4 +1,4 @@
-"""Which flags a program of TensorRT-LLM takes in a version, from `flags.yaml`.
+"""Look up the flags of TensorRT-LLM programs by version in `flags.yaml`.
 
 A program is "trtllm-build", "quantize.py", or a family's converter: "llama/convert_checkpoint.py".
 """
@@ -23,7 +23,7 @@ _TYPES = {"str": str, "int": int, "float": float}
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """As argparse has it; `type` "flag" has no value. `default` is None where none is known."""
+    """A flag as in argparse; `type` "flag" has no value. `default` is `None` if unknown."""
 
     name: str
     type: str = "str"
@@ -35,9 +35,9 @@ class Flag:
 
 
 def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
-    """By name; none for a program that the version has not.
+    """Return the flags of a program by name; an empty mapping if the version lacks the program.
 
-    What a pre-release took is what both the release before it and its own release took.
+    A pre-release has the flags that both the previous release and its own release have.
     """
     flags = _flags_at(program, version)
     if not version.is_prerelease:
@@ -48,19 +48,19 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
 
 
 def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
-    """What the program would read, by destination; raises `BadInput` where it would end."""
+    """Parse arguments as the program does, by destination. Raise `BadInput` if it rejects them."""
     try:
         return vars(_parser_of(program, version).parse_args(arguments))
     except _ParseError as error:
         raise BadInput(
-            f"{program} of TensorRT-LLM {version} does not take these arguments.",
+            f"{program} of TensorRT-LLM {version} rejects these arguments.",
             why=str(error),
             next_step=f"{program} --help",
         ) from error
 
 
 class _ParseError(Exception):
-    """What argparse would print before it ends the process."""
+    """The error that argparse prints before it exits."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -130,7 +130,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 
 
 def _intersect(one: Flag, other: Flag) -> Flag | None:
-    """What both take, if they take values of the same kind at all."""
+    """Return what both flags accept, or `None` if their types differ."""
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:

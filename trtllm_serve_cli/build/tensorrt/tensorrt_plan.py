@@ -1,4 +1,4 @@
-"""From a Hugging Face checkpoint to a TensorRT engine, by the programs of one version."""
+"""Plan the steps from a Hugging Face checkpoint to a TensorRT engine."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def plan_tensorrt(
     toolkit: Toolkit,
     gpu: Gpu | None = None,
 ) -> tuple[BuildStep, ...]:
-    """The steps from the Hugging Face folder `checkpoint` to the engine in `WORK`.
+    """Return the steps from the Hugging Face folder `checkpoint` to the engine in `WORK`.
 
-    The first writes a checkpoint of TensorRT-LLM's into `SCRATCH`, the second builds from it. `gpu`
-    is the card that the engine is for; None leaves unchecked what it can run. Raises `BadInput` for
-    what this model, this version or this card cannot have.
+    The first step writes a TensorRT-LLM checkpoint to `SCRATCH`, the second builds the engine from
+    it. `gpu` is the GPU that the engine is for; `None` skips its checks. Raise `BadInput` for
+    options that the model, the version or the GPU does not support.
     """
     version = toolkit.version
     check_builds_engines(version)
@@ -46,14 +46,14 @@ def plan_tensorrt(
 
 
 def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
-    """What "auto" means to the programs that know it: the checkpoint's, but never float32."""
+    """Return the dtype; "auto" is that of the checkpoint, but float16 instead of float32."""
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" else "float16"
 
 
 def estimate_bytes(shape: ModelShape, options: EngineOptions) -> int:
-    """Of the weights as they will be; what is calibrated beside them is small."""
+    """Estimate the size of the converted weights; calibrated scales are small in comparison."""
     counts = count_parameters(shape)
     matrices = counts.attention + counts.mlp + counts.experts
     whole = WEIGHT_FORMATS[resolve_dtype(options, shape)].bits

@@ -1,4 +1,4 @@
-"""The TensorRT-LLM that is to build, and where its converters are: no wheel has them."""
+"""Find the converters of TensorRT-LLM, which are not part of its wheels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-# Where NVIDIA's containers have the folder, from 0.17 on, and where it is in the checkout that the
-# pages of triton-inference-server/tensorrtllm_backend mount into earlier ones. First come first.
+# The folder in NVIDIA's containers since 0.17, and in the checkout that the documentation of
+# triton-inference-server/tensorrtllm_backend mounts into earlier ones. In order of preference.
 _IN_CONTAINER = Path("/app/examples")
 _IN_CHECKOUT = Path("/tensorrtllm_backend/tensorrt_llm/examples")
 _CANDIDATES = (_IN_CONTAINER, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)
@@ -18,7 +18,7 @@ _FIRST_IN_CONTAINER = Version("0.17.0")
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """`examples_dir` is the folder `examples` of the sources of this `version`."""
+    """The TensorRT-LLM that builds; `examples_dir` is the folder `examples` of its sources."""
 
     version: Version
     examples_dir: Path
@@ -26,7 +26,7 @@ class Toolkit:
 
 
 def find_examples_dir(version: Version, is_there: Callable[[Path], bool] = Path.is_file) -> Path:
-    """Where the converters are here; where none are, where this version's container has them."""
+    """Return the folder of the converters on this machine, or else in the version's container."""
     for folder in _CANDIDATES:
         if is_there(folder / "quantization/quantize.py"):
             return folder

@@ -1,6 +1,6 @@
-"""Versions of TensorRT-LLM: the one that is here, containers with it, whether it builds engines.
+"""Find versions of TensorRT-LLM and their containers, and check whether they build engines.
 
-Versions are PEP 440's: posts, release candidates and development builds compare as pip has them.
+Versions follow PEP 440: post-releases, release candidates and development builds compare as in pip.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from packaging.version import InvalidVersion, Version
 from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import BadInput
 
-# trtllm-build took the place of each model's own build.py in 0.8; after 1.2 there are no engines
+# 0.8 replaced the build.py of each model with trtllm-build; versions after 1.2 do not build engines
 # (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.8.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
-# The LLM API serves checkpoints by default from here on.
+# The LLM API serves checkpoints by default since this version.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 _TAG = re.compile(r"\d\d\.\d\d")
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """NVIDIA's container of Triton with TensorRT-LLM; `tag` is its month, such as "24.07".
+    """NVIDIA's container of Triton with TensorRT-LLM; `tag` is its month, for example "24.07".
 
-    `cuda` is the major version of its CUDA, None where that is not known.
+    `cuda` is its major CUDA version, or `None` if unknown.
     """
 
     tag: str
@@ -44,22 +44,22 @@ class Container:
 
 
 def parse_version(text: str) -> Version:
-    """Of "0.17.0.post1", or of a container's tag such as "24.07". Raises `BadInput` for others."""
+    """Parse a version, "0.17.0.post1", or a container tag, "24.07". Raise `BadInput` for others."""
     if container := find_container(text):
         return container.trtllm
     if _TAG.fullmatch(text):
         first, last = load_containers()[0].tag, load_containers()[-1].tag
         raise BadInput(
-            f"Which TensorRT-LLM is in the container {text} is not known.",
-            why=f"known are those from {first} to {last}",
-            next_step="say the version itself, such as --trtllm-version 1.2.1",
+            f"The TensorRT-LLM version of the container {text} is not known.",
+            why=f"the known containers are {first} to {last}",
+            next_step="specify the version itself, for example --trtllm-version 1.2.1",
         )
     try:
         return Version(text)
     except InvalidVersion as error:
         raise BadInput(
-            f"{text!r} is no version of TensorRT-LLM.",
-            why="a version is such as 0.11.0 or 0.17.0.post1, a container's tag such as 24.07",
+            f"{text!r} is not a version of TensorRT-LLM.",
+            why="valid are versions like 0.11.0 or 0.17.0.post1, and container tags like 24.07",
             next_step="pip show tensorrt_llm",
         ) from error
 
@@ -67,42 +67,42 @@ def parse_version(text: str) -> Version:
 def find_trtllm_version(
     find_version: Callable[[str], str | None] = find_version,
 ) -> Version | None:
-    """Of the TensorRT-LLM installed beside this program, which is not imported for that."""
+    """Return the version of the TensorRT-LLM installed in this environment, without its import."""
     text = find_version("tensorrt_llm")
     return Version(text) if text else None
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raises `BadInput` for a version before the unified builder, or after engines."""
+    """Raise `BadInput` for a version before trtllm-build, or after the removal of engines."""
     if version < FIRST_WITH_ENGINES:
         first = find_containers(FIRST_WITH_ENGINES)[0]
         raise BadInput(
-            f"Engines of TensorRT-LLM {version} cannot be planned.",
-            why="before 0.8 each model had a build.py of its own, without trtllm-build",
-            next_step=f"use TensorRT-LLM 0.8 or later, such as in {first.image}",
+            f"TensorRT-LLM {version} is too old to build engines with tllm.",
+            why="versions before 0.8 have a build.py for each model instead of trtllm-build",
+            next_step=f"use TensorRT-LLM 0.8 or later, for example {first.image}",
         )
     if version >= FIRST_WITHOUT_ENGINES:
         last = [each for each in load_containers() if each.trtllm < FIRST_WITHOUT_ENGINES][-1]
         raise BadInput(
-            f"TensorRT-LLM {version} builds no engines.",
-            why="1.2 is the last line with trtllm-build and the C++ backend",
-            next_step=f"--engine pytorch serves the checkpoint itself; or use {last.image}",
+            f"TensorRT-LLM {version} does not build engines.",
+            why="1.2 is the last release line with trtllm-build and the C++ backend",
+            next_step=f"use --engine pytorch, which serves the checkpoint, or {last.image}",
         )
 
 
 def find_container(tag: str) -> Container | None:
-    """The container of this month."""
+    """Return the container with this tag."""
     return next((each for each in load_containers() if each.tag == tag), None)
 
 
 def find_containers(version: Version) -> tuple[Container, ...]:
-    """Those with exactly this TensorRT-LLM, the oldest first."""
+    """Return the containers with exactly this version, the oldest first."""
     return tuple(each for each in load_containers() if each.trtllm == version)
 
 
 @functools.cache
 def load_containers() -> tuple[Container, ...]:
-    """All that are known, the oldest first."""
+    """Return all known containers, the oldest first."""
     return tuple(
         Container(
             row["tag"],
@@ -115,7 +115,7 @@ def load_containers() -> tuple[Container, ...]:
 
 
 def load_table(name: str) -> Any:
-    """What a YAML file of this package says."""
+    """Return the content of a YAML file of this package."""
     import yaml
 
     text = resources.files("trtllm_serve_cli.build.tensorrt").joinpath(name).read_text("utf-8")
