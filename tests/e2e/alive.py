@@ -1,4 +1,4 @@
-"""Whether a server lives: its processes, and its answer."""
+"""Find the processes of a server, and check that it generates tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.errors import TllmError
 
 
 def processes_of(tllm: Tllm) -> list[psutil.Process]:
-    """The server's supervisor and everything below it."""
+    """Return the server's supervisor and all its descendants."""
     supervisor = psutil.Process(tllm.state().supervisor_pid)
     return [supervisor, *supervisor.children(recursive=True)]
 

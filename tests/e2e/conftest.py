@@ -1,4 +1,4 @@
-"""One real Triton with the real demo model for all end-to-end tests, driven by the real command."""
+"""Fixtures of end-to-end tests: one Triton server with the demo model, started by `tllm`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 
 TLLM = str(Path(sys.executable).with_name("tllm"))
-# A byte-level tokenizer, whose ids are in the order of characters, and no weights.
+# A checkpoint without weights; its byte-level tokenizer has ids in the order of characters.
 MAKE_LETTERS = """
 import json, sys
 from pathlib import Path
@@ -42,7 +42,7 @@ Path(sys.argv[1], "config.json").write_text(json.dumps(config))
 
 @dataclass(frozen=True)
 class Tllm:
-    """Runs `tllm` as a user does, in a TLLM_HOME of its own."""
+    """Runs `tllm` as a subprocess with its own TLLM_HOME."""
 
     home: Path
 
@@ -62,37 +62,37 @@ class Tllm:
         )
 
     def done(self, *words: str, **options: Any) -> str:
-        """The stdout of a command that must succeed."""
+        """Return the stdout of a command that must succeed."""
         result = self(*words, **options)
         assert result.returncode == 0, result.stdout + result.stderr
         return result.stdout
 
     def engine(self, model: str) -> Path:
-        """Where the engine of a model lies."""
+        """Return the engine folder of a model."""
         models = json.loads(self.done("list", "--json"))
         return next(Path(each["engine_dir"]) for each in models if each["name"] == model)
 
     def with_own_home(self, home: Path) -> Tllm:
-        """Another one, that has the checkpoints and engines of this one and no models yet."""
+        """Return another home with a copy of the checkpoints and engines, but without models."""
         for folder in ("checkpoints", "engines"):
             shutil.copytree(self.home / folder, home / folder, symlinks=True)
         return Tllm(home)
 
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """`tllm start` on free ports."""
+        """Run `tllm start` on free ports."""
         http, grpc, metrics = free_ports(3)
         ports = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")
         return self("start", *ports, *words)
 
     def status(self) -> dict[str, Any]:
-        """The first server that `tllm status` knows."""
+        """Return the first server of `tllm status`."""
         servers: Sequence[dict[str, Any]] = json.loads(self.done("status", "--json"))["servers"]
         return servers[0]
 
     def state(self) -> ServerState:
-        """What the supervisor of the only server has written down.
+        """Return the state file of the only server.
 
-        To wait for something: asking `tllm status` takes the cores that a server starts with.
+        Use it to poll: `tllm status` takes CPU time from a server that starts.
         """
         (server,) = (self.home / "servers").iterdir()
         state = read_state(server)
@@ -100,7 +100,7 @@ class Tllm:
         return state
 
     def is_back(self, restarts: int) -> bool:
-        """Whether the only server is ready again, after that many restarts."""
+        """Return whether the only server is ready after this number of restarts."""
         state = self.state()
         return (state.phase, state.restarts) == ("ready", restarts)
 
@@ -111,7 +111,7 @@ class Tllm:
 
 @pytest.fixture(scope="session")
 def imported(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
-    """A home with the demo model in it."""
+    """Import the demo model into a new home."""
     tllm = Tllm(tmp_path_factory.mktemp("e2e") / "home")
     tllm.done("import", "-m", "demo")
     return tllm
@@ -119,7 +119,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
 
 @pytest.fixture(scope="session")
 def served(imported: Tllm) -> Iterator[Tllm]:
-    """The demo model, being served."""
+    """Serve the demo model."""
     started = imported.start()
     assert started.returncode == 0, started.stdout + started.stderr
     yield imported
@@ -138,7 +138,7 @@ def engine_dir(imported: Tllm) -> Path:
 
 @pytest.fixture(scope="session")
 def quick_engine(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An engine of one layer with the real one's tokenizer: some hundred requests a second."""
+    """Make an engine of one layer with the demo's tokenizer: hundreds of requests per second."""
     import openvino
 
     engine, folder = imported.engine("demo"), tmp_path_factory.mktemp("quick")
@@ -151,13 +151,13 @@ def quick_engine(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture
 def time_to_compile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No guide takes too long for an engine of the test's own, however busy the machine is."""
+    """Raise the time limit for compiling guides in this process, for busy machines."""
     monkeypatch.setattr(grammar_check, "COMPILE_LIMIT_S", 60.0)
 
 
 @pytest.fixture
 def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
-    """Makes a home of its own that shares the engine; its servers are stopped at the end."""
+    """Provide a function that makes a home with the shared engine, and stop its servers."""
     made: list[Tllm] = []
 
     def make() -> Tllm:
@@ -177,7 +177,7 @@ def fresh_home(imported: Tllm, tmp_path: Path) -> Iterator[Callable[[], Tllm]]:
 def quick_home(
     fresh_home: Callable[[], Tllm], imported: Tllm, quick_engine: Path
 ) -> Callable[[], Tllm]:
-    """As `fresh_home`, with an engine that loads at once: where the text does not matter."""
+    """Provide `fresh_home` with the quick engine, for tests in which the text does not matter."""
 
     def make() -> Tllm:
         tllm = fresh_home()
@@ -191,7 +191,7 @@ def quick_home(
 
 @pytest.fixture(scope="session")
 def letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint without weights, whose tokenizer has a token for each byte."""
+    """Make a checkpoint without weights whose tokenizer has a token for each byte."""
     if not importlib.util.find_spec("transformers"):
         pytest.skip("needs the extra `convert`: see the Makefile")
     folder = tmp_path_factory.mktemp("checkpoint") / "letters"

@@ -1,4 +1,4 @@
-"""Requests straight to `tensorrt_llm`, tokens in and tokens out, with NVIDIA's own client."""
+"""Send token requests directly to `tensorrt_llm` with tritonclient."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TYPES = {
 
 
 def tensor(name: str, values: Any) -> grpcclient.InferInput:
-    """An input with one row; floats are FP32, integers INT32."""
+    """Return an input with one row. Floats are FP32, integers INT32."""
     array = np.asarray(values)
     if array.dtype == np.float64:
         array = array.astype(np.float32)
@@ -44,9 +44,9 @@ def infer(
     parameters: dict[str, str] | None = None,
     **inputs: Any,
 ) -> list[dict[str, Any]]:
-    """The outputs of every response, as arrays by name, without the prompt unless asked for.
+    """Return the outputs of every response, as arrays by name, by default without the prompt.
 
-    Raises what the server answers.
+    Raise the error of the server.
     """
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
         return list(
@@ -70,7 +70,7 @@ def responses(
     parameters: dict[str, str] | None = None,
     **inputs: Any,
 ) -> Iterator[dict[str, Any]]:
-    """The responses of one request as they come, over a stream of `client`'s own."""
+    """Yield the responses of one request as they arrive, over the stream of `client`."""
     arrived: queue.Queue[Any] = queue.Queue()
     client.start_stream(lambda result, error: arrived.put(error or result))
     tensors = [
@@ -101,7 +101,7 @@ def responses(
 
 
 def tokens(outputs: list[dict[str, Any]]) -> list[int]:
-    """The token ids of all responses of a single sequence."""
+    """Return the token ids of all responses of a single sequence."""
     return [
         int(token)
         for each in outputs
@@ -110,7 +110,7 @@ def tokens(outputs: list[dict[str, Any]]) -> list[int]:
 
 
 def gauge(endpoint: Endpoint, kind: str) -> float:
-    """`nv_trt_llm_request_metrics` of one request type."""
+    """Return `nv_trt_llm_request_metrics` of one request type."""
     snapshot = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
     value = snapshot.value("nv_trt_llm_request_metrics", request_type=kind)
     assert value is not None

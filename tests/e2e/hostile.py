@@ -1,7 +1,7 @@
-"""Wrong requests as plain data: each breaks one thing of a request that would be answered.
+"""Wrong requests as data: each breaks one thing of a valid request.
 
-`plan_wrong` draws them from upstream's tensors, so that a tensor which joins the contract is tried,
-too. What is wrong with a value comes from tables.
+`plan_wrong_requests` draws them from upstream's tensors, which includes tensors that are added to
+the contract later. Wrong values come from tables.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from trtllm_serve_cli.runtime.engines.kinds import find_kind
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")
 OUTPUT_LEN = 3
-# One to eight, whose answer is no near tie, which another batch might round the other way.
+# The numbers one to eight: no near ties, which rounding in another batch size could reverse.
 PROMPT = [33, 216, 34, 216, 35, 216, 36, 216, 37, 216, 38, 216, 39, 216, 40]
 
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor as it goes over the wire."""
+    """A tensor as it is sent over the network."""
 
     datatype: str
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class RawTensor:
 
 @dataclass(frozen=True, slots=True)
 class WrongRequest:
-    """A request, what is wrong with it, and the tensors of which the error must name one."""
+    """A request, its mistake, and the tensors of which the error must name one."""
 
     model: str
     tensors: dict[str, RawTensor]
@@ -51,19 +51,19 @@ class WrongRequest:
 
 
 def numbers(datatype: str, values: Any) -> RawTensor:
-    """A tensor of numbers or flags."""
+    """Return a tensor of numbers or flags."""
     array = np.asarray(values).astype(_NUMPY[datatype])
     return RawTensor(datatype, array.shape, array.tobytes())
 
 
 def texts(rows: Sequence[Sequence[bytes]]) -> RawTensor:
-    """A tensor of strings."""
+    """Return a tensor of strings."""
     content = b"".join(struct.pack("<I", len(text)) + text for row in rows for text in row)
     return RawTensor("BYTES", (len(rows), len(rows[0])), content)
 
 
 def plain_tensors(model: str) -> dict[str, RawTensor]:
-    """What `model` needs at least."""
+    """Return the tensors that `model` requires."""
     match model:
         case "tensorrt_llm":
             return {
@@ -89,7 +89,7 @@ def plain_tensors(model: str) -> dict[str, RawTensor]:
 
 
 def plan_wrong_requests(number: int, seed: int) -> list[WrongRequest]:
-    """`number` wrong requests: every kind at least once when there is room, in a random order."""
+    """Return wrong requests in a random order, each kind at least once if `number` permits."""
     every = [*_wrong_forms(), *_wrong_values(), *_wrong_pairs()]
     rng = random.Random(seed)
     repeated = every * (number // len(every)) + rng.sample(every, number % len(every))
@@ -109,8 +109,8 @@ _NUMPY: dict[str, Any] = {
 _TRITON_NAMES = {"TYPE_STRING": "BYTES"}
 _INT32_MAX = 2**31 - 1
 _NAN, _INF = math.nan, math.inf
-# A tensor's name in `tensorrt_llm` -> the datatype and values that are out of range. The text
-# models call some of them otherwise.
+# Name of a tensor in `tensorrt_llm` -> its datatype and values that are out of range. Some have
+# another name in the text models.
 _OUT_OF_RANGE: dict[str, tuple[str, tuple[float, ...]]] = {
     "request_output_len": ("INT32", (0, -1, -_INT32_MAX - 1, _INT32_MAX, 8192)),
     "beam_width": ("INT32", (0, -1, 99, _INT32_MAX)),
@@ -137,14 +137,14 @@ _NUMBER_SCHEMA = b'{"type": "number"}'
 
 
 def _wrong_forms() -> Iterable[WrongRequest]:
-    """What needs no knowledge of a tensor: left out, other type, rank, number of rows, size."""
+    """Yield mistakes of any tensor: missing, or of a wrong type, rank, number of rows or size."""
     for model in (CORE, *TEXT_MODELS, "preprocessing", "postprocessing"):
         base = plain_tensors(model)
         for tensor in load_contracts()[model].inputs:
             datatype = _TRITON_NAMES.get(tensor.type, tensor.type.removeprefix("TYPE_"))
             shape = (1, *(1 if dim == -1 else dim for dim in tensor.dims))
             sent = _valid_tensor(datatype, shape)
-            # Triton tells of a tensor that is left out by its name, or by how many there are.
+            # Triton's error for a missing tensor has its name or the number of tensors.
             if tensor.name in base and model != CORE:
                 remaining = {name: each for name, each in base.items() if name != tensor.name}
                 yield WrongRequest(model, remaining, f"{tensor.name} is left out", (tensor.name,))
@@ -163,12 +163,12 @@ def _wrong_forms() -> Iterable[WrongRequest]:
             if datatype == "BYTES":
                 changes["lies about its length"] = replace(sent, content=b"\xff\xff\xff\x7fx")
             if datatype == "BYTES" and model == "preprocessing":
-                # Triton answers, and fails what it has put into one batch with it (whose callers
-                # ask again); but it keeps count of it as of one in flight, and ends 30 s late.
+                # Triton fails the whole batch of such a request (clients retry), but still counts
+                # it as in flight and stops 30 s late.
                 for what in ("is cut short", "is empty", "lies about its length"):
                     del changes[what]
             for what, changed in changes.items():
-                # Of rows that are not as many, Triton names one of the others.
+                # If the numbers of rows differ, Triton names another tensor.
                 names = (*base, tensor.name) if "rows" in what else (tensor.name,)
                 yield WrongRequest(
                     model, {**base, tensor.name: changed}, f"{tensor.name} {what}", names
@@ -197,7 +197,7 @@ def _wrong_values() -> Iterable[WrongRequest]:
                 shape = (1, *(1 if dim == -1 else dim for dim in tensor.dims))
                 sent = _valid_tensor(datatype, shape)
                 tensors = {**plain_tensors(model), tensor.name: sent}
-                # The two of a bias are one tensor in `tensorrt_llm`.
+                # The two bias tensors are one tensor in `tensorrt_llm`.
                 names = (tensor.name, "embedding_bias") if "bias" in tensor.name else (tensor.name,)
                 yield WrongRequest(model, tensors, f"{tensor.name} is not served", names)
     yield from _wrong_words()
@@ -287,7 +287,7 @@ def _wrong_guides() -> Iterable[WrongRequest]:
 
 
 def _wrong_pairs() -> Iterable[WrongRequest]:
-    """Tensors that do not go together."""
+    """Yield combinations of tensors that contradict each other."""
     for length in (-1, len(PROMPT) + 1, _INT32_MAX, -_INT32_MAX - 1):
         what = f"input_lengths is {length}"
         yield _core(what, ("input_lengths",), input_lengths=numbers("INT32", [[length]]))
@@ -312,9 +312,9 @@ def _wrong_pairs() -> Iterable[WrongRequest]:
     for tensor in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
         penalty = {tensor: numbers("FP32", [[1.5]])}
         yield _core(f"{tensor} and beams", (tensor,), beam_width=two, **penalty)
-    for request_id in ("", "nobody's"):
+    for request_id in ("", "unknown"):
         yield replace(
-            _core("a stop for nobody", ("stop",), stop=numbers("BOOL", [[True]])),
+            _core("a stop of an unknown request", ("stop",), stop=numbers("BOOL", [[True]])),
             request_id=request_id,
         )
     for make in _makers():
@@ -336,11 +336,11 @@ def _wrong_adapters(make: Callable[..., WrongRequest]) -> Iterable[WrongRequest]
     empty = RawTensor("INT32", (1, 0, 3), b"")
     yield make("an empty adapter", (config,), **{task: number, weights: short, config: empty})
     wrong = make("an unknown adapter's name", ("lora_name",))
-    yield replace(wrong, parameters=(("lora_name", "nobody"),))
+    yield replace(wrong, parameters=(("lora_name", "unknown"),))
     yield replace(make("an empty adapter's name", ("lora_name",)), parameters=(("lora_name", ""),))
     yield replace(
         make("an adapter's name and a task id", ("lora_name",), **{task: number}),
-        parameters=(("lora_name", "nobody"),),
+        parameters=(("lora_name", "unknown"),),
     )
 
 
@@ -364,7 +364,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _valid_tensor(datatype: str, shape: tuple[int, ...]) -> RawTensor:
-    """Content that fits, and asks for something."""
+    """Return a tensor of this type and shape with valid content that is not zero."""
     if datatype == "BYTES":
         return RawTensor(datatype, shape, (struct.pack("<I", 1) + b"x") * _size(shape))
     return numbers(datatype, np.ones(shape))
@@ -379,17 +379,17 @@ _NOT_SERVED = {
 
 
 def as_json(wrong: WrongRequest) -> str | None:
-    """The body that `/generate` takes for the same, if JSON can say it."""
+    """Return the same request as a body of `/generate`, or `None` if JSON cannot represent it."""
     known = {each.name for each in load_contracts()[wrong.model].inputs}
     body = {name: _as_value(sent) for name, sent in wrong.tensors.items()}
-    # `/generate` takes an unknown name for a parameter of the request.
+    # `/generate` treats an unknown name as a request parameter.
     if None in body.values() or wrong.request_id or not known.issuperset(body):
         return None
     return json.dumps(body | dict(wrong.parameters))
 
 
 def _as_value(sent: RawTensor) -> Any:
-    """The one value of a tensor; None when JSON has no way to say it."""
+    """Return the only value of a tensor, or `None` if JSON cannot represent it."""
     if sent.shape != (1, 1):
         return None
     if sent.datatype == "BYTES":

@@ -1,4 +1,4 @@
-"""The embedded engine in this process, without a worker."""
+"""Run the embedded engine in this process, without a worker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(engine_dir: Path, **config: Any) -> Any:
 
 
 def run(engine: Any, *requests: GenerationRequest) -> list[list[SequenceUpdate]]:
-    """All updates of each request, which run together."""
+    """Run the requests together and return the updates of each."""
     for request in requests:
         engine.submit(request)
     updates: list[SequenceUpdate] = []

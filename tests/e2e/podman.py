@@ -1,4 +1,4 @@
-"""Podman with a store of its own, and an image that is made from what this machine has."""
+"""Run podman with its own store, and build a test image from files of this machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 
 IMAGE = "tllm-test"
 PROGRAMS = ("podman", "runc")
-# What the models and the engine worker import, and Triton itself, by the folders of their wheels.
+# Folders of the wheels that the models and the engine worker import, and of Triton.
 _WHEELS = (
     "numpy", "numpy.libs", "openvino", "openvino_genai", "openvino_tokenizers",
     "pytriton", "nvidia_pytriton.libs",
@@ -37,19 +37,19 @@ _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def skip_reason() -> str:
-    """Why there can be no container here; "" if it is worth a trial."""
+    """Return the missing programs, or "" if containers may work on this machine."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     return f"no {' and no '.join(missing)}: apt-get install podman runc" if missing else ""
 
 
 def use_own_store(root: Path) -> dict[str, str]:
-    """The environment in which podman keeps to `root`."""
+    """Configure podman to store everything in `root`, and return its environment."""
     environ = {
         "CONTAINERS_CONF": str(root / "containers.conf"),
         "CONTAINERS_STORAGE_CONF": str(root / "storage.conf"),
     }
     (root / "containers.conf").write_text(_CONTAINERS_CONF)
-    for driver in ("overlay", "vfs"):  # the latter copies, but works on any file system
+    for driver in ("overlay", "vfs"):  # vfs copies all files, but works on any file system
         (root / "storage.conf").write_text(_STORAGE_CONF.format(root=root, driver=driver))
         if run_podman("info", environ=environ).returncode == 0:
             break
@@ -63,7 +63,7 @@ def run_podman(*words: str, environ: Mapping[str, str]) -> subprocess.CompletedP
 
 
 def container_skip_reason(environ: Mapping[str, str]) -> str:
-    """What podman says against running a container of `IMAGE`; "" if it does."""
+    """Return podman's error when it runs a container of `IMAGE`, or "" if it succeeds."""
     limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
     words = ("run", "--rm", "--net=host", *limits, IMAGE, "python3", "-c", "")
     result = run_podman(*words, environ=environ)
@@ -108,7 +108,7 @@ _LINKS = {
 
 
 def _list_files() -> Iterator[tuple[Path, str]]:
-    """Each file and its name in the image; the libraries of the system that they load come last."""
+    """Yield each file and its name in the image; system libraries that they load come last."""
     files = list(_list_own_files())
     yield from files
     binaries = [source for source, _ in files if ".so" in source.name or _is_program(source)]
@@ -147,7 +147,7 @@ def _is_program(path: Path) -> bool:
 
 
 def _find_libraries(binaries: Iterable[Path]) -> set[str]:
-    """Those of the system, as the dynamic linker finds them."""
+    """Return the system libraries of the binaries, as found by the dynamic linker."""
     result = subprocess.run(
         ("ldd", *map(str, binaries)), capture_output=True, text=True, check=False
     )

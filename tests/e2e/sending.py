@@ -1,4 +1,4 @@
-"""Sends requests of `hostile` as raw messages, and tells what came back."""
+"""Send requests of `hostile` as raw messages and return the replies."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tritonclient.grpc import service_pb2
 
 from tests.e2e.hostile import WrongRequest, as_json
 
-# Any answer later than this counts as none.
+# Timeout of a request.
 LIMIT_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: the last error, and the outputs' contents of each response before it."""
+    """The reply to a request: its first error, and the output contents of each response."""
 
     error: str
     outputs: tuple[tuple[bytes, ...], ...] = ()
 
 
 def as_message(wrong: WrongRequest) -> Any:
-    """The request as it goes over gRPC."""
+    """Return the request as a gRPC message."""
     message = service_pb2.ModelInferRequest(model_name=wrong.model, id=wrong.request_id)
     for name, sent in wrong.tensors.items():
         message.inputs.add(name=name, datatype=sent.datatype, shape=sent.shape)
@@ -38,7 +38,7 @@ def as_message(wrong: WrongRequest) -> Any:
 
 
 def send(stub: Any, message: Any) -> Reply:
-    """Over a stream of its own, read to its end."""
+    """Send the message over a new stream, and read the stream to its end."""
     outputs, error = [], ""
     try:
         for response in stub.ModelStreamInfer(iter([message]), timeout=LIMIT_S):
@@ -51,14 +51,14 @@ def send(stub: Any, message: Any) -> Reply:
 
 
 def send_and_leave(stub: Any, message: Any, rng: random.Random) -> None:
-    """Cancel the call at some moment of the first tenth of a second."""
+    """Send the message and cancel it at a random time within 0.1 s."""
     call = stub.ModelStreamInfer(iter([message]), timeout=LIMIT_S)
     time.sleep(rng.random() * 0.1)
     call.cancel()
 
 
 def post(http: str, wrong: WrongRequest) -> Reply | None:
-    """Over HTTP, to `/generate`; None when JSON cannot say it."""
+    """Send the request to `/generate`. Return `None` if JSON cannot represent it."""
     body = as_json(wrong)
     if body is None:
         return None

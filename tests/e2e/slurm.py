@@ -1,4 +1,4 @@
-"""A Slurm cluster of one node, this machine, with daemons, keys and a queue of its own."""
+"""Run a Slurm cluster of one node on this machine, with its own daemons, keys and queue."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ PartitionName=short Nodes={host} Default=YES MaxTime=60 State=UP
 
 
 def skip_reason() -> str:
-    """Why there can be no cluster here; "" if there can."""
+    """Return why this machine cannot run a cluster, or "" if it can."""
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     if missing:
         return f"no {', '.join(missing)}: apt-get install slurmctld slurmd munge"
-    return "" if os.geteuid() == 0 else "Slurm's daemons want to be root's"
+    return "" if os.geteuid() == 0 else "Slurm's daemons require root"
 
 
 @contextlib.contextmanager
 def run_cluster(root: Path) -> Iterator[Path]:
-    """Gives the `slurm.conf` of a cluster that takes jobs; it ends with the block."""
+    """Run a cluster that accepts jobs, and yield its `slurm.conf`. Stop it at the end."""
     for name in ("state", "spool", "munge"):
         (root / name).mkdir(mode=0o700)
     key = root / "munge" / "key"
@@ -66,7 +66,7 @@ def run_cluster(root: Path) -> Iterator[Path]:
     conf.write_text(
         _CONF.format(host=host, root=root, ctld_port=ctld_port, slurmd_port=slurmd_port)
     )
-    # Not in /tmp, where a killed cluster's would be in the way of the next.
+    # In /tmp, the files of a killed cluster would block the next one.
     (root / "mpi.conf").write_text(f"PMIxCliTmpDirBase={root}\n")
     environ = {**os.environ, "SLURM_CONF": str(conf)}
     munge = ("munged", "--force", "--foreground", f"--socket={root}/munge.socket",
@@ -82,7 +82,7 @@ def run_cluster(root: Path) -> Iterator[Path]:
         try:
             yield conf
         finally:
-            # A task outlives Slurm's daemons.
+            # Tasks keep running after Slurm's daemons have stopped.
             subprocess.run(("scancel", "--user=root"), env=environ, check=False)
             jobs = ("squeue", "--noheader")
             wait_until(lambda: not _output(jobs, environ), timeout_s=60)

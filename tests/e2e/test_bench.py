@@ -1,4 +1,4 @@
-"""Benchmarks of the real demo model: every workload, both interfaces, the files that are kept."""
+"""Benchmarks of the demo model: every workload, both interfaces, and the output files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real containers of the real podman, with the demo model in them."""
+"""Servers in podman containers, with the demo model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.skipif(skip_reason() != "", reason=sk
 
 @dataclass(frozen=True)
 class ContainerTllm(Tllm):
-    """`tllm` where podman has a store of its own."""
+    """`tllm` with podman's test store."""
 
     store: Mapping[str, str] = field(default_factory=dict)
     repository: Path = Path()
@@ -62,19 +62,19 @@ class ContainerTllm(Tllm):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, str]]:
-    """With the image in it."""
+    """Make a podman store that contains the image, and yield its environment."""
     root = tmp_path_factory.mktemp("podman")
     environ = use_own_store(root)
     make_image(root, environ)
     if why := container_skip_reason(environ):
-        pytest.skip(f"podman runs no container here: {why}")
+        pytest.skip(f"podman cannot run containers here: {why}")
     yield environ
     run_podman("rmi", "--all", "--force", environ=environ).check_returncode()
 
 
 @pytest.fixture(scope="module")
 def repository(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo in the layout that is one model, which starts sooner."""
+    """Import the demo in the llmapi layout, whose only model starts faster."""
     folder = tmp_path_factory.mktemp("llmapi") / "repository"
     imported.done("import", "-m", "demo", "--layout", "llmapi", "--repo", str(folder))
     return folder
@@ -82,7 +82,7 @@ def repository(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture
 def tllm(tmp_path: Path, store: Mapping[str, str], repository: Path) -> Iterator[ContainerTllm]:
-    """In a home of its own; no container of it is left."""
+    """Provide a new home, and remove its containers at the end."""
     tllm = ContainerTllm(tmp_path / "home", store, repository)
     yield tllm
     tllm("stop", "--all")
@@ -100,7 +100,7 @@ def test_server_in_a_container_serves_restarts_and_stops(tllm: ContainerTllm) ->
     (name,) = tllm.containers()
     assert "Paris" in infer(tllm)
     status = tllm.status()
-    # What runs in there is seen from here, though nothing of it is a child of the supervisor's.
+    # The container's processes are found, although they are not children of the supervisor.
     assert {"supervisor", "tritonserver", "engine worker", "model tensorrt_llm"} <= set(
         status["memory_bytes"]
     )
@@ -136,9 +136,9 @@ def test_container_does_not_outlive_its_supervisor(tllm: ContainerTllm) -> None:
     tllm.serve()
     triton = tllm.status()["server_pid"]
     os.kill(tllm.status()["supervisor_pid"], signal.SIGKILL)
-    # Whoever is attached to it passes on that it is to end.
+    # The attached `podman run` stops the container when the supervisor dies.
     wait_until(lambda: is_gone(triton))
-    # Taking one away takes podman seconds where the cores are busy.
+    # On a busy machine, podman needs seconds to remove a container.
     wait_until(lambda: tllm.containers() == [])
     assert [server["state"] for server in tllm.servers()] == ["died"]
 

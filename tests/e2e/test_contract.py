@@ -1,4 +1,4 @@
-"""What clients of upstream's repository send, answered as upstream's answers."""
+"""Requests of upstream's clients get the responses of upstream's model repository."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "demo")
 
 
 def post(endpoint: Endpoint, path: str, body: Any) -> tuple[int, str]:
-    """Status and body of the answer, whatever it is."""
+    """Return the status and body of the response, also of an error."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(f"http://{endpoint.http}/v2/{path}", data=data)
     try:
@@ -44,7 +44,7 @@ def test_generate_answers_upstreams_curl(endpoint: Endpoint, model: str) -> None
     }
     status, answer = post(endpoint, f"models/{model}/generate", body)
     assert status == 200, answer
-    # The prompt comes first, as upstream's backend has it unless told otherwise.
+    # Like upstream's backend, the response includes the prompt by default.
     assert json.loads(answer)["text_output"].removeprefix("What is ML?").strip()
 
 
@@ -100,7 +100,7 @@ def test_responses_of_a_batch_have_a_row_index(endpoint: Endpoint) -> None:
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
 def test_response_has_only_the_requested_outputs(endpoint: Endpoint, model: str) -> None:
-    """Under Python 3.12, Triton 2.51 dies of a tensor that was sent and not asked for."""
+    """Triton 2.51 on Python 3.12 crashes if a response has an output that was not requested."""
     inputs = [
         _input("text_input", "BYTES", [["Red, green,"]]),
         _input("max_tokens", "INT32", [[4]]),

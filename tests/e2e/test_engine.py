@@ -1,4 +1,4 @@
-"""The embedded engine by itself, on the real model: what a request asks for is what it gets."""
+"""The embedded engine alone, with the demo model: it applies the options of requests."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def engine(engine_dir: Path) -> Iterator[Any]:
 
 
 def are_equal_but_for_ties(one: list[SequenceUpdate], other: list[SequenceUpdate]) -> bool:
-    """Up to the first difference, where the two tokens are about as likely.
+    """Return whether the tokens are equal up to a difference between equally likely tokens.
 
-    A step of several tokens rounds differently: log probabilities of the same tokens were up to 0.2
-    apart on some processors.
+    A step of several tokens rounds differently: on some processors, log probabilities of the same
+    token differed by up to 0.2.
     """
     log_probs = [
         [number for each in updates for number in each.log_probs] for updates in (one, other)
@@ -210,7 +210,7 @@ def test_perf_metrics_count_allocated_and_reused_blocks(engine: Any) -> None:
 
 
 def test_prompt_is_scheduled_in_a_later_step_if_the_first_is_full(engine: Any) -> None:
-    """The prompts are longer than one step: the last is scheduled in a later one."""
+    """The prompts exceed one step, so the last one is scheduled in a later step."""
     for number in (1, 2, 3):
         prompt = tuple(range(3000 + 200 * number, 3200 + 200 * number))
         engine.submit(request(number, prompt, max_new_tokens=2, return_perf_metrics=True))
@@ -225,7 +225,7 @@ def test_prompt_is_scheduled_in_a_later_step_if_the_first_is_full(engine: Any) -
 def test_request_that_loses_its_kv_blocks_counts_as_preempted(
     engine: Any, engine_dir: Path
 ) -> None:
-    """Two that fit one by one and not together; both come to their end."""
+    """Two requests fit into the KV cache alone but not together; both finish."""
     prompts = tuple(range(1000, 1060)), tuple(range(2000, 2060))
     requests = [
         request(number, prompt, max_new_tokens=120) for number, prompt in enumerate(prompts, 1)

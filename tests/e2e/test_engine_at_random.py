@@ -1,7 +1,7 @@
-"""Whatever a request asks for, no step of the engine raises, and nothing stays behind.
+"""Random requests neither make a step of the engine raise nor leave anything behind.
 
-OpenVINO GenAI 2026.4 does raise once in some thousands of such requests, when beams end or drafts
-are verified, and cannot be asked beforehand; the worker is restarted then.
+OpenVINO GenAI 2026.4 raises about once in several thousand such requests, when beams end or drafts
+are verified. This cannot be predicted; the worker is restarted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.e2e
 
 VOCAB_SIZE, NUM_CONCURRENT = 49152, 8
 SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
-# Field -> what may be asked for, the edges above all.
+# Field -> its possible values, mainly edge cases.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "end_id": (None, -1, 0, 2, VOCAB_SIZE - 1, VOCAB_SIZE, 2**31 - 1, -(2**31)),
     "max_new_tokens": (1, 1, 2, 3, 8, 20, 33, 3000, 2**31 - 1),
@@ -106,7 +106,7 @@ def run_random_requests(engine: Any, num_requests: int) -> None:
         updates = engine.step()
         for update in updates:
             assert is_sound(update), requests[update.request_id]
-        # The sequences of a request end together, unless it has only one.
+        # All sequences of a request end in the same step.
         running -= {each.request_id for each in updates if each.error or each.finish_reason}
     for number in running:
         engine.cancel(number)

@@ -1,4 +1,4 @@
-"""An engine kind that is one module and one row of the registry: imported, served and asked."""
+"""An engine kind that consists of one module and one registry entry is imported and served."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore:subprocess:Res
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, home: Home, letters: Path) -> Iterator[RunningServer]:
-    """A server of the engine kind `toy`, which this package does not have."""
+    """Serve a model of the engine kind `toy`, which is not part of the package."""
     monkeypatch.setitem(registry.MODULES, "toy", "tests.fakes.toy_kind.kind")
     model = ModelSection("backwards", source=f"local:{letters}")
     import_model(Declaration(model, EngineSection(kind="toy")), home)

@@ -1,6 +1,6 @@
-"""What every engine does with a request, whatever its kind, on a real model.
+"""Behaviour that engines of all kinds have in common, with a real model.
 
-For the kind pytorch that takes TensorRT-LLM, a GPU and a checkpoint:
+The kind pytorch requires TensorRT-LLM, a GPU and a checkpoint:
 TLLM_TEST_CHECKPOINT=/models/llama pytest -m e2e tests/e2e/test_engine_kinds.py
 """
 

@@ -1,4 +1,4 @@
-"""The examples do what they say they do."""
+"""The examples run and print the documented output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Hugging Face checkpoint on its whole way: exported, served, asked."""
+"""A Hugging Face checkpoint is exported and served."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 
-# A Llama with two layers and random weights, and a byte-level tokenizer: argv is where they go.
+# A Llama with two layers, random weights and a byte-level tokenizer. argv: the destination.
 MAKE_CHECKPOINT = """
 import sys, torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -46,7 +46,7 @@ LlamaForCausalLM(config).save_pretrained(sys.argv[1])
 fast.save_pretrained(sys.argv[1])
 """
 
-# The demo model as its publisher could have it: argv is the GGUF file, and where the folder goes.
+# The demo model as a Hugging Face checkpoint. argv: the GGUF file and the destination.
 MAKE_REAL_CHECKPOINT = """
 import sys, torch
 from pathlib import Path
@@ -86,7 +86,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[Tllm]:
-    """A home with the checkpoint imported, with the default INT8 weights."""
+    """Import the checkpoint into a new home, with INT8 weights, the default."""
     tllm = Tllm(tmp_path_factory.mktemp("export") / "home")
     result = tllm("import", "-m", "tiny", "-s", f"local:{checkpoint}")
     assert result.returncode == 0, result.stderr

@@ -1,4 +1,4 @@
-"""What the engine does with a request, seen from `tensorrt_llm`."""
+"""Generation options of requests to `tensorrt_llm` and the text models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 PROMPT = [1, 4093, 198, 1780, 314, 17933, 47, 2, 198, 1, 520, 9531, 198]
 END_ID = 2
-# Asks OpenVINO GenAI itself, in a process of its own: argv is the engine and the prompts.
+# Runs OpenVINO GenAI directly, in its own process. argv: the engine and the prompts.
 RUN_GENAI = """
 import json, sys
 import numpy, openvino, openvino_genai as genai

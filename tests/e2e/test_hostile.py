@@ -1,4 +1,4 @@
-"""Thousands of wrong requests, many at a time: each is told what is wrong, and no other notices."""
+"""Thousands of concurrent wrong requests are rejected with the reason and affect no other."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 pytestmark = pytest.mark.e2e
 
 NUM_WRONG, NUM_CONCURRENT = 3200, 32
-# Another seed tries another order; what differs between runs is only what happens together.
+# The seed determines the order. Runs with the same seed differ only in timing.
 SEED = int(os.environ.get("TLLM_TEST_SEED", "1"))
 
 
@@ -53,7 +53,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """The server's processes, and what they hold."""
+    """The server's processes and the number of their threads and open files."""
 
     pids: tuple[int, ...]
     num_threads: int
@@ -64,7 +64,7 @@ def inspect_processes(tllm: Tllm) -> Processes:
     supervisor = psutil.Process(tllm.state().supervisor_pid)
     num_threads, num_files = {}, {}
     for each in (supervisor, *supervisor.children(recursive=True)):
-        # The process that checks guides comes and goes.
+        # The process that checks guides is started on demand.
         with contextlib.suppress(psutil.Error):
             if not any(word.endswith("grammar_check") for word in each.cmdline()):
                 num_files[each.pid], num_threads[each.pid] = each.num_fds(), each.num_threads()
@@ -72,12 +72,12 @@ def inspect_processes(tllm: Tllm) -> Processes:
 
 
 def plain(model: str, **changed: RawTensor) -> Any:
-    """A message that is answered."""
+    """Return a valid message."""
     return as_message(WrongRequest(model, {**plain_tensors(model), **changed}, "", ()))
 
 
 def plain_messages() -> list[Any]:
-    """What goes among the wrong requests; two of them have the same id."""
+    """Return the valid messages to send between wrong ones; two have the same id."""
     yes = numbers("BOOL", [[True]])
     messages = [
         plain(CORE),
@@ -112,7 +112,7 @@ def test_wrong_requests_are_rejected_with_the_reason_and_do_not_affect_others(
         )
         return reply or send(stub, as_message(each)), plain_reply
 
-    # The first tenth starts the threads that stay.
+    # The first tenth starts all permanent threads.
     list(threads.map(send_one, range(NUM_WRONG // 10)))
     wait_until(lambda: is_idle(endpoint))
     before = inspect_processes(served)
@@ -128,7 +128,7 @@ def test_wrong_requests_are_rejected_with_the_reason_and_do_not_affect_others(
     assert [plain_reply for _, plain_reply in answers if plain_reply] == expected
     wait_until(lambda: is_idle(endpoint))
     assert [send(stub, message) for message in messages] == alone
-    # Between its fork and its program, that process goes by the name of the engine's worker.
+    # Between fork and exec, the process that checks guides looks like the engine worker.
     wait_until(lambda: inspect_processes(served).pids == before.pids)
     after = inspect_processes(served)
     assert after.num_threads <= before.num_threads + NUM_CONCURRENT
@@ -136,14 +136,14 @@ def test_wrong_requests_are_rejected_with_the_reason_and_do_not_affect_others(
 
 
 def is_idle(endpoint: Endpoint) -> bool:
-    """Whether no request runs or waits, and none holds anything of the KV cache."""
+    """Return whether no request is active or waiting and no KV cache block is in use."""
     page = parse_metrics(fetch_metrics(endpoint.metrics), 0.0)
     used = page.value("nv_trt_llm_kv_cache_block_metrics", kv_cache_block_type="used")
     return [gauge(endpoint, kind) for kind in ("active", "waiting")] + [used] == [0, 0, 0]
 
 
 def test_end_id_beyond_the_vocabulary_is_ignored(stub: Any) -> None:
-    """It makes OpenVINO GenAI write beyond its logits."""
+    """Such an id makes OpenVINO GenAI write past the end of its logits."""
     beyond = numbers("INT32", [[2**31 - 1]])
     reply = send(stub, plain(CORE, end_id=beyond, min_tokens=numbers("INT32", [[2]])))
     assert reply == send(stub, plain(CORE, pad_id=beyond))

@@ -1,4 +1,4 @@
-"""A server from its start to its end: what it is asked, what it changes, what it finishes."""
+"""The life cycle of a server: loading and unloading models, draining, restarting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.e2e
 PARTS = (
     "demo", "ensemble", "postprocessing", "preprocessing", "tensorrt_llm", "tensorrt_llm_bls",
 )  # fmt: skip
-LONG = GenerateRequest("Tell me a story", max_tokens=600, min_tokens=600)
+LONG = GenerateRequest("Write a story", max_tokens=600, min_tokens=600)
 
 
 def states(tllm: Tllm) -> dict[str, str]:
@@ -30,7 +30,7 @@ def states(tllm: Tllm) -> dict[str, str]:
 
 @pytest.fixture
 def controlled(quick_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]:
-    """With models that come and go, TLS, and an option of Triton's that tllm does not know."""
+    """Start a server with explicit model control, TLS, and a passed-through option of Triton."""
     certificate, key = certify(tmp_path, "llm.example")
     tllm = quick_home()
     started = tllm.start(
@@ -56,7 +56,7 @@ def test_models_are_loaded_and_unloaded(controlled: Tllm) -> None:
     ]  # fmt: skip
     assert (controlled.status()["restarts"], states(controlled)["demo"]) == (0, "READY")
     assert controlled.done("infer", "hi", "--max-tokens=2")
-    # The log is known by model.
+    # The log can be filtered by model.
     output = controlled.done("logs", "--source", "tensorrt_llm", "-n", "1000").splitlines()
     assert any("successfully unloaded 'tensorrt_llm'" in line for line in output)
     assert not any("'preprocessing'" in line for line in output)
@@ -86,7 +86,7 @@ def test_stop_drains_requests_and_rejects_new_ones(
     next(pieces)
     command = (TLLM, "stop", "--timeout", "120")
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as stopping:
-        # Told once the models take no new requests.
+        # The state has requests in flight once the models reject new requests.
         wait_until(lambda: tllm.state().in_flight)
         with pytest.raises(RequestFailed, match="accepts no new requests") as raised:
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=1), interface)
@@ -98,7 +98,7 @@ def test_stop_drains_requests_and_rejects_new_ones(
     assert (stopping.returncode, output.splitlines()[-1]) == (0, "Stopped.")
 
 
-def test_stop_without_a_timeout_reports_cancelled_requests(fresh_home: Callable[[], Tllm]) -> None:
+def test_stop_with_timeout_zero_reports_cancelled_requests(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     assert tllm.start().returncode == 0
     pieces = stream(

@@ -1,4 +1,4 @@
-"""The llmapi layout on a real Triton, compared with the layout of several models."""
+"""The llmapi layout on a real Triton, compared with the inflight layout."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = "The capital of France is"
 
 @pytest.fixture(scope="module")
 def llmapi(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
-    """The demo model in the llmapi layout, being served."""
+    """Serve the demo model in the llmapi layout."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("llmapi") / "home")
     tllm.done("import", "-m", "demo", "--layout", "llmapi")
     started = tllm.start()

@@ -1,4 +1,4 @@
-"""Several LoRA adapters at once on a real server, by task id and by name."""
+"""Concurrent requests with different LoRA adapters, by task id and by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SITES = {
 }
 PROMPT = [504, 2115, 476, 24939, 1380, 18]
 NUM_TOKENS = 12
-# What GenAI itself makes of the prompt with an adapter's file: engine, file, prompt, length.
+# Runs OpenVINO GenAI directly with an adapter. argv: engine, adapter file, prompt, length.
 RUN_GENAI = """
 import json, sys
 import numpy as np, openvino, openvino_genai as genai
@@ -54,7 +54,7 @@ print(json.dumps(result[0].m_generation_ids[0]))
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the two adapters that the server has: PEFT's `poet`, and upstream's 7."""
+    """Write the server's adapters: `poet` in PEFT's format and 7 in upstream's."""
     folder = tmp_path_factory.mktemp("adapters")
     write_peft(
         folder / "poet", make_adapter(SITES, ["q_proj", "v_proj"], seed=1, rank=8, scale=0.1)
@@ -69,7 +69,7 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(
     imported: Tllm, adapters: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Endpoint]:
-    """The demo model with room for two adapters."""
+    """Serve the demo model with room for two adapters."""
     (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
     tllm = Tllm(tmp_path_factory.mktemp("lora") / "home")
     folder, room = f"--param=lora_prefetch_dir={adapters}", "--param=max_loras=2"
@@ -84,7 +84,7 @@ def server(
 
 
 def sent_as(task_id: int, folder: Path) -> dict[str, Any]:
-    """The tensors that upstream's client makes of a converted adapter."""
+    """Return the tensors that upstream's client sends for a converted adapter."""
     return {
         "lora_task_id": np.uint64(task_id),
         "lora_weights": np.load(folder / "model.lora_weights.npy")[0],
@@ -102,14 +102,14 @@ SEVEN: dict[str, Any] = {"lora_task_id": np.uint64(7)}
 
 @pytest.fixture(scope="module")
 def alone(server: Endpoint) -> list[list[int]]:
-    """What a plain request, `poet` and 7 answer, one after the other."""
+    """Generate the tokens of a plain request and of one with each adapter, one by one."""
     return [generate_tokens(server, **inputs) for inputs in ({}, POET, SEVEN)]
 
 
 def test_requests_with_different_adapters_run_concurrently(
     server: Endpoint, alone: list[list[int]]
 ) -> None:
-    # One of each: what else is in an adapter's batch changes the last bits of its numbers.
+    # One request for each adapter: batch sizes change the last bits of an adapter's results.
     with ThreadPoolExecutor(3) as threads:
         for _ in range(3):
             futures = [
@@ -124,7 +124,7 @@ def test_sent_weights_equal_prefetched_ones(
 ) -> None:
     assert generate_tokens(server, **sent_as(5, adapters / "7")) == alone[2]
     assert generate_tokens(server, lora_task_id=np.uint64(5)) == alone[2]
-    # Of three adapters two are loaded; the one that made room comes back.
+    # Two of three adapters are loaded; the evicted one is loaded again.
     assert generate_tokens(server, **POET) == alone[1]
 
 
@@ -139,7 +139,7 @@ def test_an_adapter_is_applied_as_openvino_genai_applies_it(
 
 
 def generate_text(endpoint: Endpoint, model: str, **body: Any) -> Any:
-    """The text of an answer, or its error."""
+    """Return the text of a response, or its error."""
     data = json.dumps({"text_input": "What is ML?", "max_tokens": NUM_TOKENS, **body}).encode()
     url = f"http://{endpoint.http}/v2/models/{model}/generate"
     try:

@@ -1,4 +1,4 @@
-"""What a new user types, in order."""
+"""The first commands of a new user, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.e2e
 def test_reimport_reuses_checkpoint_and_engine(imported: Tllm) -> None:
     result = imported("import", "-m", "demo")
     assert result.returncode == 0
-    assert "is there already" in result.stderr
+    assert "Using the existing engine" in result.stderr
 
 
 def test_list_names_the_model(imported: Tllm) -> None:

@@ -1,4 +1,4 @@
-"""What the metrics say is what clients saw."""
+"""Metrics match the measurements of clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 pytestmark = pytest.mark.e2e
 
 LONG = 6000
-# Kinds of requests, of which an engine at rest has none.
+# Request types whose number is 0 in an idle engine.
 RUNNING = ("active", "scheduled", "waiting")
 _TTFT = "tllm_time_to_first_token_seconds"
 
@@ -42,7 +42,7 @@ def scrape(endpoint: Endpoint) -> Snapshot:
 
 
 class CounterDelta:
-    """How much a model's counters have grown since this was made."""
+    """The increase of a model's counters since this object was created."""
 
     def __init__(self, endpoint: Endpoint, model: str) -> None:
         self._endpoint = endpoint
@@ -54,7 +54,7 @@ class CounterDelta:
         return (now or 0.0) - (self._before.value(name, **self._labels, **labels) or 0.0)
 
     def outcomes(self) -> dict[str, int]:
-        """Only of requests that have ended since."""
+        """Return the number of requests that have ended since, by outcome."""
         ended = ((each, self("tllm_requests", outcome=each)) for each in
                  ("stop", "length", "cancelled", "error", "rejected"))  # fmt: skip
         return {outcome: int(count) for outcome, count in ended if count}
@@ -65,7 +65,7 @@ class CounterDelta:
 
 
 def median_bucket(buckets: dict[float, float]) -> float:
-    """The lower bound of the bucket that has the median."""
+    """Return the lower bound of the bucket that contains the median."""
     bounds = [0.0, *sorted(buckets)]
     rank = math.ceil(buckets[math.inf] / 2)
     index = next(i for i, bound in enumerate(bounds[1:], 1) if buckets[bound] >= rank)
@@ -90,10 +90,10 @@ def test_metrics_match_the_benchmark(served: Tllm, endpoint: Endpoint, tmp_path:
         f"{_TTFT}_count": 12,
         "tllm_request_duration_seconds_count": 12,
     }
-    # Each figure is a message of its own to Triton.
+    # Each metric is sent to Triton in its own message.
     wait_until(lambda: {name: delta(name) for name in expected} == expected)
     wait_until(lambda: delta.outcomes() == {"length": 12})
-    # The server's first tokens come before the client's, by whatever gRPC takes.
+    # The server measures first tokens earlier than the client, by the time of the gRPC transfer.
     assert median_bucket(delta.buckets()) <= seen["summary"]["ttft"]["p50_ms"] / 1000
     waits_s = sum(each["first_token_s"] - each["sent_s"] for each in requests)
     assert 0 < delta(f"{_TTFT}_sum") < waits_s
@@ -104,7 +104,9 @@ def test_metrics_match_the_benchmark(served: Tllm, endpoint: Endpoint, tmp_path:
 
 def test_closed_stream_counts_as_cancelled(endpoint: Endpoint) -> None:
     delta = CounterDelta(endpoint, "demo")
-    pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
+    pieces = stream(
+        endpoint, "demo", GenerateRequest("Once upon a time", max_tokens=LONG, min_tokens=LONG)
+    )
     next(pieces)
     pieces.close()
     wait_until(lambda: delta.outcomes() == {"cancelled": 1})
@@ -124,7 +126,9 @@ def test_invalid_requests_count_as_rejected(endpoint: Endpoint) -> None:
 
 def test_requests_of_a_dead_worker_count_as_errors(served: Tllm, endpoint: Endpoint) -> None:
     delta, engine = CounterDelta(endpoint, "demo"), CounterDelta(endpoint, "tensorrt_llm")
-    pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=LONG, min_tokens=LONG))
+    pieces = stream(
+        endpoint, "demo", GenerateRequest("Once upon a time", max_tokens=LONG, min_tokens=LONG)
+    )
     next(pieces)
     find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
     with pytest.raises(RequestFailed):
@@ -132,7 +136,7 @@ def test_requests_of_a_dead_worker_count_as_errors(served: Tllm, endpoint: Endpo
     wait_until(lambda: delta.outcomes() == {"error": 1})
     wait_until(lambda: answers(endpoint), 180)
     wait_until(lambda: engine("tllm_engine_worker_restarts") == 1)
-    # Of the questions whether it answers: the next test is not to count them.
+    # Wait until the probes of `answers` are counted, so that the next test does not count them.
     wait_until(lambda: "length" in delta.outcomes())
 
 
@@ -145,7 +149,7 @@ def test_response_that_ends_at_a_stop_word_counts_as_stop(endpoint: Endpoint) ->
 
 
 def test_watch_prints_rates_from_the_second_sample(served: Tllm, endpoint: Endpoint) -> None:
-    """`--watch --json` as a program reads it."""
+    """A program reads the lines of `--watch --json`."""
     command = (TLLM, "metrics", "--watch", "--json", "--interval", "0.3")
     with subprocess.Popen(
         command, env=served.environ, stdout=subprocess.PIPE, text=True
@@ -163,7 +167,7 @@ def test_watch_prints_rates_from_the_second_sample(served: Tllm, endpoint: Endpo
 
 @contextmanager
 def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], Any]]:
-    """A real Prometheus that runs on what `folder` has; asks its API."""
+    """Run Prometheus with the configuration in `folder`, and yield a function for its API."""
     command = (
         "prometheus", f"--config.file={folder / 'prometheus.yml'}",
         f"--storage.tsdb.path={folder / 'data'}", f"--web.listen-address=127.0.0.1:{port}",
@@ -187,7 +191,7 @@ def prometheus(folder: Path, port: int) -> Iterator[Callable[[str], Any]]:
 
 
 def query(fetch: Callable[[str], Any], expression: str) -> dict[str, float]:
-    """Model (or metric) -> value now."""
+    """Return the current value for each model."""
     quoted = urllib.parse.quote(expression)
     found = (fetch(f"/api/v1/query?query={quoted}") or {}).get("result", [])
     return {each["metric"].get("model", ""): float(each["value"][1]) for each in found}
@@ -199,7 +203,7 @@ def query(fetch: Callable[[str], Any], expression: str) -> dict[str, float]:
 def test_prometheus_scrapes_the_server_and_fires_the_queue_alert(
     served: Tllm, endpoint: Endpoint, tmp_path: Path
 ) -> None:
-    """More requests come than are answered: more and more wait."""
+    """Requests arrive faster than they are served, so the queue grows."""
     served.done("metrics", "export", "prometheus", "-o", str(tmp_path), "--for", "2s")
     served.done("metrics", "export", "grafana", "-o", str(tmp_path))
     config = tmp_path / "prometheus.yml"
@@ -231,7 +235,7 @@ def firing(fetch: Callable[[str], Any]) -> set[str]:
 
 
 def check_dashboard(fetch: Callable[[str], Any], path: Path) -> None:
-    """Every query of it is one that Prometheus takes, and those of a CPU's server have answers."""
+    """Check that Prometheus accepts every query, and returns data except for GPU metrics."""
     without_data = set()
     for panel in json.loads(path.read_text())["panels"]:
         for target in panel["targets"]:

@@ -1,4 +1,4 @@
-"""Two real Tritons under the real mpirun."""
+"""Two Triton servers started by mpirun."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = [
 
 @pytest.fixture
 def in_two(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
-    """Starts the demo as two ranks of one model each, in a home of its own."""
+    """Serve the demo as two ranks with one model each, in a new home."""
     repository = str(tmp_path / "repository")
     imported.done("import", "-m", "demo", "--layout", "llmapi", "--repo", repository)
     tllm = Tllm(tmp_path / "home")
-    # The second rank's follow on the first's.
+    # The second rank uses the next three ports.
     http, grpc, metrics, *_ = free_ports(6)
     tllm.done(
         "start", "--repo", repository, "--mode=mpi", "--world-size=2", "--oversubscribe",
@@ -60,7 +60,7 @@ def ranks_of(tllm: Tllm) -> dict[str, psutil.Process]:
 def test_two_ranks_serve_restart_and_stop(in_two: Tllm) -> None:
     status, ranks = in_two.status(), ranks_of(in_two)
     assert (sorted(ranks), len(status["replicas"])) == (["0", "1"], 1)
-    # Neither is bound to a core.
+    # Neither rank is bound to a core.
     assert {tuple(each.cpu_affinity()) for each in ranks.values()} == {
         tuple(psutil.Process().cpu_affinity())
     }

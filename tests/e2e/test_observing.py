@@ -1,4 +1,4 @@
-"""One request, from the client to the engine: its spans joined, its id in the log."""
+"""A request is traced from the client to the engine and logged with its id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def received() -> Iterator[ReceivedSpans]:
 
 @pytest.fixture
 def observed(quick_home: Callable[[], Tllm], received: ReceivedSpans) -> Tllm:
-    """A server that logs each request as JSON, and sends spans to the collector."""
+    """Start a server that logs each request as JSON and sends spans to the collector."""
     tllm = quick_home()
     started = tllm.start(
         "--log-format", "json", "--log-requests", "yes",
@@ -42,7 +42,7 @@ def log_lines(tllm: Tllm, request_id: str) -> list[dict[str, Any]]:
 
 
 def trace_of(received: ReceivedSpans, request_id: str) -> list[ReceivedSpan]:
-    """All spans of the trace in which the client's request is."""
+    """Return all spans of the trace that contains the client's request."""
     spans = received.spans()
     ours = (each for each in spans if each.attributes.get("triton.request_id") == request_id)
     trace_id = next((each.trace_id for each in ours), None)
@@ -57,7 +57,7 @@ def is_below(span: ReceivedSpan, root: ReceivedSpan, spans: list[ReceivedSpan]) 
 
 
 def check_followed(tllm: Tllm, received: ReceivedSpans, interface: str) -> None:
-    """A request over `interface` has its line in the log, and one trace of all its parts."""
+    """Check that a request over `interface` has a log line and a trace with all its parts."""
     answer = json.loads(tllm.done("infer", PROMPT, "--max-tokens", "5", "-i", interface, "--json"))
     request_id = answer["request_id"]
     wait_until(lambda: log_lines(tllm, request_id))

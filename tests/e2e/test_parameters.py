@@ -1,4 +1,4 @@
-"""What `tllm set` writes is what Triton and the engine run with."""
+"""Triton and the engine use the values of `tllm set`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 
 @pytest.fixture(scope="module")
 def changed(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
-    """A demo model of its own, changed after the import, being served."""
+    """Import the demo into a new home, change its parameters, and serve it."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("changed") / "home")
     tllm.done("import", "-m", "demo", "--param", "num_threads=1", "--param", "max_queue_size=9")
     tllm.done(

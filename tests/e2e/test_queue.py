@@ -25,7 +25,7 @@ HIGH, LOW = 1, 2
 
 @pytest.fixture(scope="module")
 def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """A model that runs one request at a time, and lets two priorities wait in Triton."""
+    """Serve a model that runs one request at a time and has a queue with two priorities."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("queue") / "home")
     parameters = {
         "priority_levels": 2,
@@ -45,7 +45,7 @@ def endpoint(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def infer(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
-    """When `tensorrt_llm` took it up, on the engine's clock; raises what the server says."""
+    """Send a request and return when it was scheduled, in ns of the engine's clock."""
     tensors = [
         tensor("input_ids", PROMPT),
         tensor("input_lengths", len(PROMPT)),
@@ -58,7 +58,7 @@ def infer(endpoint: Endpoint, num_tokens: int, **options: int) -> int:
 
 
 def metric(endpoint: Endpoint, family: str, **labels: str) -> float:
-    """A figure of the metrics page."""
+    """Return a value of the metrics page."""
     return float(parse_metrics(fetch_metrics(endpoint.metrics), 0.0).value(family, **labels) or 0)
 
 
@@ -68,7 +68,7 @@ def num_queued(endpoint: Endpoint) -> float:
 
 @pytest.fixture
 def occupied(endpoint: Endpoint) -> Iterator[Callable[[], bool]]:
-    """While a long answer holds the slot; tells whether it still does."""
+    """Start a long request, and yield a function that returns whether it still holds the slot."""
     wait_until(lambda: gauge(endpoint, "active") == 0)
     long = threading.Thread(target=infer, args=(endpoint, 400))
     long.start()
@@ -85,7 +85,7 @@ def test_higher_priority_is_scheduled_first(
     def send(priority: int) -> None:
         scheduled.append((infer(endpoint, 20, priority=priority), priority))
 
-    # The first to come after the slot was taken may have left the queue already.
+    # The first request may have left the queue already.
     waiting = [LOW, LOW, LOW, HIGH, HIGH]
     threads = [threading.Thread(target=send, args=(each,)) for each in waiting]
     for number, thread in enumerate(threads, 1):
@@ -110,7 +110,7 @@ def test_request_that_exceeds_its_queue_timeout_is_rejected(
 
 
 def text_inputs(**numbers: int) -> list[grpcclient.InferInput]:
-    """What `ensemble` takes."""
+    """Return the inputs of a request to `ensemble`."""
     prompt = grpcclient.InferInput("text_input", [1, 1], "BYTES")
     prompt.set_data_from_numpy(np.array([[b"Once upon a time"]], dtype=object))
     return [prompt, *(tensor(name, number) for name, number in numbers.items())]

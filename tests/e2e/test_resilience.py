@@ -1,4 +1,4 @@
-"""What dies is said to be dead, and comes back."""
+"""Processes that die are reported and restarted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 pytestmark = pytest.mark.e2e
 
 
-# What a model that is to take no new requests finds out by a file of its name, in this folder.
+# Blocks until the server drains, which creates a file for each model in this folder.
 WAIT_FOR_THE_END = """
 import os, time
 while not os.listdir(os.environ["TLLM_DRAINING"]):
@@ -56,7 +56,7 @@ def port_of(endpoint: Endpoint) -> int:
 def assert_nothing_is_left(
     tllm: Tllm, http_port: int, everything: Sequence[psutil.Process] = ()
 ) -> None:
-    """No process of the server on that port, and none of its shared memory."""
+    """Assert that no process and no shared memory of the server on this port exists."""
     assert psutil.wait_procs(everything, timeout=60)[1] == []
     folder = str(tllm.home / "servers" / str(http_port))
     assert [each for each in psutil.process_iter() if folder in " ".join(_command(each))] == []
@@ -66,7 +66,9 @@ def assert_nothing_is_left(
 def test_requests_of_a_dead_worker_fail_and_it_is_restarted(
     served: Tllm, endpoint: Endpoint
 ) -> None:
-    pieces = stream(endpoint, "demo", GenerateRequest("Tell me", max_tokens=4000, min_tokens=4000))
+    pieces = stream(
+        endpoint, "demo", GenerateRequest("Once upon a time", max_tokens=4000, min_tokens=4000)
+    )
     next(pieces)
     find_process(served, "tllm_runtime.worker").send_signal(signal.SIGKILL)
     with pytest.raises(RequestFailed, match="engine worker died"):
@@ -107,7 +109,7 @@ def test_failed_requests_do_not_delay_a_stop(quick_home: Callable[[], Tllm]) -> 
     tllm = quick_home()
     assert tllm.start().returncode == 0
     endpoint = tllm.endpoint()
-    # Of those that are cancelled at the wrong moment, one in twenty.
+    # About one in twenty of them is cancelled at the wrong moment.
     for _ in range(200):
         with pytest.raises(RequestFailed, match="request at least 1"):
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=0), "grpc")
@@ -154,7 +156,7 @@ def test_killed_triton_is_restarted(quick_home: Callable[[], Tllm]) -> None:
     psutil.Process(tllm.status()["server_pid"]).kill()
     wait_until(lambda: tllm.is_back(1), 180)
     assert answers(endpoint)
-    # All that the killed one had started went with it.
+    # All processes that the killed Triton had started have ended.
     assert [each for each in before[1:] if each.is_running()] == []
     everything = processes_of(tllm)
     tllm.done("stop")
@@ -181,7 +183,7 @@ def test_port_bound_during_the_start_is_reported_with_its_process(
             env=tllm.environ, stderr=subprocess.PIPE, text=True,
         ) as starting,
     ):  # fmt: skip
-        # The plan is written after the check, and Triton binds once its models are loaded.
+        # The plan is written after the check of ports, and Triton binds them after it loads models.
         wait_until((tllm.home / "servers" / str(ports[0]) / "plan.json").exists)
         other_process.bind(("127.0.0.1", ports[1]))
         other_process.listen()
@@ -201,7 +203,7 @@ def test_one_of_two_concurrent_starts_on_the_same_ports_succeeds(
         starts = [both.submit(tllm, "start", *port_options(ports)) for _ in range(2)]
         results = sorted((each.result() for each in starts), key=lambda each: each.returncode)
     assert [each.returncode for each in results] == [0, 3]
-    # The other's Triton may listen already, on its gRPC port first.
+    # The Triton of the other start may listen already, first on its gRPC port.
     refusals = [f"The {what} port {port} is in use." for what, port in
                 zip(("HTTP", "gRPC", "metrics"), ports, strict=True)]  # fmt: skip
     refusals.append(f"There is a server for the HTTP port {ports[0]} already.")
@@ -227,7 +229,7 @@ def test_concurrent_starts_on_different_ports_succeed(quick_home: Callable[[], T
 
 
 def test_server_is_stopped_while_it_loads(quick_home: Callable[[], Tllm]) -> None:
-    """A model of it is loaded only once the server is to end."""
+    """One of its models loads only after the server begins to drain."""
     tllm, ports = quick_home(), free_ports(3)
     model = tllm.home / "models" / "demo" / "tensorrt_llm" / "1" / "model.py"
     model.write_text(f"{WAIT_FOR_THE_END}\n{model.read_text()}")
@@ -246,7 +248,7 @@ def test_server_is_stopped_while_it_loads(quick_home: Callable[[], Tllm]) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
-    """Mounts a disk of a megabyte on a folder, until the test is over."""
+    """Provide a function that mounts a file system of 1 MB on a folder until the test ends."""
     mounted: list[Path] = []
 
     def mount(folder: Path) -> None:
@@ -254,7 +256,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[Path], None]]:
         command = ("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            pytest.skip(f"a disk cannot be mounted here: {done.stderr.strip()}")
+            pytest.skip(f"cannot mount a file system here: {done.stderr.strip()}")
         mounted.append(folder)
 
     yield mount
@@ -290,7 +292,7 @@ def fill(path: Path) -> None:
             file.write(b"x" * 512)
 
 
-def test_engine_copy_in_another_folder_is_used(imported: Tllm, tmp_path: object) -> None:
+def test_build_accepts_a_copy_of_the_engine(imported: Tllm, tmp_path: object) -> None:
     engine = imported.engine("demo")
     copy = imported.home / "engines" / "aside"
     shutil.copytree(engine, copy)

@@ -1,4 +1,4 @@
-"""Kinds that serve a checkpoint as it is, on a real Triton, with stand-ins of their packages."""
+"""Engine kinds that serve checkpoints, on a real Triton, with stand-ins of their packages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = [
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, letters: Path
 ) -> Iterator[Tllm]:
-    """A home whose only model counts through the letters, being served."""
+    """Serve a model that counts through the letters."""
     kind, layout = request.param
     home = tmp_path_factory.mktemp(f"{kind}-{layout}") / "home"
     home.mkdir()

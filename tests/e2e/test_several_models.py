@@ -1,4 +1,4 @@
-"""Two models in one server, and two instances of one, in servers of their own."""
+"""Servers with two models, and with two instances of one model."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MODELS = [f"{name}{suffix}" for name in ("one", "two")
 
 @pytest.fixture(scope="module")
 def two(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
-    """The demo's engine under two names, with one thread each, served together."""
+    """Serve the demo's engine under two names, with one thread each."""
     (demo,) = json.loads(imported.done("list", "--json"))
     tllm = Tllm(tmp_path_factory.mktemp("several") / "home")
     engine = ("--source", demo["source"], "--engine-dir", demo["engine_dir"])
@@ -101,9 +101,9 @@ def worker_of(tllm: Tllm, model: str) -> psutil.Process:
 
 
 def test_killed_worker_fails_only_its_own_requests(two: Tllm, endpoint: Endpoint) -> None:
-    """Under load: its own fail while the other model's go on, and it comes back."""
+    """Under load, requests of the other model continue, and the worker is restarted."""
 
-    long = GenerateRequest("Go on", max_tokens=4000, min_tokens=4000)
+    long = GenerateRequest("Continue", max_tokens=4000, min_tokens=4000)
 
     def fail() -> None:
         with pytest.raises(RequestFailed, match="engine worker died"):
@@ -112,7 +112,7 @@ def test_killed_worker_fails_only_its_own_requests(two: Tllm, endpoint: Endpoint
     with ThreadPoolExecutor(5) as threads:
         failing = [threads.submit(fail) for _ in range(4)]
         continuing = threads.submit(
-            generate, endpoint, "two", GenerateRequest("Go on", max_tokens=600, min_tokens=600)
+            generate, endpoint, "two", GenerateRequest("Continue", max_tokens=600, min_tokens=600)
         )
         wait_until(lambda: num_active(endpoint, "one_tensorrt_llm") == 4)
         wait_until(lambda: num_active(endpoint, "two_tensorrt_llm") == 1)
@@ -146,7 +146,7 @@ def test_infer_uses_the_requested_model(two: Tllm) -> None:
 
 
 def test_single_model_has_names_without_a_prefix(two: Tllm, endpoint: Endpoint) -> None:
-    """From here on, other servers take the place of that of both."""
+    """This and the following tests replace the server of both models with other servers."""
     two.done("stop")
     assert two.start("-m", "two").returncode == 0
     assert "Paris" in generate(two.endpoint(), "ensemble", QUESTION).texts[0]
@@ -157,13 +157,13 @@ def test_single_model_has_names_without_a_prefix(two: Tllm, endpoint: Endpoint) 
 def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
     two: Tllm, share: str
 ) -> None:
-    """Of several requests, some run elsewhere than their stop arrives."""
+    """The stop of some requests arrives at another instance than the one that runs them."""
     two.done("stop", "--all")
     two.done("set", "one", "tensorrt_llm_instance_count=2", f"instances_share_engine={share}")
     assert two.start("-m", "one").returncode == 0
     endpoint, cancellation = two.endpoint(), Cancellation()
     long = GenerateRequest("Count to a million:", max_tokens=6000, min_tokens=6000)
-    # Long enough for all to be seen at work.
+    # Long enough for all requests to be active at the same time.
     stopped = dataclasses.replace(long, stop_after_ms=20_000)
 
     def cancelled(_: int) -> None:
@@ -179,6 +179,6 @@ def test_stops_and_cancellations_reach_the_instance_that_runs_the_request(
             each.result(120)
     wait_until(lambda: num_active(endpoint, "tensorrt_llm") == 0)
     page = fetch_metrics(endpoint.metrics)
-    # An engine each, or the first one's for both.
+    # Each instance has an engine, or both share one.
     engines = {"tensorrt_llm_0_0", "tensorrt_llm_0_1"} if share == "false" else set()
     assert set(re.findall(r'instance="([^"]*)"', page)) == engines

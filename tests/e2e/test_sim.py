@@ -1,4 +1,4 @@
-"""The simulated engine behind a real Triton, and the virtual clock beside it."""
+"""The simulated engine in a real Triton, compared with `bench --simulate`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 pytestmark = pytest.mark.e2e
 
 STEP_S = 0.2
-# What a busy machine may add: the medians are compared, and they are of long steps.
+# Relative tolerance for a busy machine; the compared values are medians of long steps.
 SAME = 0.1
 LOADS = {
     "closed": ("--concurrency", "8", "--num-requests", "24"),
@@ -30,7 +30,7 @@ LOADS = {
 
 @pytest.fixture(scope="module")
 def sim(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tllm]:
-    """A home with a simulated model `sim`, being served."""
+    """Serve a simulated model, `sim`, in a new home."""
     folder = tmp_path_factory.mktemp("sim")
     timing = folder / "timing.json"
     timing.write_text(
@@ -89,7 +89,7 @@ def test_metrics_include_the_kv_cache_of_an_idle_engine(endpoint: Endpoint) -> N
 
 @pytest.fixture(scope="module")
 def simulation(sim: Tllm, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the server simulates, and what Triton adds to each request, as a request alone tells."""
+    """Write the server's timing file, with Triton's time per request as single requests show it."""
     alone = ("--concurrency", "1", "--num-requests", "5")
     served, virtual = (
         bench(sim, *where, *alone)["ttft"]["p50_ms"] for where in ((), ("--simulate", "sim"))
@@ -102,7 +102,7 @@ def simulation(sim: Tllm, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def figures(summary: dict[str, Any]) -> dict[str, float]:
-    """Those that a server and the virtual clock have in common; latencies are medians, in ms."""
+    """Return the values that a server and the virtual clock share; latencies are medians in ms."""
     latencies = {name: summary[name]["p50_ms"] for name in ("itl", "request_latency", "ttft")}
     return {name: summary[name] for name in ("num_completed", "output_tokens_per_s")} | latencies
 
@@ -114,7 +114,7 @@ def test_a_server_and_the_virtual_clock_agree(sim: Tllm, simulation: str, load: 
     # A request that just misses a step waits for the next one.
     expected["ttft"] = pytest.approx(virtual["ttft"], abs=virtual["itl"] / 2)
     expected["num_completed"] = virtual["num_completed"]
-    # Whatever else the machine does may hold one run up, and seldom three.
+    # Other load on the machine may delay one run, but rarely three.
     for _ in range(3):
         served = figures(bench(sim, *LOADS[load]))
         if served == expected:

@@ -1,4 +1,4 @@
-"""Whoever goes away frees the slot, at once."""
+"""Cancelled requests free their slot immediately."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_serve_cli.client.generate import GenerateRequest
 
 pytestmark = pytest.mark.e2e
 
-# Would run for a minute or more, which is none of the time that a slot may take to be free.
+# Runs for a minute or more, much longer than a slot may take to be freed.
 LONG = 6000
 SOON_S = 20
 PROMPT = [504, 2115, 476]
@@ -74,14 +74,14 @@ def test_stop_with_the_same_id_ends_a_request(endpoint: Endpoint) -> None:
 def test_stopping_an_unknown_id_is_an_error(endpoint: Endpoint) -> None:
     with (
         grpcclient.InferenceServerClient(endpoint.grpc) as client,
-        pytest.raises(Exception, match="'nobody' of the stop request is not running"),
+        pytest.raises(Exception, match="'unknown' of the stop request is not running"),
     ):
-        list(responses(client, PROMPT, 1, request_id="nobody", stop=True))
+        list(responses(client, PROMPT, 1, request_id="unknown", stop=True))
 
 
 def test_many_closed_connections_free_all_slots(endpoint: Endpoint) -> None:
     host, _, port = endpoint.http.rpartition(":")
-    body = json.dumps({"text_input": "Go on", "max_tokens": LONG, "stream": True, "end_id": -1})
+    body = json.dumps({"text_input": "Continue", "max_tokens": LONG, "stream": True, "end_id": -1})
 
     def leave() -> None:
         connection = http.client.HTTPConnection(host, int(port), timeout=60)
@@ -98,7 +98,7 @@ def test_many_closed_connections_free_all_slots(endpoint: Endpoint) -> None:
 
 
 def test_frequent_cancellation_checks_do_not_crash_triton(quick_home: Any) -> None:
-    """Triton 2.51 crashes when a sender is asked that has sent its last response."""
+    """Triton 2.51 crashes if a response sender is queried after its final response."""
     tllm: Tllm = quick_home()
     for model in ("tensorrt_llm", "ensemble"):
         config = tllm.home / "models" / "demo" / model / "config.pbtxt"

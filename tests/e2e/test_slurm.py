@@ -1,4 +1,4 @@
-"""A model served by a real job of a real Slurm, followed and cancelled by `tllm`."""
+"""Models served by Slurm jobs, which `tllm` submits, monitors and cancels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RANKED = Deployable(
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster() -> Iterator[Path]:
-    # PMIx has sockets in here, and the names of sockets are short.
+    # PMIx creates sockets in this folder, and socket paths must be short.
     with (
         tempfile.TemporaryDirectory(prefix="slurm") as root,
         slurm.run_cluster(Path(root)) as conf,
@@ -54,13 +54,13 @@ def cluster() -> Iterator[Path]:
 
 
 def jobs() -> list[str]:
-    """The states of all jobs that Slurm still knows to wait or run."""
+    """Return the states of all queued and running jobs."""
     command = ("squeue", "--noheader", "--format=%T")
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
 
 
 def processes_of(tllm: Tllm) -> list[list[str]]:
-    """The commands that still have to do with the home."""
+    """Return the commands of all processes that refer to the home."""
     commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
     return [words for words in commands if any(str(tllm.home) in word for word in words)]
 
@@ -71,7 +71,7 @@ def server(tllm: Tllm) -> dict[str, Any]:
 
 
 def wait_for(tllm: Tllm, state: str) -> None:
-    """Asks seldom: each time is a process that the server has to share its cores with."""
+    """Wait for a state with few queries, because each one takes CPU time from the server."""
 
     def is_reached() -> bool:
         time.sleep(2)
@@ -100,11 +100,11 @@ def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
 
 
 def test_each_rank_is_started_with_its_own_arguments(tmp_path: Path) -> None:
-    """With a Triton that only says what it was told, in folders with spaces."""
+    """The stand-in for Triton prints its arguments; folders have spaces in their names."""
     triton = tmp_path / "my triton"
     triton.write_text('#!/bin/sh\necho rank "$SLURM_PROCID" of "$SLURM_NTASKS": "$@"\nexit 3\n')
     triton.chmod(0o755)
-    # The plugin may be listed and lack its library.
+    # The plugin may be listed although its library is missing.
     has_pmix = not subprocess.run(("srun", "--mpi=pmix", "true"), check=False).returncode
     plan = plan_slurm(
         RANKED,
@@ -165,7 +165,7 @@ def test_job_state_is_unknown_while_slurm_is_unreachable(
     tllm = fresh_home()
     tllm.done("deploy", "slurm", "-m", "demo", "--sbatch=--hold", "--submit")
     with monkeypatch.context() as patch:
-        # The configuration of a controller that is not there.
+        # The configuration of a controller that does not run.
         (conf := tmp_path / "slurm.conf").write_text(
             "ClusterName=away\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort=9\n"
             "AuthType=auth/none\nNodeName=localhost\nPartitionName=p Nodes=localhost\n"

@@ -1,6 +1,6 @@
-"""The requests of upstream's client programs, and what those programs check in the answers.
+"""Requests of upstream's client programs, and the checks that those programs make.
 
-`docs/clients.md` says which program sends what.
+`docs/clients.md` lists the requests of each program.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def test_each_streamed_response_has_the_new_tokens_only(endpoint: Endpoint) -> N
 
 
 def test_a_whole_answer_starts_with_the_prompt(endpoint: Endpoint) -> None:
-    """`--num-return-sequences` takes the stream without streaming; nobody asks for the echo."""
+    """`--num-return-sequences` uses the stream without streaming, and the prompt is included."""
     inputs = core_inputs(PROMPT, 4, streaming=False)
     (result,) = stream(endpoint, "tensorrt_llm", inputs)
     assert (new_tokens([result])[: len(PROMPT)], len(new_tokens([result]))) == (PROMPT, 16)
@@ -82,7 +82,7 @@ def test_several_sequences_have_an_index_each(endpoint: Endpoint) -> None:
 
 
 def test_random_ids_of_the_benchmark_get_one_response_each(endpoint: Endpoint) -> None:
-    """It draws ids from all of INT32, tells answers apart by request id and reads output 0."""
+    """The benchmark draws ids from all of INT32, matches request ids and reads output 0."""
     random = np.random.default_rng(420)
     arrived: list[Any] = []
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
@@ -132,7 +132,7 @@ def test_text_has_no_bad_words(endpoint: Endpoint, model: str) -> None:
 @TEXT_MODELS
 @pytest.mark.parametrize("streaming", [False, True], ids=["whole", "streamed"])
 def test_rows_of_a_batch_have_an_index(endpoint: Endpoint, model: str, streaming: bool) -> None:
-    """`--batch-inputs`. The prompts have one likely end: rounding depends on a batch's size."""
+    """`--batch-inputs`; each prompt has one likely end, because rounding depends on batch size."""
     prompts = ["January, February, March,", "A, B, C, D, E,", "Monday, Tuesday, Wednesday,"]
     inputs = text_inputs(prompts, 3, streaming=streaming)
     results = stream(endpoint, model, inputs, outputs=["text_output", "batch_index"])

@@ -1,8 +1,8 @@
-"""Upstream's client programs against `decoupled_mode=false`: one response for each request.
+"""Upstream's client programs with `decoupled_mode=false`: one response for each request.
 
-KV cache reuse is off, as `end_to_end_test.py` needs it: what is computed from cached blocks is
-rounded otherwise, and it compares two answers to one prompt. The text models ask `preprocessing`
-here, which they do for somebody's own only.
+KV cache reuse is off: `end_to_end_test.py` compares two responses to the same prompt, and cached
+blocks change the rounding. The text models call `preprocessing` here, which they otherwise do only
+for a custom `preprocessing` model.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ PARAMETERS = (
     "ask_preprocessing=true",
 )  # fmt: skip
 QUESTION = "The capital of France is"
-# Takes longer than anything else that a test does meanwhile.
+# Runs longer than everything else in a test.
 LONG = 6000
 NO_WORDS = np.array([[""]], object)
 
 
 @pytest.fixture(scope="module")
 def whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
-    """A server of the demo model that is not decoupled."""
+    """Serve the demo model with one response for each request."""
     tllm = imported.with_own_home(tmp_path_factory.mktemp("whole") / "home")
     tllm.done("import", "-m", "demo", *(f"--param={each}" for each in PARAMETERS))
     started = tllm.start()
@@ -46,7 +46,7 @@ def whole(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def infer(endpoint: Endpoint, model: str, interface: str, inputs: Inputs) -> Any:
-    """One unary request, as `end_to_end_test.py` sends it."""
+    """Send one unary request, like `end_to_end_test.py`."""
     if interface == "grpc":
         with grpcclient.InferenceServerClient(endpoint.grpc) as client:
             return client.infer(model, as_tensors(inputs), request_id="0")
@@ -75,7 +75,7 @@ def test_text_model_calls_preprocessing_if_configured(whole: Endpoint) -> None:
 
 @BOTH
 def test_three_models_called_in_turn_match_the_text_models(whole: Endpoint, interface: str) -> None:
-    """The steps of `end_to_end_test.py --test-bls`; empty words mean none."""
+    """The steps of `end_to_end_test.py --test-bls`; empty words are ignored."""
     query = {
         "QUERY": np.array([[QUESTION]], object),
         "REQUEST_OUTPUT_LEN": np.array([[12]], np.int32),
@@ -108,7 +108,7 @@ def test_three_models_called_in_turn_match_the_text_models(whole: Endpoint, inte
 
 @BOTH
 def test_the_prompt_is_part_of_the_output(whole: Endpoint, interface: str) -> None:
-    """`--check-output`, and the benchmark's count of output tokens, take that for granted."""
+    """`--check-output` and the benchmark's count of output tokens rely on it."""
     answer = infer(whole, "tensorrt_llm", interface, core_inputs(PROMPT, 16, streaming=False))
     ids = answer.as_numpy("output_ids")
     length = int(answer.as_numpy("sequence_length")[0, 0])
@@ -133,7 +133,7 @@ def test_perf_metrics_are_returned_with_other_outputs(whole: Endpoint) -> None:
 
 
 def test_stopped_request_and_its_stop_both_get_a_response(whole: Endpoint) -> None:
-    """`--stop-after-ms` waits for two responses; the stop's own has no ids."""
+    """`--stop-after-ms` waits for two responses; that of the stop request has no ids."""
     arrived: queue.Queue[Any] = queue.Queue()
     inputs = core_inputs(PROMPT, LONG, streaming=False)
     del inputs["end_id"]
@@ -178,7 +178,7 @@ def test_streaming_is_refused(whole: Endpoint) -> None:
 
 
 def test_a_full_queue_refuses_over_http(whole: Endpoint) -> None:
-    """`test_max_queue_size.py` looks for these words."""
+    """`test_max_queue_size.py` checks for this message."""
     inputs = as_tensors(core_inputs(PROMPT, 32, streaming=False), httpclient.InferInput)
     with httpclient.InferenceServerClient(whole.http, concurrency=100) as client:
         calls = [client.async_infer("tensorrt_llm", inputs, request_id="1") for _ in range(100)]

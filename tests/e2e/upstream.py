@@ -1,4 +1,4 @@
-"""Requests as the client programs of upstream's Triton backend put them on the wire."""
+"""Send requests like the client programs of upstream's Triton backend."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ END_ID = 2
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """End the request after its first response: by `stop` inputs under its id, or by cancelling."""
+    """A way to end a request after its first response: `stop` inputs with its id, or cancelling."""
 
     inputs: Inputs | None = None
 
 
 def core_inputs(prompt: Sequence[int], num_output_tokens: int, *, streaming: bool) -> Inputs:
-    """What `inflight_batcher_llm_client.py` sends to `tensorrt_llm`, whatever its flags."""
+    """Return the inputs that `inflight_batcher_llm_client.py` always sends to `tensorrt_llm`."""
     return {
         "input_ids": np.array([prompt], np.int32),
         "input_lengths": np.array([[len(prompt)]], np.int32),
@@ -43,7 +43,7 @@ def core_inputs(prompt: Sequence[int], num_output_tokens: int, *, streaming: boo
 
 
 def stop_inputs() -> Inputs:
-    """The second request of `--stop-after-ms`, sent under the id of the first."""
+    """Return the second request of `--stop-after-ms`, which has the id of the first."""
     return {
         "input_ids": np.array([[0]], np.int32),
         "input_lengths": np.array([[0]], np.int32),
@@ -53,7 +53,7 @@ def stop_inputs() -> Inputs:
 
 
 def text_inputs(prompts: Sequence[str], num_output_tokens: int, *, streaming: bool) -> Inputs:
-    """What `end_to_end_grpc_client.py` sends, whatever its flags; a row per prompt."""
+    """Return the inputs that `end_to_end_grpc_client.py` always sends, with a row per prompt."""
     rows = np.ones((len(prompts), 1))
     return {
         "text_input": np.array([[prompt] for prompt in prompts], object),
@@ -66,7 +66,7 @@ def text_inputs(prompts: Sequence[str], num_output_tokens: int, *, streaming: bo
 
 
 def as_tensors(inputs: Inputs, kind: Any = grpcclient.InferInput) -> list[Any]:
-    """The inputs as those of tritonclient's gRPC or, as `kind`, HTTP client."""
+    """Convert the inputs to those of tritonclient's gRPC or, with another `kind`, HTTP client."""
     tensors = []
     for name, array in inputs.items():
         tensor_input = kind(name, list(array.shape), np_to_triton_dtype(array.dtype))
@@ -84,7 +84,7 @@ def stream(
     request_id: str = "",
     stop: Stop | None = None,
 ) -> list[Any]:
-    """Results and errors of one request on a stream of its own, which the server lets end."""
+    """Send one request over a new stream and return all results and errors until its end."""
     arrived: queue.Queue[Any] = queue.Queue()
     requested = [grpcclient.InferRequestedOutput(name) for name in outputs] or None
     with grpcclient.InferenceServerClient(endpoint.grpc) as client:
@@ -105,11 +105,11 @@ def names(result: grpcclient.InferResult) -> set[str]:
 
 
 def new_tokens(results: Sequence[grpcclient.InferResult]) -> list[int]:
-    """The ids of all responses that have any, in order; the first sequence's."""
+    """Return the ids of the first sequence from all responses that have any, in order."""
     arrays = [result.as_numpy("output_ids") for result in results]
     return [int(token) for ids in arrays if ids is not None for token in ids[0, 0]]
 
 
 def text(results: Sequence[grpcclient.InferResult]) -> str:
-    """The first strings of all responses; a text output has no batch dimension."""
+    """Join the first string of each response; a text output has no batch dimension."""
     return "".join(result.as_numpy("text_output")[0].decode() for result in results)
