@@ -21,15 +21,15 @@ FAMILY = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
         (BadInput("No.", why="w", next_step="say yes"), "No.\nWhy: w\nNext: say yes"),
     ],
 )
-def test_error_says_what_why_and_next(error: TllmError, text: str) -> None:
+def test_error_text_has_what_why_and_next(error: TllmError, text: str) -> None:
     assert str(error) == text
 
 
-def test_every_error_is_of_the_family() -> None:
+def test_every_error_is_a_tllm_error() -> None:
     assert all(issubclass(each, TllmError) for each in FAMILY)
 
 
-def test_tree_in_the_docstring_is_the_tree() -> None:
+def test_docstring_shows_the_class_tree() -> None:
     drawn = re.findall(r"^    ([│├└─ ]*)(\w+)", errors.__doc__ or "", re.MULTILINE)
     depths = {name: len(branch) // 4 for branch, name in drawn}
     assert depths == {each.__name__: len(each.__mro__) - 4 for each in FAMILY}

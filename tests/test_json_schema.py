@@ -30,7 +30,7 @@ def parse(text: str) -> Declaration:
     return parse_declaration(text, where="tllm.yaml", folder=Path("/there"))
 
 
-def test_schema_is_one() -> None:
+def test_schema_is_valid() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
@@ -52,7 +52,7 @@ def test_a_whole_file_is_valid() -> None:
         "model: {name: m}\nrepository: {parameters: [a]}",
     ],
 )
-def test_what_is_refused_is_invalid(text: str) -> None:
+def test_refused_file_is_invalid(text: str) -> None:
     with pytest.raises(BadInput):
         parse(text)
     with pytest.raises(jsonschema.ValidationError):

@@ -43,8 +43,8 @@ class Sample:
 FIELDS = {
     "name": OptionField("name", str, False, dataclasses.MISSING, HELP),
     "size": OptionField("size", int, True, None, HELP, Within(1, 9)),
-    "kind": OptionField("kind", Literal["a", "b"], False, "a", HELP, words=("a", "b")),
-    "word": OptionField("word", str, True, None, HELP, words=("x", "y")),
+    "kind": OptionField("kind", Literal["a", "b"], False, "a", HELP, choices=("a", "b")),
+    "word": OptionField("word", str, True, None, HELP, choices=("x", "y")),
     "files": OptionField("files", tuple[Path, ...], False, (), HELP),
     "table": OptionField("table", Mapping[str, str], False, {}, HELP),
     "part": OptionField("part", Mapping[str, int], False, {}, Option(""), part_of=PartOf(Inner)),
@@ -61,7 +61,7 @@ def test_fields_come_in_their_order() -> None:
     assert [each.name for each in option_fields(Sample)] == list(FIELDS)
 
 
-def test_field_tells_its_form() -> None:
+def test_properties_of_a_field() -> None:
     forms = {
         "is_required": ["name"],
         "is_list": ["files"],

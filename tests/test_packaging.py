@@ -58,8 +58,8 @@ def test_sdist_has_every_template(unpacked_sdist: Path) -> None:
 
 def test_installed_wheel_renders_every_template(fresh_python: Path, tmp_path: Path) -> None:
     command = (str(fresh_python), "-I", str(template_cases.__file__))
-    answer = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
-    found = json.loads(answer.stdout)
+    process = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(process.stdout)
     assert Path(found["package"]).is_relative_to(fresh_python.parents[1])
     assert found["templates"] == find_templates(ROOT / "templates")
     assert found["texts"] == [list(case) for case in render_cases()]

@@ -23,7 +23,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_home_has_one_name_whatever_leads_there(tmp_path: Path) -> None:
+def test_links_to_the_home_are_resolved(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     environ = {
         "TLLM_HOME": str(tmp_path / "link" / "home"),
@@ -32,7 +32,7 @@ def test_home_has_one_name_whatever_leads_there(tmp_path: Path) -> None:
     assert find_home(environ) == Home(tmp_path / "home", tmp_path / "engines")
 
 
-def test_users_data_folder_has_one_name_too(monkeypatch, tmp_path: Path) -> None:
+def test_links_to_the_user_data_folder_are_resolved(monkeypatch, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "tllm").mkdir()
     (tmp_path / "fast").mkdir()
@@ -41,12 +41,12 @@ def test_users_data_folder_has_one_name_too(monkeypatch, tmp_path: Path) -> None
     assert find_home({}) == Home(tmp_path / "tllm", tmp_path / "fast")
 
 
-def test_home_is_named_by_the_environment() -> None:
+def test_home_from_the_environment() -> None:
     home = find_home({"TLLM_HOME": "/data/tllm", "ENGINE_DEST_PATH": "/fast"})
     assert home == Home(Path("/data/tllm"), Path("/fast"))
 
 
-def test_engines_lie_in_the_home_unless_moved() -> None:
+def test_engines_are_in_the_home_by_default() -> None:
     home = find_home({"TLLM_HOME": "/data/tllm"})
     folders = (home.engines, home.checkpoints, home.models, home.servers, home.locks)
     assert [str(path.relative_to("/data/tllm")) for path in folders] == [
@@ -54,26 +54,26 @@ def test_engines_lie_in_the_home_unless_moved() -> None:
     ]  # fmt: skip
 
 
-def test_home_without_a_name_is_the_users_data_folder() -> None:
+def test_default_home_is_the_user_data_folder() -> None:
     home = find_home({})
     assert home.root.is_absolute()
     assert home.root.name == "tllm"
 
 
-def test_relative_home_is_from_the_working_directory(monkeypatch, tmp_path: Path) -> None:
+def test_relative_home_starts_at_the_working_directory(monkeypatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_home({"TLLM_HOME": "here"}).root == tmp_path / "here"
 
 
 @pytest.mark.parametrize("name", ["demo", "llama-3.1-8b", "a_b", "7b", "x" * 128])
-def test_name_that_can_be_a_folder(name: str) -> None:
+def test_valid_model_name(name: str) -> None:
     assert check_model_name(name) == name
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "../x", "a/b", "a\\b", "-m", ".hidden", "a b", "é", "a\n", "x" * 129]
 )
-def test_name_that_cannot(name: str) -> None:
+def test_invalid_model_name(name: str) -> None:
     with pytest.raises(BadInput, match="cannot be a model's name"):
         check_model_name(name)
 
@@ -96,7 +96,7 @@ def test_written_folder_appears_whole(tmp_path: Path) -> None:
     assert names_in(final.parent) == ["final"]
 
 
-def test_written_folder_takes_the_old_ones_place(tmp_path: Path) -> None:
+def test_written_folder_replaces_the_old_one(tmp_path: Path) -> None:
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "old").touch()
     with write_aside(tmp_path / "final") as aside:
@@ -104,7 +104,7 @@ def test_written_folder_takes_the_old_ones_place(tmp_path: Path) -> None:
     assert (names_in(tmp_path), names_in(tmp_path / "final")) == (["final"], ["new"])
 
 
-def test_failure_leaves_the_old_folder(tmp_path: Path) -> None:
+def test_failure_keeps_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "old").touch()
     with pytest.raises(KeyboardInterrupt), write_aside(tmp_path / "final") as aside:
@@ -113,7 +113,7 @@ def test_failure_leaves_the_old_folder(tmp_path: Path) -> None:
     assert (names_in(tmp_path), names_in(tmp_path / "final")) == (["final"], ["old"])
 
 
-def test_failed_swap_puts_the_old_folder_back(tmp_path: Path) -> None:
+def test_failed_replacement_restores_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "old").touch()
     with pytest.raises(FileNotFoundError), write_aside(tmp_path / "final") as aside:
@@ -122,7 +122,7 @@ def test_failed_swap_puts_the_old_folder_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["final", "a[b]", "*"])
-def test_next_write_removes_what_a_killed_one_left(tmp_path: Path, name: str) -> None:
+def test_write_removes_leftovers_of_a_killed_one(tmp_path: Path, name: str) -> None:
     (tmp_path / f".{name}.aside-dead").mkdir()
     (tmp_path / ".other.aside-alive").mkdir()
     with write_aside(tmp_path / name):
@@ -130,7 +130,7 @@ def test_next_write_removes_what_a_killed_one_left(tmp_path: Path, name: str) ->
     assert names_in(tmp_path) == sorted([".other.aside-alive", name])
 
 
-def test_written_file_takes_the_old_ones_place(tmp_path: Path) -> None:
+def test_written_file_replaces_the_old_one(tmp_path: Path) -> None:
     for text in ("one", "två"):
         write_text(tmp_path / "file", text)
         assert (tmp_path / "file").read_text(encoding="utf-8") == text
@@ -154,7 +154,7 @@ def test_removed_folder_is_gone(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-def test_removing_what_is_not_there_leaves_nothing(tmp_path: Path) -> None:
+def test_removing_a_missing_folder_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         remove_folder(tmp_path / "final")
     assert names_in(tmp_path) == []

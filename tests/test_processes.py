@@ -14,14 +14,14 @@ import pytest
 
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.processes import (
-    Answer,
-    ask_program,
+    CommandResult,
     end_of_lines,
-    ended_by_signals,
+    exit_on_signals,
     follow_lines,
     last_lines,
+    run_captured,
     run_logged,
-    run_shown,
+    run_streamed,
 )
 
 
@@ -34,7 +34,7 @@ def python(code: str) -> tuple[str, ...]:
     return (sys.executable, "-c", code)
 
 
-def test_output_goes_to_the_log_and_the_listener(tmp_path: Path) -> None:
+def test_output_goes_to_the_log_and_the_callback(tmp_path: Path) -> None:
     seen: list[str] = []
     code = "import sys; print('out é', flush=True); print('err', file=sys.stderr); sys.exit(7)"
     assert run_logged(python(code), tmp_path / "log", on_line=seen.append) == 7
@@ -42,19 +42,19 @@ def test_output_goes_to_the_log_and_the_listener(tmp_path: Path) -> None:
     assert (tmp_path / "log").read_text() == "out é\nerr\n"
 
 
-def test_log_is_added_to(tmp_path: Path) -> None:
+def test_output_is_appended_to_the_log(tmp_path: Path) -> None:
     for word in ("one", "two"):
         run_logged(python(f"print({word!r})"), tmp_path / "log")
     assert (tmp_path / "log").read_text() == "one\ntwo\n"
 
 
-def test_bytes_that_are_no_text_do_no_harm(tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
     code = r"import sys; sys.stdout.buffer.write(b'\xff\n')"
     assert run_logged(python(code), tmp_path / "log") == 0
     assert (tmp_path / "log").read_text() == "\ufffd\n"
 
 
-def test_environment_is_the_one_given(tmp_path: Path) -> None:
+def test_command_gets_the_environment(tmp_path: Path) -> None:
     run_logged(python("import os; print(os.environ['A'])"), tmp_path / "log", environ={"A": "b"})
     assert (tmp_path / "log").read_text() == "b\n"
 
@@ -69,7 +69,7 @@ def test_missing_program(tmp_path: Path) -> None:
         run_logged(("/no/such/program",), tmp_path / "log")
 
 
-def test_interrupt_ends_the_command(tmp_path: Path) -> None:
+def test_interrupt_stops_the_command(tmp_path: Path) -> None:
     pids: list[int] = []
 
     def interrupt(line: str) -> None:
@@ -82,16 +82,16 @@ def test_interrupt_ends_the_command(tmp_path: Path) -> None:
     assert is_gone(pids[0])
 
 
-FAMILY = (  # a command with a child that heeds no SIGTERM; both pids are its first line
+COMMAND_WITH_CHILD = (  # a command with a child that ignores SIGTERM; it prints both pids
     "import os, subprocess, sys, time\n"
-    "deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1); time.sleep(600)'\n"
-    "child = subprocess.Popen((sys.executable, '-uc', deaf), stdout=subprocess.PIPE)\n"
+    "code = 'import signal, time; signal.signal(15, signal.SIG_IGN); print(1); time.sleep(600)'\n"
+    "child = subprocess.Popen((sys.executable, '-uc', code), stdout=subprocess.PIPE)\n"
     "child.stdout.read(1)\n"
     "print(os.getpid(), child.pid, flush=True)\n"
 )
 
 
-def test_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
+def test_interrupt_stops_the_children_of_the_command(tmp_path: Path) -> None:
     pids: list[int] = []
 
     def interrupt(line: str) -> None:
@@ -99,7 +99,9 @@ def test_interrupt_ends_the_commands_children_too(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_logged(python(f"{FAMILY}time.sleep(600)"), tmp_path / "log", on_line=interrupt)
+        run_logged(
+            python(f"{COMMAND_WITH_CHILD}time.sleep(600)"), tmp_path / "log", on_line=interrupt
+        )
     wait_until(lambda: all(is_gone(pid) for pid in pids))
 
 
@@ -122,13 +124,13 @@ def test_log_keeps_the_last_state_of_a_progress_bar(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_signal_ends_the_caller_with_its_clean_up(tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_runs_the_cleanup_of_the_caller(tmp_path: Path, number: signal.Signals) -> None:
     log = tmp_path / "log"
     inner = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     outer = (
         "import sys; from pathlib import Path; from trtllm_serve_cli.processes import *\n"
         "try:\n"
-        " with ended_by_signals():\n"
+        " with exit_on_signals():\n"
         f"  run_logged((sys.executable, '-c', {inner!r}), Path({str(log)!r}))\n"
         "finally: print('cleared away')"
     )
@@ -140,10 +142,10 @@ def test_signal_ends_the_caller_with_its_clean_up(tmp_path: Path, number: signal
     assert is_gone(int(last_lines(log, 1)[0]))
 
 
-def test_hang_up_that_nohup_ignores_stays_ignored() -> None:
+def test_sighup_ignored_by_nohup_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with ended_by_signals():
+        with exit_on_signals():
             signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -181,17 +183,17 @@ def test_last_lines_of_a_long_log(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "log", 2) == ["99998", "99999"]
 
 
-@pytest.mark.parametrize("half", ["", "ha", "h" * 5000])
-def test_whole_lines_of_a_log_and_those_after_are_all_of_them(tmp_path: Path, half: str) -> None:
+@pytest.mark.parametrize("incomplete", ["", "ha", "h" * 5000])
+def test_end_of_the_complete_lines_of_a_log(tmp_path: Path, incomplete: str) -> None:
     log = tmp_path / "log"
-    log.write_text(f"a\nb\n{half}")
+    log.write_text(f"a\nb\n{incomplete}")
     end = end_of_lines(log)
     assert (end, last_lines(log, 5, until=end)) == (4, ["a", "b"])
     assert last_lines(log, 5, since=2, until=end) == ["b"]
     assert last_lines(log, 5, since=9, until=end) == []
 
 
-def test_log_without_a_whole_line(tmp_path: Path) -> None:
+def test_log_without_a_complete_line(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("ha")
     assert (end_of_lines(tmp_path / "log"), end_of_lines(tmp_path / "none")) == (0, 0)
 
@@ -200,7 +202,7 @@ def test_last_lines_without_a_log(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "none", 3) == []
 
 
-def test_followed_log_gives_whole_lines_also_after_it_was_cut(tmp_path: Path) -> None:
+def test_followed_log_has_complete_lines_after_truncation(tmp_path: Path) -> None:
     log, seen = tmp_path / "log", []
     log.write_text("old\n")
     lines = follow_lines(log, 4, poll_s=0.001)
@@ -219,37 +221,37 @@ def test_followed_log_gives_whole_lines_also_after_it_was_cut(tmp_path: Path) ->
     assert seen == ["one", "two", "new"]
 
 
-def test_short_command_is_answered_or_says_why_not() -> None:
-    assert ask_program(("no-such-program",), 60) is None
-    assert ask_program(("sh", "-c", "echo said"), 60) == Answer(0, "said\n")
-    failed = ask_program(("sh", "-c", "echo first >&2; echo last >&2; exit 3"), 60)
+def test_result_of_a_short_command() -> None:
+    assert run_captured(("no-such-program",), 60) is None
+    assert run_captured(("sh", "-c", "echo said"), 60) == CommandResult(0, "said\n")
+    failed = run_captured(("sh", "-c", "echo first >&2; echo last >&2; exit 3"), 60)
     assert failed is not None
-    assert (failed.code, failed.trouble) == (3, "last")
-    late = ask_program(("sleep", "60"), 0.1)
+    assert (failed.code, failed.failure) == (3, "last")
+    late = run_captured(("sleep", "60"), 0.1)
     assert late is not None
-    assert (late.code, late.trouble) == (None, "it did not answer in time")
-    assert Answer(4).trouble == "exit code 4"
+    assert (late.code, late.failure) == (None, "it did not answer in time")
+    assert CommandResult(4).failure == "exit code 4"
 
 
-def test_shown_output_comes_as_it_is_written_and_its_end_is_kept() -> None:
+def test_streamed_output_is_forwarded_and_its_tail_returned() -> None:
     shown: list[bytes] = []
     code = (
         "import sys; sys.stdout.buffer.write(b'\\x1b[31mred\\x1b[0m\\rx' * 4000);"
         "print('why', file=sys.stderr); sys.exit(3)"
     )
-    exit_code, told = run_shown(python(code), shown.append)
-    assert (exit_code, len(b"".join(shown)), "\x1b" in told) == (3, 4000 * 14 + 4, False)
-    assert len(told) < 16 * 1024
+    exit_code, tail = run_streamed(python(code), shown.append)
+    assert (exit_code, len(b"".join(shown)), "\x1b" in tail) == (3, 4000 * 14 + 4, False)
+    assert len(tail) < 16 * 1024
 
 
-def test_program_that_is_shown_believes_in_a_terminal() -> None:
+def test_streamed_command_runs_on_a_terminal() -> None:
     code = "import os, sys; print(os.get_terminal_size(1), sys.stderr.isatty())"
     size = os.terminal_size((77, 11))
-    _, told = run_shown(python(code), lambda text: None, terminal=size)
-    assert told == "os.terminal_size(columns=77, lines=11) True\r\n"
+    _, tail = run_streamed(python(code), lambda text: None, terminal=size)
+    assert tail == "os.terminal_size(columns=77, lines=11) True\r\n"
 
 
-def test_interrupt_ends_what_is_shown() -> None:
+def test_interrupt_stops_a_streamed_command() -> None:
     pids: list[int] = []
 
     def interrupt(text: bytes) -> None:
@@ -258,5 +260,5 @@ def test_interrupt_ends_what_is_shown() -> None:
 
     code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
     with pytest.raises(KeyboardInterrupt):
-        run_shown(python(code), interrupt)
+        run_streamed(python(code), interrupt)
     assert is_gone(pids[0])

@@ -60,12 +60,12 @@ def test_scripts_quote_paths() -> None:
     assert " && ln -s '/opt/my triton/stub' " in script
 
 
-def test_missing_variable_is_an_error() -> None:
+def test_missing_variable_raises() -> None:
     with pytest.raises(UndefinedError, match="'version' is undefined"):
         render("model_repository/model.py.j2", model={"title": "mine", "module": "text"})
 
 
-def test_missing_template_is_an_error() -> None:
+def test_missing_template_raises() -> None:
     with pytest.raises(TemplateNotFound, match="model_repository/absent"):
         render("model_repository/absent.j2")
 

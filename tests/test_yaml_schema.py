@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Within
-from trtllm_serve_cli.yaml_schema import parse_words, parse_yaml, plain_changes, render_yaml
+from trtllm_serve_cli.yaml_schema import parse_text_fields, parse_yaml, plain_changes, render_yaml
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ def test_every_kind_of_field_is_read():
     )
 
 
-def test_what_is_not_said_is_as_it_would_be():
+def test_missing_fields_have_defaults():
     assert parse("name: m") == Outer("m")
     assert parse("name: m\npath: null\ninner: {words: alone}").inner.words == ("alone",)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "a.yaml, line 1: the file is empty."),
         ("name: [", "a.yaml, line 1: this is not YAML"),
@@ -84,19 +84,19 @@ def test_what_is_not_said_is_as_it_would_be():
         ("name: m\n? [a]\n: b", "a.yaml, line 2: a key of this is not text."),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text: str, says: str):
+def test_error_names_the_line(text: str, message: str):
     with pytest.raises(BadInput) as caught:
         parse(text)
-    assert caught.value.what.startswith(says)
+    assert caught.value.what.startswith(message)
 
 
-def test_range_of_a_number_is_said():
+def test_error_states_the_range_of_a_number():
     assert parse("name: m\ninner: {port: 65535}").inner.port == 65535
     assert parse("name: m\ninner: {port: null}").inner.port is None
-    for text, says in (("inner: {port: 0}", "from 1 to 65535"), ("rate: -1", "of at least 0")):
+    for text, message in (("inner: {port: 0}", "from 1 to 65535"), ("rate: -1", "of at least 0")):
         with pytest.raises(BadInput) as caught:
             parse(f"name: m\n{text}")
-        assert caught.value.next_step == f"say a number {says}"
+        assert caught.value.next_step == f"say a number {message}"
 
 
 def test_near_names_are_suggested():
@@ -105,17 +105,17 @@ def test_near_names_are_suggested():
     assert caught.value.next_step == "did you mean words?"
 
 
-def test_words_of_a_command_line_are_read_alike():
+def test_fields_are_read_from_the_command_line():
     words = {"kind": "none", "count": "3", "words": "a, b"}
-    assert parse_words(Inner, words, where="--x") == {
+    assert parse_text_fields(Inner, words, where="--x") == {
         "kind": "none",
         "count": 3,
         "words": ("a", "b"),
     }
     with pytest.raises(BadInput, match=r"^--x: port is 0"):
-        parse_words(Inner, {"port": "0"}, where="--x")
+        parse_text_fields(Inner, {"port": "0"}, where="--x")
     with pytest.raises(BadInput, match=r"^--x: count is not a whole number"):
-        parse_words(Inner, {"count": "many"}, where="--x")
+        parse_text_fields(Inner, {"count": "many"}, where="--x")
 
 
 def test_only_what_differs_from_the_defaults_is_written():
@@ -143,5 +143,5 @@ _OUTERS = st.builds(
 
 
 @given(_OUTERS)
-def test_what_was_written_is_read_again(outer: Outer):
+def test_written_file_is_read_back(outer: Outer):
     assert parse(render_yaml(outer)) == outer

@@ -11,9 +11,9 @@ import psutil
 from trtllm_serve_cli.runtime.engine import SequenceUpdate, merge_updates
 
 
-def wait_until(is_so: Callable[[], object], timeout_s: float = 60.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
-    while not is_so():
+    while not condition():
         assert time.monotonic() < deadline_s, "it did not happen in time"
         time.sleep(0.02)
 

@@ -61,8 +61,8 @@ def _property(field: OptionField) -> dict[str, Any]:
 
 
 def _value(field: OptionField) -> dict[str, Any]:
-    if field.words:
-        return {"enum": list(field.words)}
+    if field.choices:
+        return {"enum": list(field.choices)}
     if field.is_list:
         text = _TYPES[str]
         return {"anyOf": [{"type": "array", "items": text}, text]}

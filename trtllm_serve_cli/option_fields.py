@@ -43,9 +43,9 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The words that an option takes, as a list that is not known to the type checker."""
+    """The values that an option takes, if the type checker does not know them."""
 
-    words: tuple[str, ...]
+    choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class PartOf:
 class OptionField:
     """One option.
 
-    `kind` is its type without None; `default` is MISSING if it must be given; `words` are the only
+    `kind` is its type without None; `default` is MISSING if it is required; `choices` are the only
     values it takes, if there are any.
     """
 
@@ -69,7 +69,7 @@ class OptionField:
     default: Any
     option: Option
     within: Within | None = None
-    words: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
     part_of: PartOf | None = None
 
     @property
@@ -107,33 +107,33 @@ def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
     """Return a type without None and annotations, whether it may be None, and the annotations."""
     origin = get_origin(hint)
     if origin is Annotated:
-        inner, *marks = get_args(hint)
+        inner, *annotations = get_args(hint)
         kind, is_optional, more = split_hint(inner)
-        return kind, is_optional, (*marks, *more)
+        return kind, is_optional, (*annotations, *more)
     if origin in (Union, types.UnionType):
         (inner,) = (each for each in get_args(hint) if each is not type(None))
-        kind, _, marks_of_inner = split_hint(inner)
-        return kind, True, marks_of_inner
+        kind, _, inner_annotations = split_hint(inner)
+        return kind, True, inner_annotations
     return hint, False, ()
 
 
-def find_mark(marks: tuple[Any, ...], kind: type) -> Any:
+def find_annotation(annotations: tuple[Any, ...], kind: type) -> Any:
     """Return the annotation of this type, None if there is none."""
-    return next((each for each in marks if isinstance(each, kind)), None)
+    return next((each for each in annotations if isinstance(each, kind)), None)
 
 
 def _field(field: dataclasses.Field[Any], hint: Any) -> OptionField:
-    kind, is_optional, marks = split_hint(hint)
-    one_of = find_mark(marks, OneOf)
-    words = get_args(kind) if get_origin(kind) is Literal else one_of.words if one_of else ()
+    kind, is_optional, annotations = split_hint(hint)
+    one_of = find_annotation(annotations, OneOf)
+    choices = get_args(kind) if get_origin(kind) is Literal else one_of.choices if one_of else ()
     factory = field.default_factory
     return OptionField(
         name=field.name,
         kind=kind,
         is_optional=is_optional,
         default=field.default if factory is dataclasses.MISSING else factory(),
-        option=find_mark(marks, Option) or Option(""),
-        within=find_mark(marks, Within),
-        words=tuple(words),
-        part_of=find_mark(marks, PartOf),
+        option=find_annotation(annotations, Option) or Option(""),
+        within=find_annotation(annotations, Within),
+        choices=tuple(choices),
+        part_of=find_annotation(annotations, PartOf),
     )

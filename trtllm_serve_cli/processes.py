@@ -21,7 +21,7 @@ from typing import TextIO
 
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
-_KEPT_BYTES = 16 * 1024
+_MAX_TAIL_BYTES = 16 * 1024
 # What moves a terminal's cursor, or colours its text.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
@@ -37,7 +37,7 @@ def die_with_parent(number: int | None = None) -> None:
 
 
 @contextmanager
-def ended_by_signals() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Meanwhile SIGTERM and a hang-up end this process by an exception, as Ctrl-C does.
 
     So what runs can be ended and cleared away. The exit code is the shell's: 128 and the signal.
@@ -59,24 +59,24 @@ def ended_by_signals() -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a program said; `code` is its exit code, None where it did not end in time."""
+class CommandResult:
+    """The exit code and output of a program; `code` is None if it timed out."""
 
     code: int | None
     out: str = ""
     err: str = ""
 
     @property
-    def trouble(self) -> str:
+    def failure(self) -> str:
         """Why it failed, in its own last words; "" where it did not."""
         if self.code == 0:
             return ""
-        said = (self.err or self.out).strip().splitlines()
+        lines = (self.err or self.out).strip().splitlines()
         how = "it did not answer in time" if self.code is None else f"exit code {self.code}"
-        return said[-1].strip() if said else how
+        return lines[-1].strip() if lines else how
 
 
-def ask_program(command: Sequence[str], timeout_s: float) -> Answer | None:
+def run_captured(command: Sequence[str], timeout_s: float) -> CommandResult | None:
     """A short command's answer; None where there is no such program."""
     try:
         ended = subprocess.run(
@@ -91,8 +91,8 @@ def ask_program(command: Sequence[str], timeout_s: float) -> Answer | None:
     except OSError:
         return None
     except subprocess.TimeoutExpired:
-        return Answer(None)
-    return Answer(ended.returncode, ended.stdout, ended.stderr)
+        return CommandResult(None)
+    return CommandResult(ended.returncode, ended.stdout, ended.stderr)
 
 
 def run_logged(
@@ -137,7 +137,7 @@ def run_logged(
     return process.returncode
 
 
-def run_shown(
+def run_streamed(
     command: Sequence[str],
     on_output: Callable[[bytes], None],
     *,
@@ -148,32 +148,32 @@ def run_shown(
     With `terminal`, it writes to one of that size, and may draw its progress. Returns its exit code
     and the end of what it wrote. An interrupt ends it and all it started.
     """
-    ours, theirs = _open_terminal(terminal) if terminal is not None else os.pipe()
+    read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
         process = subprocess.Popen(
             tuple(command),
             stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
+            stdout=write_end,
+            stderr=write_end,
             start_new_session=True,
             preexec_fn=die_with_parent,
         )
     except BaseException:
-        os.close(ours)
+        os.close(read_end)
         raise
     finally:
-        os.close(theirs)
+        os.close(write_end)
     written = b""
     try:
-        while chunk := _read_some(ours):
+        while chunk := _read_some(read_end):
             on_output(chunk)
-            written = (written + chunk)[-_KEPT_BYTES:]
+            written = (written + chunk)[-_MAX_TAIL_BYTES:]
         code = process.wait()
     except BaseException:
         _end_group(process)
         raise
     finally:
-        os.close(ours)
+        os.close(read_end)
     return code, _ESCAPES.sub("", written.decode(errors="replace"))
 
 
@@ -184,9 +184,9 @@ def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
     import struct
     import termios
 
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", size.lines, size.columns, 0, 0))
-    return ours, theirs
+    read_end, write_end = pty.openpty()
+    fcntl.ioctl(write_end, termios.TIOCSWINSZ, struct.pack("4H", size.lines, size.columns, 0, 0))
+    return read_end, write_end
 
 
 def _read_some(fd: int) -> bytes:
@@ -267,7 +267,7 @@ def end_of_lines(log: Path) -> int:
     """How many bytes of `log` are whole lines: what comes after may still grow. 0 for no file."""
     try:
         with log.open("rb") as file:
-            start = max(0, file.seek(0, io.SEEK_END) - _KEPT_BYTES)
+            start = max(0, file.seek(0, io.SEEK_END) - _MAX_TAIL_BYTES)
             file.seek(start)
             return start + file.read().rfind(b"\n") + 1
     except OSError:

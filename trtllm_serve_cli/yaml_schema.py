@@ -23,14 +23,14 @@ from trtllm_serve_cli.option_fields import (
     OneOf,
     PartOf,
     Within,
-    find_mark,
+    find_annotation,
     option_fields,
     split_hint,
 )
 
 T = TypeVar("T")
 _TEXT = "tag:yaml.org,2002:str"
-_TRUTHS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 _KINDS = {
     str: "text",
     int: "a whole number",
@@ -46,18 +46,18 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise _flaw(where, line, f"this is not YAML ({error.problem})") from error
+        raise _bad_input(where, line, f"this is not YAML ({error.problem})") from error
     except yaml.YAMLError as error:
         raise BadInput(
             f"{where} is not YAML.", why=" ".join(str(error).split()), next_step="mend the file"
         ) from error
     if node is None:
-        raise _flaw(where, 1, "the file is empty", f"say {_list_fields(cls)}")
+        raise _bad_input(where, 1, "the file is empty", f"say {_list_fields(cls)}")
     return typing.cast("T", _Reader(where).read(node, cls, ""))
 
 
-def parse_words(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Fields of `cls` given as text, a list's items between commas. Raises `BadInput`."""
+def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
+    """Return fields of `cls` from text, a list's items between commas. Raises `BadInput`."""
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}
     for name, text in words.items():
@@ -112,15 +112,15 @@ class _Reader:
 
     def read(self, node: yaml.Node, hint: Any, at: str) -> Any:
         """What `node` says, as `hint` wants it."""
-        hint, is_optional, marks = split_hint(hint)
+        hint, is_optional, annotations = split_hint(hint)
         if is_optional and node.tag == "tag:yaml.org,2002:null":
             return None
-        if part := find_mark(marks, PartOf):
+        if part := find_annotation(annotations, PartOf):
             return self.read_fields(node, part.options, at)
-        if within := find_mark(marks, Within):
+        if within := find_annotation(annotations, Within):
             return self._read_within(node, hint, within, at)
-        if one_of := find_mark(marks, OneOf):
-            return self._read_choice(node, one_of.words, at)
+        if one_of := find_annotation(annotations, OneOf):
+            return self._read_choice(node, one_of.choices, at)
         origin = get_origin(hint)
         if origin is Literal:
             return self._read_choice(node, get_args(hint), at)
@@ -139,7 +139,7 @@ class _Reader:
         for each in dataclasses.fields(cls):
             is_needed = each.default is each.default_factory is dataclasses.MISSING
             if is_needed and each.name not in values:
-                raise self._flaw(node, f"{_join(at, each.name)} is missing", "add it")
+                raise self._bad_input(node, f"{_join(at, each.name)} is missing", "add it")
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ class _Reader:
         for key, value in self._pairs(node, at):
             if key.value not in hints:
                 near = difflib.get_close_matches(key.value, hints, n=1)
-                raise self._flaw(
+                raise self._bad_input(
                     key,
                     f"{at or 'this'} has no {key.value!r}",
                     f"did you mean {near[0]}?" if near else f"it takes {_list_fields(cls)}",
@@ -159,30 +159,32 @@ class _Reader:
 
     def _pairs(self, node: yaml.Node, at: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
-            raise self._flaw(node, f"{at or 'this'} is not a table of keys and values")
+            raise self._bad_input(node, f"{at or 'this'} is not a table of keys and values")
         seen: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._flaw(key, f"a key of {at or 'this'} is not text")
+                raise self._bad_input(key, f"a key of {at or 'this'} is not text")
             if key.value in seen:
                 first = seen[key.value]
-                raise self._flaw(key, f"{_join(at, key.value)} is there twice: see line {first}")
+                raise self._bad_input(
+                    key, f"{_join(at, key.value)} is there twice: see line {first}"
+                )
             seen[key.value] = _line(key)
         return list(node.value)
 
     def _read_choice(self, node: yaml.Node, choices: tuple[str, ...], at: str) -> str:
         if isinstance(node, yaml.ScalarNode) and node.value in choices:
             return str(node.value)
-        given = f" {node.value!r}" if isinstance(node, yaml.ScalarNode) else ""
-        raise self._flaw(node, f"{at} cannot be{given}", f"choose one of {', '.join(choices)}")
+        value = f" {node.value!r}" if isinstance(node, yaml.ScalarNode) else ""
+        raise self._bad_input(node, f"{at} cannot be{value}", f"choose one of {', '.join(choices)}")
 
     def _read_scalar(self, node: yaml.Node, kind: type, at: str) -> Any:
         if isinstance(node, yaml.ScalarNode) and node.tag != "tag:yaml.org,2002:null":
             try:
-                return _TRUTHS[node.value.lower()] if kind is bool else kind(node.value)
+                return _BOOLEANS[node.value.lower()] if kind is bool else kind(node.value)
             except (ValueError, KeyError):
                 pass
-        raise self._flaw(node, f"{at} is not {_KINDS[kind]}")
+        raise self._bad_input(node, f"{at} is not {_KINDS[kind]}")
 
     def _read_within(self, node: yaml.Node, kind: type, within: Within, at: str) -> Any:
         value = self._read_scalar(node, kind, at)
@@ -190,10 +192,10 @@ class _Reader:
         if low <= value and (high is None or value <= high):
             return value
         takes = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise self._flaw(node, f"{at} is {value}", f"say a number {takes}")
+        raise self._bad_input(node, f"{at} is {value}", f"say a number {takes}")
 
-    def _flaw(self, node: yaml.Node, what: str, next_step: str = "") -> BadInput:
-        return _flaw(self.where, _line(node), what, next_step)
+    def _bad_input(self, node: yaml.Node, what: str, next_step: str = "") -> BadInput:
+        return _bad_input(self.where, _line(node), what, next_step)
 
 
 def _line(node: yaml.Node) -> int:
@@ -201,7 +203,7 @@ def _line(node: yaml.Node) -> int:
     return node.start_mark.line + 1 if node.start_mark else 0
 
 
-def _flaw(where: str, line: int, what: str, next_step: str = "") -> BadInput:
+def _bad_input(where: str, line: int, what: str, next_step: str = "") -> BadInput:
     place = f"{where}, line {line}" if line else where
     return BadInput(f"{place}: {what}.", next_step=next_step or "mend it")
 

@@ -59,8 +59,8 @@ def describe_key(field: OptionField) -> tuple[str, ...]:
 
 def describe_values(field: OptionField) -> str:
     """Return the accepted values of the key."""
-    if field.words:
-        return ", ".join(f"`{word}`" for word in field.words)
+    if field.choices:
+        return ", ".join(f"`{word}`" for word in field.choices)
     if field.is_list:
         return "a list of text"
     if field.is_table:

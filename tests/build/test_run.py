@@ -247,10 +247,10 @@ def killed_build(tmp_path: Path, number: signal.Signals) -> tuple[BuildPlan, int
     code = (
         "import sys; from pathlib import Path; from tests.samples.builds import *\n"
         "from trtllm_serve_cli.build.run import build_engine\n"
-        "from trtllm_serve_cli.processes import ended_by_signals\n"
+        "from trtllm_serve_cli.processes import exit_on_signals\n"
         f"steps = [BuildStep(*each) for each in {[(s.title, s.command) for s in steps]!r}]\n"
         f"plan = build_plan(Path({str(plan.engine_dir)!r}), *steps)\n"
-        "with ended_by_signals(): build_engine(plan, force=False, notify=print)"
+        "with exit_on_signals(): build_engine(plan, force=False, notify=print)"
     )
     command = (sys.executable, "-c", code)
     with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as builder:

@@ -74,7 +74,7 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("nonsense",), "No such command 'nonsense'"),
         (("list", "--nonsense"), "--nonsense"),
@@ -86,12 +86,12 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         (("remove", "a", "--all"), "name a model, or say --all"),
     ],
 )
-def test_wrong_usage_is_2(tllm: Tllm, arguments: tuple[str, ...], says: str) -> None:
+def test_wrong_usage_exits_with_2(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = tllm(*arguments)
-    assert (code, out, says in err) == (2, "", True)
+    assert (code, out, message in err) == (2, "", True)
 
 
-def test_what_a_user_can_put_right_is_3(tllm: Tllm) -> None:
+def test_user_errors_exit_with_3(tllm: Tllm) -> None:
     assert tllm("start") == (
         3, "", "Error: No model has been imported yet.\n Next: tllm import -m demo\n",
     )  # fmt: skip
@@ -100,7 +100,7 @@ def test_what_a_user_can_put_right_is_3(tllm: Tllm) -> None:
 @pytest.mark.parametrize(
     "number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS]
 )
-def test_full_or_locked_disk_is_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+def test_disk_errors_exit_with_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(home: object, **options: object) -> None:
         raise OSError(number, os.strerror(number), "/some/file")
 
@@ -114,7 +114,7 @@ def test_full_or_locked_disk_is_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, n
     )
 
 
-def test_home_that_is_a_file_is_3(
+def test_home_that_is_a_file_exits_with_3(
     tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
@@ -133,7 +133,7 @@ def test_bug_keeps_its_traceback(tllm: Tllm, monkeypatch: pytest.MonkeyPatch) ->
         tllm("list")
 
 
-def test_interrupt_is_130(home_folder: Path) -> None:
+def test_interrupt_exits_with_130(home_folder: Path) -> None:
     """While it waits for another import of the same model."""
     import filelock
 
@@ -175,7 +175,7 @@ def test_finding_a_server_needs_nothing_that_windows_lacks(home_folder: Path) ->
     )  # fmt: skip
 
 
-def test_reader_that_goes_away_is_no_bug() -> None:
+def test_closed_pipe_has_no_traceback() -> None:
     """As in `tllm list --catalog | head -1`."""
     command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "list", "--catalog", "--json")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from trtllm_serve_cli.processes import ask_program
+from trtllm_serve_cli.processes import run_captured
 
 # Longer than Python needs to start on a loaded machine.
 _TIMEOUT_S = 20
@@ -48,7 +48,7 @@ def python_has(python: str, distribution: str) -> bool:
     """Run `python` to check whether it has the package. Return False if it does not run."""
     code = f"import importlib.metadata as m; m.version({distribution!r})"
     # -E: ignore PYTHONPATH, so that only its own packages count.
-    result = ask_program((python, "-E", "-c", code), _TIMEOUT_S)
+    result = run_captured((python, "-E", "-c", code), _TIMEOUT_S)
     return result is not None and result.code == 0
 
 

@@ -73,7 +73,7 @@ class LazyGroup(TyperGroup):
                 )
 
 
-class UncutGroup(TyperGroup):
+class FullSummaryGroup(TyperGroup):
     """Lists each command with the whole first sentence of its help, which Click cuts off."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -19,7 +19,7 @@ from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
 # What the user's disk can refuse anywhere; everything else that the system says is a bug of ours.
-_USERS_DISK = (
+_DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
     errno.EACCES,
@@ -38,8 +38,8 @@ app = typer.Typer(
 )
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         print(f"tllm {__version__}")
         raise typer.Exit
 
@@ -59,7 +59,7 @@ def tllm(
     """
 
 
-def _explain(error: OSError) -> TllmError:
+def _describe_disk_error(error: OSError) -> TllmError:
     where = f" ({error.filename})" if error.filename else ""
     return TllmError(
         f"A file could not be written or read{where}.",
@@ -76,9 +76,9 @@ def main() -> None:
         output.show_error(error)
         sys.exit(USER_CAN_FIX)
     except OSError as error:
-        if error.errno not in _USERS_DISK:
+        if error.errno not in _DISK_ERRORS:
             raise
-        output.show_error(_explain(error))
+        output.show_error(_describe_disk_error(error))
         sys.exit(USER_CAN_FIX)
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.processes import ask_program
+from trtllm_serve_cli.processes import run_captured
 
 # Common short names, and the card that each usually means.
 _ALIASES = {
@@ -104,7 +104,7 @@ def find_card(shown_as: str) -> Gpu | None:
 
 def find_gpus() -> tuple[PresentGpu, ...]:
     """Return the NVIDIA GPUs of this machine; none without a driver."""
-    table, listing = (ask_program(command, _TIMEOUT_S) for command in _COMMANDS)
+    table, listing = (run_captured(command, _TIMEOUT_S) for command in _COMMANDS)
     if table is None or listing is None or table.code != 0 or listing.code != 0:
         return ()
     return parse_gpus(table.out, listing.out)

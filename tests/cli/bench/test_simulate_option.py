@@ -29,7 +29,7 @@ def bench(*words: str) -> Any:
     return CliRunner().invoke(bench_app, words)
 
 
-def virtual(named: object, *words: str) -> Any:
+def simulate(named: object, *words: str) -> Any:
     return bench("token-norm-dist", "--simulate", str(named), *SMALL, *words)
 
 
@@ -57,18 +57,18 @@ def _import(**options: Any) -> None:
     )
 
 
-def test_a_timing_is_run_without_a_server(timing: Path) -> None:
-    result = virtual(timing, "--concurrency", "1")
+def test_simulation_of_a_timing_file(timing: Path) -> None:
+    result = simulate(timing, "--concurrency", "1")
     assert result.exit_code == 0
     assert "TTFT" in result.stdout
-    told = json.loads(virtual(timing, "--concurrency", "1", "--json").stdout)
-    assert told["summary"]["num_completed"] == 40
-    assert told["summary"]["itl"]["p50_ms"] == pytest.approx(20.1, abs=0.1)
-    assert told["targets"][0]["address"] == f"virtual clock, 1 x {timing}"
+    value = json.loads(simulate(timing, "--concurrency", "1", "--json").stdout)
+    assert value["summary"]["num_completed"] == 40
+    assert value["summary"]["itl"]["p50_ms"] == pytest.approx(20.1, abs=0.1)
+    assert value["targets"][0]["address"] == f"virtual clock, 1 x {timing}"
 
 
-def test_the_same_seed_is_the_same_run(timing: Path) -> None:
-    runs = [summary(virtual(timing, "--request-rate", "20", "--json")) for _ in range(2)]
+def test_same_seed_gives_the_same_result(timing: Path) -> None:
+    runs = [summary(simulate(timing, "--request-rate", "20", "--json")) for _ in range(2)]
     assert runs[0] == runs[1]
 
 
@@ -77,13 +77,13 @@ def test_the_same_seed_is_the_same_run(timing: Path) -> None:
     [("identity",), ("end-to-end",)],
     ids=lambda words: words[0],
 )
-def test_what_has_not_one_prompt_of_tokens_is_refused(timing: Path, words: tuple[str, ...]) -> None:
+def test_workloads_without_token_prompts_are_refused(timing: Path, words: tuple[str, ...]) -> None:
     result = bench(*words, "--simulate", str(timing))
     assert isinstance(result.exception, BadInput)
     assert "cannot be simulated" in result.exception.what
 
 
-def test_conversations_and_prefixes_run_on_it_too(timing: Path) -> None:
+def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:
     talks = ("multi-turn", "--turns", "3", "--num-requests", "5", "--concurrency", "2")
     alike = ("shared-prefix", "--num-requests", "5", "--request-rate", "3", "--slo", "latency<9s")
     for words, number in ((talks, 15), (alike, 5)):
@@ -104,125 +104,121 @@ def test_conversations_and_prefixes_run_on_it_too(timing: Path) -> None:
     ],
     ids=lambda words: words[0],
 )
-def test_what_is_said_of_a_server_is_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
-    result = virtual(timing, *words)
+def test_server_options_are_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
+    result = simulate(timing, *words)
     assert result.exit_code == 2
     assert f"--simulate asks no server: leave out {words[0]}." in " ".join(result.stderr.split())
 
 
-def test_more_engines_answer_sooner(timing: Path) -> None:
-    one = summary(virtual(timing, "--json"))
-    four = summary(virtual(timing, "--json", "--replicas", "4"))
+def test_more_replicas_have_a_shorter_ttft(timing: Path) -> None:
+    one = summary(simulate(timing, "--json"))
+    four = summary(simulate(timing, "--json", "--replicas", "4"))
     assert four["ttft"]["p50_ms"] < one["ttft"]["p50_ms"] / 2
 
 
-def test_an_imported_model_is_run_within_its_parameters() -> None:
+def test_imported_model_is_simulated_with_its_parameters() -> None:
     _import(max_batch_size=1)
-    found = summary(virtual("mine", "--json"))
+    found = summary(simulate("mine", "--json"))
     # One after the other: the last waits for all the others.
     assert found["ttft"]["max_ms"] > 39 * 20 * 15
 
 
-def test_a_model_with_a_real_engine_is_told_how_to_get_a_timing() -> None:
+def test_error_for_a_real_engine_names_calibrate() -> None:
     add_model(find_home(), "real")
-    result = virtual("real")
+    result = simulate("real")
     assert isinstance(result.exception, BadInput)
     assert "tllm bench calibrate" in result.exception.next_step
 
 
-def test_what_is_nowhere_is_told() -> None:
-    result = virtual("nothing")
+def test_unknown_simulation_is_refused() -> None:
+    result = simulate("nothing")
     assert isinstance(result.exception, UnknownModel)
     assert "nothing to simulate called 'nothing'" in result.exception.what
 
 
-def test_a_run_is_calibrated_and_simulated_again(timing: Path, tmp_path: Path) -> None:
+def test_calibrated_run_is_simulated_again(timing: Path, tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("alone", "many")]
     for folder, number in zip(folders, ("1", "16"), strict=True):
-        assert virtual(timing, "--concurrency", number, "--output", folder).exit_code == 0
+        assert simulate(timing, "--concurrency", number, "--output", folder).exit_code == 0
     found = tmp_path / "found.json"
     result = bench("calibrate", *folders, "-o", str(found))
     assert result.exit_code == 0, result.output
     assert "Tokens/s" in result.stdout
     assert f"--simulate {found}" in result.stderr
     known, again = (
-        summary(virtual(each, "--json", "--concurrency", "8")) for each in (timing, found)
+        summary(simulate(each, "--json", "--concurrency", "8")) for each in (timing, found)
     )
     assert again["itl"]["p50_ms"] == pytest.approx(known["itl"]["p50_ms"], rel=0.02)
 
 
-def test_the_points_of_a_sweep_are_calibrated_together(timing: Path, tmp_path: Path) -> None:
+def test_points_of_a_sweep_are_calibrated_together(timing: Path, tmp_path: Path) -> None:
     words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,16")
     bench("sweep", "token-norm-dist", *words, "--output", str(tmp_path / "sweep"))
-    told = json.loads(bench("calibrate", str(tmp_path / "sweep"), "--json").stdout)
-    assert {each["run"] for each in told["comparisons"]} == {"concurrency-1", "concurrency-16"}
+    value = json.loads(bench("calibrate", str(tmp_path / "sweep"), "--json").stdout)
+    assert {each["run"] for each in value["comparisons"]} == {"concurrency-1", "concurrency-16"}
 
 
-def test_a_result_without_a_request_is_refused(timing: Path, tmp_path: Path) -> None:
-    virtual(timing, "--output", str(tmp_path / "run"))
+def test_calibration_refuses_a_result_without_requests(timing: Path, tmp_path: Path) -> None:
+    simulate(timing, "--output", str(tmp_path / "run"))
     (tmp_path / "run" / "requests.jsonl").write_text("")
     result = bench("calibrate", str(tmp_path / "run"))
     assert isinstance(result.exception, BadInput)
     assert "No request of run completed" in result.exception.what
 
 
-def test_what_is_no_result_is_not_calibrated(tmp_path: Path) -> None:
+def test_calibration_refuses_a_folder_without_a_result(tmp_path: Path) -> None:
     result = bench("calibrate", str(tmp_path))
     assert isinstance(result.exception, BadInput)
     assert "it has no summary.json" in result.exception.why
 
 
-def test_a_calibration_as_json_is_a_timing_and_how_well_it_fits(
-    timing: Path, tmp_path: Path
-) -> None:
+def test_calibration_json_has_timing_and_fit(timing: Path, tmp_path: Path) -> None:
     folders = [str(tmp_path / name) for name in ("alone", "many")]
     for folder, number in zip(folders, ("1", "16"), strict=True):
-        virtual(timing, "--concurrency", number, "--output", folder)
-    told = json.loads(bench("calibrate", *folders, "--json").stdout)
-    assert told["timing"]["step_s"] == pytest.approx(0.02, rel=0.02)
-    assert {"run", "figure", "measured", "simulated", "deviation"} == set(told["comparisons"][0])
+        simulate(timing, "--concurrency", number, "--output", folder)
+    value = json.loads(bench("calibrate", *folders, "--json").stdout)
+    assert value["timing"]["step_s"] == pytest.approx(0.02, rel=0.02)
+    assert {"run", "figure", "measured", "simulated", "deviation"} == set(value["comparisons"][0])
 
 
-def test_the_limits_of_the_model_that_was_measured_are_its_own(
-    timing: Path, tmp_path: Path
-) -> None:
+def test_calibration_reads_the_limits_of_the_measured_model(timing: Path, tmp_path: Path) -> None:
     add_model(find_home(), "real")
     folder = str(tmp_path / "run")
-    virtual(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
-    told = json.loads(bench("calibrate", folder, "-m", "real", "--json").stdout)
-    assert told["limits"]["max_batch_size"] == 64
-    assert told["limits"]["max_tokens_in_paged_kv_cache"] == 64 * 512
+    simulate(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
+    value = json.loads(bench("calibrate", folder, "-m", "real", "--json").stdout)
+    assert value["limits"]["max_batch_size"] == 64
+    assert value["limits"]["max_tokens_in_paged_kv_cache"] == 64 * 512
 
 
-def test_a_run_that_tells_too_little_is_refused(timing: Path, tmp_path: Path) -> None:
+def test_calibration_refuses_a_run_with_too_little_data(timing: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
-    virtual(timing, "--concurrency", "1", "--output", folder)
+    simulate(timing, "--concurrency", "1", "--output", folder)
     result = bench("calibrate", folder)
     assert isinstance(result.exception, BadInput)
     assert "--concurrency 32" in result.exception.next_step
 
 
-def test_a_timing_goes_to_a_folder_that_is_there(timing: Path, tmp_path: Path) -> None:
+def test_calibration_refuses_a_missing_output_folder(timing: Path, tmp_path: Path) -> None:
     folder = str(tmp_path / "run")
-    virtual(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
+    simulate(timing, "--request-rate", "10", "--output", folder, "--num-requests", "100")
     result = bench("calibrate", folder, "-o", str(tmp_path / "no" / "timing.json"))
     assert isinstance(result.exception, BadInput)
     assert "cannot be written" in result.exception.what
 
 
-def test_sweep_runs_on_the_virtual_clock(timing: Path, tmp_path: Path) -> None:
+def test_sweep_is_simulated(timing: Path, tmp_path: Path) -> None:
     folder = tmp_path / "sweep"
     words = ("--simulate", str(timing), *SMALL, "--concurrency", "1,8", "--repeat", "2")
     result = bench("sweep", "token-norm-dist", *words, "--output", str(folder))
     assert result.exit_code == 0, result.output
     before, after = (str(folder / name) for name in ("concurrency-1", "concurrency-8"))
-    told = bench("compare", before, after, "--allow-different", "--json")
-    changes = {change["measure"]: change for change in json.loads(told.stdout)["changes"]}
+    value = bench("compare", before, after, "--allow-different", "--json")
+    changes = {change["measure"]: change for change in json.loads(value.stdout)["changes"]}
     assert changes["output_tokens_per_s"]["verdict"] == "better"
     assert changes["itl:p50"]["verdict"] == "worse"
 
 
-def test_search_runs_on_the_virtual_clock(timing: Path) -> None:
+def test_search_is_simulated(timing: Path) -> None:
     words = ("--simulate", str(timing), "--stream", "--num-requests", "100", "--precision", "20")
     found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1s", "--json")
     result = json.loads(found.stdout)

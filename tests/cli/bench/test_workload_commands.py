@@ -17,8 +17,8 @@ from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult
 from trtllm_serve_cli.bench.run.search import Measured, Probe, conclude
-from trtllm_serve_cli.cli.bench.search_command import leave
-from trtllm_serve_cli.cli.bench.show_result import raise_ending
+from trtllm_serve_cli.cli.bench.search_command import check_rate_found
+from trtllm_serve_cli.cli.bench.show_result import raise_failure
 from trtllm_serve_cli.cli.bench.workload_commands import bench_app
 from trtllm_serve_cli.errors import BadInput, CheckFailed, NoServer, RequestFailed, UnknownModel
 
@@ -55,14 +55,14 @@ def test_bench_json_is_alone_on_stdout(server: FakeTriton) -> None:
     assert value["summary"]["num_completed"] == 4
 
 
-def test_bench_output_keeps_the_same_data(server: FakeTriton, tmp_path: Path) -> None:
+def test_bench_output_has_the_same_data(server: FakeTriton, tmp_path: Path) -> None:
     folder = tmp_path / "result"
     result = _bench("-u", server.endpoint.grpc, "--json", "--output", str(folder), *SMALL)
     assert json.loads((folder / "summary.json").read_text()) == json.loads(result.stdout)
     assert len((folder / "requests.jsonl").read_text().splitlines()) == 4
 
 
-def test_bench_says_when_the_vocabulary_is_not_told(server: FakeTriton) -> None:
+def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
     server.parameters = {}
     result = _bench("-u", server.endpoint.grpc, *SMALL)
     assert "The server does not report its vocabulary; random ids are below 1000." in result.stderr
@@ -98,7 +98,7 @@ def test_bench_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> No
     assert words in result.stderr
 
 
-def test_bench_names_a_dead_address() -> None:
+def test_bench_refuses_an_address_without_a_server() -> None:
     result = _bench("-u", "127.0.0.1:1", *SMALL)
     assert isinstance(result.exception, NoServer)
 
@@ -116,7 +116,7 @@ def test_bench_refuses_a_taken_folder_before_any_load(server: FakeTriton, tmp_pa
     assert server.received == []
 
 
-def test_bench_prints_figures_even_if_every_request_failed(server: FakeTriton) -> None:
+def test_bench_prints_tables_even_if_every_request_failed(server: FakeTriton) -> None:
     server.fails_every = 1
     result = _bench("-u", server.endpoint.grpc, *SMALL)
     assert "Failed requests" in result.stdout
@@ -125,7 +125,7 @@ def test_bench_prints_figures_even_if_every_request_failed(server: FakeTriton) -
     assert "4 of them with server: out of cheese" in str(result.exception)
 
 
-def test_bench_says_why_some_requests_failed(server: FakeTriton) -> None:
+def test_bench_prints_why_requests_failed(server: FakeTriton) -> None:
     server.fails_every = 2
     result = _bench("-u", server.endpoint.grpc, "--warmup", "0", *SMALL)
     assert result.exit_code == 0
@@ -158,7 +158,7 @@ def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
     assert "the figures are partial" in result.stderr
 
 
-def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
+def test_bench_describes_the_load(server: FakeTriton) -> None:
     server.ttft_s = 0.05
     result = _bench(
         "-u", server.endpoint.grpc, "--request-rate", "500", "--concurrency", "1", *SMALL
@@ -168,7 +168,7 @@ def test_bench_says_what_the_run_was(server: FakeTriton) -> None:
     assert "Offered rate" not in result.stdout
 
 
-def test_bench_judges_objectives(server: FakeTriton) -> None:
+def test_bench_evaluates_objectives(server: FakeTriton) -> None:
     slo = ("--slo", "ttft:p95<60s", "--slo", "latency:p50<1us")
     result = _bench("-u", server.endpoint.grpc, "--stream", *slo, *SMALL)
     assert "Goodput (requests/s)" in result.stdout
@@ -191,7 +191,7 @@ def test_bench_repeats_and_shows_each_run(server: FakeTriton) -> None:
     assert len(runs["across"]["completed_requests_per_s"]["values"]) == 2
 
 
-def test_bench_fails_when_figures_are_not_the_references(
+def test_bench_fails_if_results_differ_from_the_reference(
     server: FakeTriton, tmp_path: Path
 ) -> None:
     reference = tmp_path / "perf.json"
@@ -202,12 +202,12 @@ def test_bench_fails_when_figures_are_not_the_references(
     assert "Avg. OP tokens per request" in result.stdout
 
 
-def test_bench_keeps_upstreams_csv(server: FakeTriton, tmp_path: Path) -> None:
+def test_bench_writes_upstreams_csv(server: FakeTriton, tmp_path: Path) -> None:
     _bench("-u", server.endpoint.grpc, "--op-stats-csv", str(tmp_path / "a.csv"), *SMALL)
     assert len((tmp_path / "a.csv").read_text().splitlines()) == 2
 
 
-def test_bench_says_that_the_server_was_lost(server: FakeTriton) -> None:
+def test_bench_reports_a_lost_server(server: FakeTriton) -> None:
     address = server.endpoint.grpc
 
     def stop_when_loaded() -> None:
@@ -239,15 +239,13 @@ def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
     ],
     ids=lambda value: value[-2] if isinstance(value, tuple) else "",
 )
-def test_bench_of_text_refuses_what_it_would_ignore(arguments: tuple[str, ...], words: str) -> None:
+def test_bench_of_text_refuses_unused_options(arguments: tuple[str, ...], words: str) -> None:
     result = _invoke("end-to-end", "-u", "127.0.0.1:1", *arguments)
     assert result.exit_code == 2
     assert words in " ".join(result.stderr.split())
 
 
-def test_bench_of_a_data_set_without_a_tokenizer_says_so(
-    server: FakeTriton, tmp_path: Path
-) -> None:
+def test_bench_of_a_data_set_needs_a_tokenizer(server: FakeTriton, tmp_path: Path) -> None:
     file = tmp_path / "data.jsonl"
     file.write_text('{"prompt": "hello", "output_length": 3}')
     arguments = ["dataset", "--dataset", str(file), "-u", server.endpoint.grpc]
@@ -283,7 +281,7 @@ def test_output_has_a_page_and_a_trace(server: FakeTriton, tmp_path: Path) -> No
     assert json.loads((tmp_path / "a" / "trace.json").read_text())["traceEvents"]
 
 
-def test_report_is_made_again_or_of_several(server: FakeTriton, tmp_path: Path) -> None:
+def test_report_of_one_result_or_several(server: FakeTriton, tmp_path: Path) -> None:
     url = server.endpoint.grpc
     folders = [str(tmp_path / name) for name in ("a", "b")]
     for folder in folders:
@@ -321,7 +319,7 @@ def results(tmp_path: Path) -> tuple[str, str]:
     return str(before), str(after)
 
 
-def test_compare_says_what_is_worse_in_eighty_columns(results: tuple[str, str]) -> None:
+def test_compare_marks_what_is_worse_in_80_columns(results: tuple[str, str]) -> None:
     result = _invoke("compare", *results)
     assert result.exit_code == 0
     row = next(line for line in result.stdout.splitlines() if "itl:p50" in line)
@@ -338,19 +336,21 @@ def test_compare_fails_beyond_its_limits(results: tuple[str, str]) -> None:
     assert changes["itl:p50"]["verdict"] == "worse"
 
 
-def test_compare_refuses_other_questions_unless_told(
+def test_compare_refuses_different_workloads_by_default(
     results: tuple[str, str], tmp_path: Path
 ) -> None:
     other = str(store(make_result(AtConcurrency(3)), tmp_path / "other"))
     refused = _invoke("compare", results[0], other)
     assert isinstance(refused.exception, BadInput)
     assert "--allow-different" in refused.exception.next_step
-    told = _invoke("compare", results[0], other, "--allow-different")
-    assert told.exit_code == 0
-    assert "load.kind" in told.stdout
+    compared = _invoke("compare", results[0], other, "--allow-different")
+    assert compared.exit_code == 0
+    assert "load.kind" in compared.stdout
 
 
-def test_compare_wants_two_results_and_not_sweeps(results: tuple[str, str], tmp_path: Path) -> None:
+def test_compare_requires_two_results_and_not_sweeps(
+    results: tuple[str, str], tmp_path: Path
+) -> None:
     refused = _invoke("compare", str(tmp_path), results[1])
     assert isinstance(refused.exception, BadInput)
     assert "holds 2 results" in refused.exception.what
@@ -382,7 +382,7 @@ def test_points_of_a_sweep_and_their_warm_ups_share_no_prompt(server: FakeTriton
     assert len(prompts) == len(set(prompts)) == 4 * 2 * (4 + 1)
 
 
-def test_sweep_takes_a_model_that_is_named_twice_once(server: FakeTriton) -> None:
+def test_sweep_ignores_a_repeated_model(server: FakeTriton) -> None:
     options = ("-m", "tensorrt_llm", "-m", "tensorrt_llm", "--num-requests", "3", "--json")
     sweep = ("sweep", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert "A sweep needs several loads" in _invoke(*sweep).stderr
@@ -398,7 +398,7 @@ def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
     assert rates == [50, 100]
 
 
-def test_sweep_that_is_interrupted_says_so_by_its_exit_code(server: FakeTriton) -> None:
+def test_interrupted_sweep_exits_with_130(server: FakeTriton) -> None:
     """Whichever point was running: here the first, in its second turn."""
     server.sticks_at = 10
     address = server.endpoint.grpc
@@ -422,15 +422,13 @@ LOST = make_result(num_requests=3, ending="server_lost")
     ],
     ids=["first failed", "last failed", "lost before the last", "what ended it comes first"],
 )
-def test_one_point_that_went_wrong_is_the_sweeps_failure(
-    results: list[BenchmarkResult], words: str
-) -> None:
+def test_one_failed_point_fails_the_sweep(results: list[BenchmarkResult], words: str) -> None:
     with pytest.raises(RequestFailed, match=words):
-        raise_ending(results)
+        raise_failure(results)
 
 
-def test_points_that_went_well_are_no_failure() -> None:
-    raise_ending([GOOD, make_result(num_requests=4, fails_every=2)])
+def test_sweep_with_some_failed_requests_succeeds() -> None:
+    raise_failure([GOOD, make_result(num_requests=4, fails_every=2)])
 
 
 @pytest.mark.parametrize(
@@ -450,7 +448,7 @@ def test_sweep_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> No
     assert words in " ".join(result.stderr.split())
 
 
-def test_search_finds_a_rate_and_keeps_its_probes(server: FakeTriton, tmp_path: Path) -> None:
+def test_search_finds_a_rate_and_writes_its_probes(server: FakeTriton, tmp_path: Path) -> None:
     folder = tmp_path / "search"
     options = ("--slo", "latency:p95<5s", "--min-rate", "40", "--max-rate", "80")
     options += ("--output", str(folder), *SMALL)
@@ -462,15 +460,15 @@ def test_search_finds_a_rate_and_keeps_its_probes(server: FakeTriton, tmp_path: 
     assert (folder / "report.html").exists()
 
 
-def test_search_whose_lowest_rate_fails_says_so() -> None:
+def test_search_reports_that_the_lowest_rate_fails() -> None:
     measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
     with pytest.raises(CheckFailed, match="The lowest rate, 2/s, already misses") as failed:
-        leave(conclude([Probe(2.0, 1, (measured,))], None))
+        check_rate_found(conclude([Probe(2.0, 1, (measured,))], None))
     assert failed.value.why == "ttft:p95<500ms measured as never"
     assert "--min-rate 0.2" in failed.value.next_step
 
 
-def test_search_whose_requests_all_fail_says_why(server: FakeTriton) -> None:
+def test_search_reports_why_all_requests_failed(server: FakeTriton) -> None:
     server.fails_every = 1
     options = ("--slo", "latency:p95<5s", "--min-rate", "40", *SMALL)
     result = _invoke("search", "token-norm-dist", "-u", server.endpoint.grpc, *options)

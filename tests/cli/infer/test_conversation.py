@@ -27,18 +27,18 @@ def open_conversation(triton: FakeTriton, interface: str = "grpc") -> tuple[str,
     return ("infer", "-u", address, "-i", interface, "-m", "demo")
 
 
-def notify(terminal: Terminal, words: str) -> None:
+def send_line(terminal: Terminal, line: str) -> None:
     terminal.expect("> ")
-    terminal.type(f"{words}\n")
-    terminal.expect(f"{words}\r\n")
+    terminal.type(f"{line}\n")
+    terminal.expect(f"{line}\r\n")
 
 
 @both
-def test_conversation_remembers_what_was_said(triton: FakeTriton, interface: str) -> None:
+def test_prompt_contains_the_previous_turns(triton: FakeTriton, interface: str) -> None:
     with run_at_terminal(*open_conversation(triton, interface)) as terminal:
-        notify(terminal, "hello")
+        send_line(terminal, "hello")
         terminal.expect("Machine learning é\r\n3 tokens · first after")
-        notify(terminal, "more")
+        send_line(terminal, "more")
         terminal.expect("Machine learning é\r\n")
         terminal.expect("> ")
         terminal.type(CTRL_D)
@@ -51,12 +51,12 @@ def test_conversation_remembers_what_was_said(triton: FakeTriton, interface: str
 
 @both
 @pytest.mark.parametrize("prompt", ["forever", "silent"])
-def test_ctrl_c_ends_the_answer_and_returns_to_the_prompt(
+def test_ctrl_c_cancels_the_response_and_shows_the_prompt(
     triton: FakeTriton, interface: str, prompt: str
 ) -> None:
     triton.parameters["chat_template"] = "{{ messages[-1].content }}"
     with run_at_terminal(*open_conversation(triton, interface)) as terminal:
-        notify(terminal, prompt)
+        send_line(terminal, prompt)
         if prompt == "forever":
             terminal.expect("on ")
         else:
@@ -64,37 +64,37 @@ def test_ctrl_c_ends_the_answer_and_returns_to_the_prompt(
         terminal.type(CTRL_C)
         terminal.expect("Cancelled on the server, after ")
         assert prompt == "silent" or triton.cancelled.wait(60)
-        notify(terminal, "/quit")
+        send_line(terminal, "/quit")
         assert terminal.wait() == 0
 
 
-def test_ctrl_c_at_the_prompt_gives_another(triton: FakeTriton) -> None:
+def test_ctrl_c_at_the_prompt_shows_another(triton: FakeTriton) -> None:
     with run_at_terminal(*open_conversation(triton)) as terminal:
         terminal.expect("> ")
         terminal.type("half a line")
         terminal.expect("half a line")
         terminal.press(CTRL_C, until="\r\n")
-        notify(terminal, "/bye")
+        send_line(terminal, "/bye")
         assert terminal.wait() == 0
     assert triton.requests == []
 
 
 def test_commands(triton: FakeTriton) -> None:
     with run_at_terminal(*open_conversation(triton), "--system", "Be brief.") as terminal:
-        notify(terminal, "one")
-        notify(terminal, "/reset")
+        send_line(terminal, "one")
+        send_line(terminal, "/reset")
         terminal.expect("Forgotten.")
-        notify(terminal, "two")
-        notify(terminal, "/system Be long.")
+        send_line(terminal, "two")
+        send_line(terminal, "/system Be long.")
         terminal.expect("Noted.")
-        notify(terminal, "/clear")
-        notify(terminal, "three")
-        notify(terminal, "/nonsense")
+        send_line(terminal, "/clear")
+        send_line(terminal, "three")
+        send_line(terminal, "/nonsense")
         terminal.expect("There is no /nonsense. The commands:")
         terminal.expect("leave, as Ctrl-D does")
-        notify(terminal, "")
-        notify(terminal, " /four")
-        notify(terminal, "/quit")
+        send_line(terminal, "")
+        send_line(terminal, " /four")
+        send_line(terminal, "/quit")
         assert terminal.wait() == 0
     assert [sent["text_input"].partition("<assistant>")[0] for sent in triton.received] == [
         "<system>Be brief.<user>one",
@@ -104,29 +104,29 @@ def test_commands(triton: FakeTriton) -> None:
     ]
 
 
-def test_failed_answer_leaves_the_conversation_as_it_was(triton: FakeTriton) -> None:
+def test_failed_request_does_not_change_the_conversation(triton: FakeTriton) -> None:
     triton.parameters["chat_template"] = "{{ messages[-1].content }}"
     with run_at_terminal(*open_conversation(triton)) as terminal:
-        notify(terminal, "refuse")
+        send_line(terminal, "refuse")
         terminal.expect("Why: max_tokens must be at least 1")
-        notify(terminal, "hello")
+        send_line(terminal, "hello")
         terminal.expect("Machine learning é")
-        notify(terminal, "/quit")
+        send_line(terminal, "/quit")
         assert terminal.wait() == 0
 
 
-def test_full_context_forgets_the_oldest_turn_and_says_so(triton: FakeTriton) -> None:
+def test_full_context_drops_the_oldest_turn(triton: FakeTriton) -> None:
     triton.parameters["max_seq_len"] = "14"  # the fake counts 4 tokens in whatever it is asked
     with run_at_terminal(*open_conversation(triton), "--max-tokens", "5") as terminal:
-        notify(terminal, "one")
-        notify(terminal, "two")
+        send_line(terminal, "one")
+        send_line(terminal, "two")
         terminal.expect("The context is full: the oldest turn had to be forgotten.\r\n")
-        notify(terminal, "/quit")
+        send_line(terminal, "/quit")
         assert terminal.wait() == 0
     assert triton.received[1]["text_input"] == "<user>two<assistant>"
 
 
-def test_model_without_a_template_holds_no_conversation(triton: FakeTriton) -> None:
+def test_conversation_requires_a_chat_template(triton: FakeTriton) -> None:
     triton.parameters = {}
     with run_at_terminal(*open_conversation(triton)) as terminal:
         terminal.expect("demo has no chat template.")
@@ -134,7 +134,7 @@ def test_model_without_a_template_holds_no_conversation(triton: FakeTriton) -> N
 
 
 @pytest.mark.parametrize("option", ["--raw", "--json", "--num-return-sequences=2"])
-def test_what_a_conversation_cannot_have_is_wrong_usage(triton: FakeTriton, option: str) -> None:
+def test_options_without_a_conversation_are_wrong_usage(triton: FakeTriton, option: str) -> None:
     with run_at_terminal(*open_conversation(triton), option) as terminal:
         terminal.expect("a conversation needs a terminal")
         assert terminal.wait() == 2

@@ -22,11 +22,11 @@ from trtllm_serve_cli.errors import BadInput
     ],
 )
 def test_guide_of_each_option(option: str, value: Any, guide: Guide) -> None:
-    given = {option: value} if option else {}
-    assert plan_guide(InferOptions(**given)) == guide
+    options = {option: value} if option else {}
+    assert plan_guide(InferOptions(**options)) == guide
 
 
-def test_guide_may_lie_in_a_file(tmp_path: Path) -> None:
+def test_guide_is_read_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_text('{"type": "string"}')
     assert plan_guide(InferOptions(json_schema=str(file))) == Guide(
@@ -35,14 +35,14 @@ def test_guide_may_lie_in_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "says"),
+    ("option", "value", "message"),
     [
         ("json_schema", "{", "What --json-schema gives is not JSON."),
         ("json_schema", "no-such.json", "no-such.json cannot be read."),
         ("grammar", "no-such.ebnf", "no-such.ebnf cannot be read."),
     ],
 )
-def test_guide_that_cannot_be_used_is_told(option: str, value: str, says: str) -> None:
-    with pytest.raises(BadInput, match=says) as raised:
+def test_unusable_guide_is_refused(option: str, value: str, message: str) -> None:
+    with pytest.raises(BadInput, match=message) as raised:
         plan_guide(InferOptions(**{option: value}))
     assert option.replace("_", "-") in raised.value.next_step

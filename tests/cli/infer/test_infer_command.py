@@ -56,7 +56,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
-def test_answer_goes_to_stdout_and_figures_to_stderr(
+def test_response_goes_to_stdout_and_times_to_stderr(
     triton: FakeTriton, run: Run, interface: str
 ) -> None:
     address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
@@ -106,7 +106,7 @@ def test_adapter_reaches_the_server(triton: FakeTriton, run: Run, tmp_path: Path
     assert (sent["lora_task_id"], sent["lora_weights"][1]) == (7, [1, 2, 4])
 
 
-def test_log_probabilities_stand_beside_their_tokens(triton: FakeTriton, run: Run) -> None:
+def test_log_probabilities_are_printed_with_their_tokens(triton: FakeTriton, run: Run) -> None:
     _, out, err = run("go", "-u", triton.endpoint.grpc, "--logprobs")
     assert out == "Machine learning é\n"
     assert err.splitlines()[:2] == [
@@ -115,9 +115,7 @@ def test_log_probabilities_stand_beside_their_tokens(triton: FakeTriton, run: Ru
     ]
 
 
-def test_log_probabilities_of_several_sequences_are_told_apart(
-    triton: FakeTriton, run: Run
-) -> None:
+def test_log_probabilities_of_several_sequences_are_numbered(triton: FakeTriton, run: Run) -> None:
     _, _, err = run("beams", "-u", triton.endpoint.grpc, "--logprobs", "--beam-width", "2")
     assert err.splitlines()[:4] == [
         "log probability [0] -1.000 · perplexity 1.65",
@@ -151,7 +149,7 @@ def test_perf_metrics_are_in_the_json(triton: FakeTriton, run: Run) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--no-stream",)], ids=["streamed", "not streamed"])
-def test_answer_that_is_stopped_early_shows_what_came(
+def test_response_stopped_early_is_printed(
     triton: FakeTriton, run: Run, options: tuple[str, ...]
 ) -> None:
     code, out, err = run("forever", "-u", triton.endpoint.grpc, "--stop-after-ms", "200", *options)
@@ -169,14 +167,14 @@ def test_json_is_alone_on_stdout(triton: FakeTriton, run: Run) -> None:
     assert answer["output_log_probs"] == [[-0.5, -0.5, -0.5]]
 
 
-def test_whole_answer_over_http_is_streamed_underneath(triton: FakeTriton, run: Run) -> None:
+def test_unstreamed_response_over_http_uses_a_stream(triton: FakeTriton, run: Run) -> None:
     code, out, err = run("go", "-u", triton.endpoint.http, "-i", "http", "--no-stream")
     assert (code, out, triton.received[0]["stream"]) == (0, "Machine learning é\n", True)
     assert err.startswith("3 tokens · after ")
 
 
 @pytest.mark.parametrize(
-    ("interface", "is_streamed", "says"),
+    ("interface", "is_streamed", "message"),
     [
         ("grpc", True, "Cancelled on the server, now."),
         ("grpc", False, "Cancelled on the server, now."),
@@ -184,15 +182,15 @@ def test_whole_answer_over_http_is_streamed_underneath(triton: FakeTriton, run: 
         ("http", False, "Left, now. Over HTTP the server does not hear of that"),
     ],
 )
-def test_what_is_said_of_a_cancel_is_true(
-    interface: Interface, is_streamed: bool, says: str
+def test_description_of_a_cancellation(
+    interface: Interface, is_streamed: bool, message: str
 ) -> None:
     target = Target(Endpoint(), "demo", interface, None)
     request = GenerateRequest("go", stream=is_streamed)
-    assert describe_cancel(target, request, "now").startswith(says)
+    assert describe_cancel(target, request, "now").startswith(message)
 
 
-def test_several_sequences_are_told_apart(triton: FakeTriton, run: Run) -> None:
+def test_several_sequences_are_numbered(triton: FakeTriton, run: Run) -> None:
     code, out, _ = run("beams", "-u", triton.endpoint.grpc, "--beam-width", "2")
     assert (code, out) == (0, "[0] one\n[1] two\n")
     assert triton.received[0]["stream"] is False
@@ -204,7 +202,7 @@ def test_prompt_from_stdin(triton: FakeTriton, run: Run, arguments: tuple[str, .
     assert triton.received[0]["text_input"] == "echo:é\nb"
 
 
-def test_stdin_that_is_no_text(triton: FakeTriton, run: Run) -> None:
+def test_stdin_must_be_utf8(triton: FakeTriton, run: Run) -> None:
     code, _, err = run("-", "-u", triton.endpoint.grpc, stdin=b"\xff")
     assert code == 3
     assert "stdin is not UTF-8 text." in err
@@ -218,7 +216,7 @@ def test_stdin_that_is_no_text(triton: FakeTriton, run: Run) -> None:
         (("go", "--raw"), "go"),
     ],
 )
-def test_model_with_a_template_is_asked_through_it(
+def test_chat_template_is_applied(
     triton: FakeTriton, run: Run, arguments: tuple[str, ...], prompt: str
 ) -> None:
     triton.parameters = {"chat_template": TEMPLATE}
@@ -227,7 +225,7 @@ def test_model_with_a_template_is_asked_through_it(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("go", "--chat"), "has no chat template"),
         (("go", "--system", "x"), "has no chat template"),
@@ -239,12 +237,12 @@ def test_model_with_a_template_is_asked_through_it(
         (("--batch", "no-such-file"), "no-such-file cannot be read."),
     ],
 )
-def test_what_the_user_can_put_right_ends_with_3(
-    triton: FakeTriton, run: Run, arguments: tuple[str, ...], says: str
+def test_user_errors_exit_with_3(
+    triton: FakeTriton, run: Run, arguments: tuple[str, ...], message: str
 ) -> None:
     code, _, err = run(*arguments, "-u", triton.endpoint.grpc)
-    assert code == (2 if "PROMPT, or" in says else 3)
-    assert says in err
+    assert code == (2 if "PROMPT, or" in message else 3)
+    assert message in err
     assert "Traceback" not in err
 
 
@@ -265,21 +263,21 @@ def test_what_the_user_can_put_right_ends_with_3(
         ("go", "--lora-dir", "adapter", "--lora-task-id", "1", "-i", "http"),
     ],
 )
-def test_wrong_usage_ends_with_2(run: Run, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2(run: Run, arguments: tuple[str, ...]) -> None:
     assert run(*arguments)[0] == 2
 
 
-def test_text_of_an_answer_that_broke_is_kept(triton: FakeTriton, run: Run) -> None:
+def test_text_before_a_failure_is_printed(triton: FakeTriton, run: Run) -> None:
     assert run("break", "-u", triton.endpoint.grpc)[1] == "on \n"
 
 
-def test_no_server_names_the_address(run: Run) -> None:
+def test_missing_server_error_names_the_address(run: Run) -> None:
     code, _, err = run("go", "-i", "http", "-u", "127.0.0.1:1")
     assert code == 3
     assert "No server answers at 127.0.0.1:1." in err
 
 
-def test_wrong_address_shows_a_right_one(run: Run) -> None:
+def test_invalid_address_shows_a_valid_one(run: Run) -> None:
     code, _, err = run("go", "-u", "gpu-box")
     assert code == 3
     assert "-u 127.0.0.1:8001" in err
@@ -296,7 +294,7 @@ def test_running_server_is_found(
     assert len(triton.requests) == 1
 
 
-def test_several_models_want_a_name(
+def test_several_models_require_a_name(
     triton: FakeTriton, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = SimpleNamespace(
@@ -308,7 +306,7 @@ def test_several_models_want_a_name(
     assert "it serves demo, llama" in err and "tllm infer -m demo" in err
 
 
-def test_batch_answers_in_the_order_of_the_file(
+def test_batch_prints_responses_in_the_order_of_the_file(
     triton: FakeTriton, run: Run, tmp_path: Path
 ) -> None:
     file = tmp_path / "prompts.jsonl"
@@ -321,9 +319,7 @@ def test_batch_answers_in_the_order_of_the_file(
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
-def test_the_server_is_told_the_id_that_is_printed(
-    triton: FakeTriton, run: Run, interface: str
-) -> None:
+def test_printed_request_id_is_sent(triton: FakeTriton, run: Run, interface: str) -> None:
     address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http
     words = ("go", "-i", interface, "-u", address, "--json")
     _, out, _ = run(*words, "--request-id", "r-7")
@@ -332,9 +328,7 @@ def test_the_server_is_told_the_id_that_is_printed(
     assert json.loads(out)["request_id"] == triton.requests[1].id
 
 
-def test_each_line_of_a_batch_has_an_id_of_its_own(
-    triton: FakeTriton, run: Run, tmp_path: Path
-) -> None:
+def test_each_line_of_a_batch_has_its_own_id(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
     file = tmp_path / "prompts.jsonl"
     file.write_text('{"prompt": "echo:a"}\n[]\n{"prompt": "echo:b", "request_id": "mine"}\n')
     _, out, _ = run("--batch", str(file), "-u", triton.endpoint.grpc, "--request-id", "r")
@@ -342,7 +336,7 @@ def test_each_line_of_a_batch_has_an_id_of_its_own(
     assert sorted(each.id for each in triton.requests) == ["mine", "r-0"]
 
 
-def test_batch_with_a_failed_line_goes_on_and_ends_with_3(triton: FakeTriton, run: Run) -> None:
+def test_batch_continues_after_a_failed_line_and_exits_with_3(triton: FakeTriton, run: Run) -> None:
     prompts = b"echo:a\nrefuse\necho:c\n"
     code, out, err = run("--batch", "-", "-u", triton.endpoint.grpc, stdin=prompts)
     answers = [json.loads(line) for line in out.splitlines()]
@@ -351,7 +345,7 @@ def test_batch_with_a_failed_line_goes_on_and_ends_with_3(triton: FakeTriton, ru
     assert "max_tokens must be at least 1" in answers[1]["error"]
 
 
-def test_text_cannot_drive_the_terminal(triton: FakeTriton) -> None:
+def test_control_characters_are_escaped_on_a_terminal(triton: FakeTriton) -> None:
     main_end, terminal = pty.openpty()
     command = [sys.executable, "-m", "trtllm_serve_cli.cli.main", "infer", "controls"]
     done = subprocess.run(
@@ -366,7 +360,7 @@ def test_text_cannot_drive_the_terminal(triton: FakeTriton) -> None:
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])
 @pytest.mark.parametrize("is_batch", [False, True], ids=["one", "batch"])
-def test_interrupt_cancels_on_the_server_and_says_so(
+def test_interrupt_cancels_on_the_server(
     triton: FakeTriton, tmp_path: Path, interface: str, is_batch: bool
 ) -> None:
     address = triton.endpoint.grpc if interface == "grpc" else triton.endpoint.http

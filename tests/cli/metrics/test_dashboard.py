@@ -21,7 +21,7 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 
 
 @pytest.mark.parametrize(
-    ("values", "width", "most", "drawn"),
+    ("values", "width", "maximum", "drawn"),
     [
         ([0, 1, 2, 4], 10, None, "▁▃▅█"),
         ([1, 2, 3], 2, None, "▆█"),
@@ -31,8 +31,10 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
     ],
     ids=["to the highest", "the last", "with a gap", "at rest", "nothing yet"],
 )
-def test_sparkline(values: list[float | None], width: int, most: float | None, drawn: str) -> None:
-    assert sparkline(values, width, most) == drawn
+def test_sparkline(
+    values: list[float | None], width: int, maximum: float | None, drawn: str
+) -> None:
+    assert sparkline(values, width, maximum) == drawn
 
 
 @given(st.lists(st.none() | st.floats(0, 1e9)), st.integers(1, 50))
@@ -43,7 +45,7 @@ def test_sparkline_has_a_column_for_each_value(values: list[float | None], width
 def feed(*pages: str, interval_s: float = 2.0) -> Feed:
     made = Feed("a:8002", interval_s)
     for number, page in enumerate(pages):
-        made.take(parse_metrics(page, number * interval_s))
+        made.add_scrape(parse_metrics(page, number * interval_s))
     return made
 
 
@@ -70,7 +72,7 @@ def test_rates_are_of_two_scrapes() -> None:
 
 
 @pytest.mark.parametrize("interval_s", [2.0, 30.1, 300.0])
-def test_the_table_has_rates_at_any_interval(interval_s: float) -> None:
+def test_table_has_rates_at_any_interval(interval_s: float) -> None:
     shown = feed(OURS, OURS, LATER, interval_s=interval_s)
     assert shown.summary is not None
     rates = [row.tokens_per_s for row in shown.summary.models if row.tokens_per_s is not None]
@@ -78,24 +80,24 @@ def test_the_table_has_rates_at_any_interval(interval_s: float) -> None:
     assert rates == [pytest.approx(100 / since_s)]
 
 
-def test_a_counter_that_began_again_makes_no_negative_rate() -> None:
+def test_reset_counter_makes_no_negative_rate() -> None:
     shown = feed(OURS, OURS.replace("} 593\n", "} 10\n"))
     assert shown.last("tokens/s") == 5.0
 
 
-def test_a_gap_is_told_and_the_figures_stay() -> None:
+def test_failed_scrape_is_shown_and_values_stay() -> None:
     shown = feed(OURS, LATER)
-    shown.take(NoServer("No server publishes metrics at a:8002.", why="refused"))
+    shown.add_scrape(NoServer("No server publishes metrics at a:8002.", why="refused"))
     lines = drawn(shown)
     assert any("No server publishes metrics at a:8002. Why: refused." in line for line in lines)
     assert any(line.startswith(" demo") for line in lines)
-    shown.take(parse_metrics(LATER, 100.0))
+    shown.add_scrape(parse_metrics(LATER, 100.0))
     assert not shown.problem
 
 
-def test_a_scrape_slower_than_the_interval_is_told() -> None:
+def test_scrape_slower_than_the_interval_is_shown() -> None:
     shown = feed(OURS)
-    shown.take(parse_metrics(OURS, 7.0))
+    shown.add_scrape(parse_metrics(OURS, 7.0))
     assert shown.problem == "A scrape comes every 7.0 s, not every 2 s: slow server."
 
 
@@ -120,7 +122,7 @@ def watch(terminal: Terminal, stream: pyte.ByteStream, screen: pyte.Screen) -> C
     return until
 
 
-def test_the_screen_lives_through_resizing_and_the_servers_absence(triton: FakeTriton) -> None:
+def test_screen_survives_resizing_and_a_broken_server(triton: FakeTriton) -> None:
     screen = pyte.Screen(80, 24)
     stream = pyte.ByteStream(screen)
     words = ("metrics", "--watch", "--interval", "0.2", "-u", triton.endpoint.metrics)
@@ -151,7 +153,7 @@ class Screen(pyte.Screen):
         super().erase_in_display(how, *arguments, **options)
 
 
-def test_the_screen_is_redrawn_without_being_cleared(triton: FakeTriton) -> None:
+def test_screen_is_redrawn_without_being_cleared(triton: FakeTriton) -> None:
     screen = Screen(80, 24)
     words = ("metrics", "--watch", "--interval", "0.1", "-u", triton.endpoint.metrics)
     with run_at_terminal(*words, kind="xterm-256color") as terminal:

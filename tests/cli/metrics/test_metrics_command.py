@@ -43,7 +43,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
     return run_metrics
 
 
-def test_screen_reads_at_80_columns(triton: FakeTriton, run: Run) -> None:
+def test_screen_fits_80_columns(triton: FakeTriton, run: Run) -> None:
     code, out, err = run("-u", triton.endpoint.metrics)
     lines = [line.rstrip() for line in out.splitlines()]
     assert (code, err) == (0, "")
@@ -74,14 +74,14 @@ def test_raw_is_the_page(triton: FakeTriton, run: Run) -> None:
     assert run("-u", triton.endpoint.metrics, "--raw") == (0, PAGE, "")
 
 
-def test_page_cut_in_the_middle_is_told(triton: FakeTriton, run: Run) -> None:
+def test_truncated_page_is_refused(triton: FakeTriton, run: Run) -> None:
     triton.metrics_pages = [PAGE[:500]]
     code, _, err = run("-u", triton.endpoint.metrics)
     assert code == 3
     assert "The metrics page is not valid." in err
 
 
-def test_nobody_there(run: Run) -> None:
+def test_no_server(run: Run) -> None:
     code, _, err = run("-u", "127.0.0.1:1")
     assert code == 3
     assert "No server publishes metrics at 127.0.0.1:1." in err
@@ -120,7 +120,7 @@ def test_running_server_is_found(
     ],
     ids=" ".join,
 )
-def test_wrong_usage_ends_with_2(
+def test_wrong_usage_exits_with_2(
     run: Run, arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -128,12 +128,12 @@ def test_wrong_usage_ends_with_2(
     assert not [*tmp_path.iterdir()]
 
 
-def test_options_of_export_stand_after_it(run: Run) -> None:
+def test_options_of_export_must_follow_it(run: Run) -> None:
     err = run("-u", "a:1", "export", "prometheus", "-o", "x")[2]
     assert "Options of `export` stand after that word." in err
 
 
-def test_since_a_saved_page_there_are_rates(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
+def test_since_a_saved_page_shows_rates(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
     saved = tmp_path / "before.prom"
     saved.write_text(OURS)
     os.utime(saved, (time.time() - 100, time.time() - 100))
@@ -143,7 +143,7 @@ def test_since_a_saved_page_there_are_rates(triton: FakeTriton, run: Run, tmp_pa
     assert (code, round(model["tokens_per_s"])) == (0, 10)
 
 
-def test_a_file_that_is_no_page_is_told(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
+def test_since_refuses_a_broken_page(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
     saved = tmp_path / "cut.prom"
     saved.write_text(PAGE[:500])
     code, _, err = run("-u", triton.endpoint.metrics, "--since", str(saved))
@@ -151,7 +151,7 @@ def test_a_file_that_is_no_page_is_told(triton: FakeTriton, run: Run, tmp_path: 
     assert "cut.prom is not a saved metrics page." in err and "tllm metrics --raw >" in err
 
 
-def test_our_models_have_what_their_clients_had(triton: FakeTriton, run: Run) -> None:
+def test_own_models_show_tokens_and_latency(triton: FakeTriton, run: Run) -> None:
     triton.metrics_pages = [OURS]
     code, out, _ = run("-u", triton.endpoint.metrics)
     words = [line.split() for line in out.splitlines()]
@@ -162,7 +162,7 @@ def test_our_models_have_what_their_clients_had(triton: FakeTriton, run: Run) ->
     assert "25 % of prompts' blocks reused, 1 preemption " in out
 
 
-def test_several_servers_stand_below_each_other(triton: FakeTriton, run: Run) -> None:
+def test_several_servers_have_a_row_each(triton: FakeTriton, run: Run) -> None:
     triton.metrics_pages = [OURS]
     other = triton.endpoint.metrics.replace("127.0.0.1", "localhost")
     code, out, err = run("-u", triton.endpoint.metrics, "-u", other, "-u", "127.0.0.1:1")

@@ -105,7 +105,7 @@ def test_bad_input_is_3_and_changes_nothing(
         ("max_input_len", 0), ("max_seq_len", 1), ("max_num_tokens", 0), ("max_beam_width", 0),
     ],
 )  # fmt: skip
-def test_number_out_of_its_range_is_refused_whichever_way_it_comes(
+def test_number_out_of_range_is_refused_from_every_source(
     tllm: Tllm, model: str, tmp_path: Path, option: str, value: int
 ) -> None:
     known = ("import", "--dry-run", "-m", "mine", "-s", model)
@@ -126,7 +126,7 @@ def test_number_out_of_its_range_is_refused_whichever_way_it_comes(
         ("log_verbose", 4), ("world_size", 0),
     ],
 )  # fmt: skip
-def test_launch_out_of_range_is_refused_whichever_way_it_comes(
+def test_launch_number_out_of_range_is_refused_from_every_source(
     tllm: Tllm, model: str, tmp_path: Path, option: str, value: int
 ) -> None:
     flag = f"--{option.removesuffix('_s').replace('_', '-')}"
@@ -144,18 +144,18 @@ def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "says"),
+    ("content", "message"),
     [
         (b"not a model", "is not a complete GGUF file"),
         (gguf({"general.architecture": ("string", "mamba")}), "of the architecture 'mamba'"),
     ],
 )
-def test_file_that_cannot_be_built_from(
-    tllm: Tllm, tmp_path: Path, content: bytes, says: str
+def test_unsupported_gguf_file_is_refused(
+    tllm: Tllm, tmp_path: Path, content: bytes, message: str
 ) -> None:
     (tmp_path / "m.gguf").write_bytes(content)
     code, _, err = tllm("import", "-m", "m", "-s", f"gguf:{tmp_path}/m.gguf")
-    assert (code, says in err, "Traceback" in err) == (3, True, False)
+    assert (code, message in err, "Traceback" in err) == (3, True, False)
 
 
 def test_quantization_of_a_gguf_file_is_refused(tllm: Tllm, model: str) -> None:
@@ -168,7 +168,7 @@ def test_quantization_of_a_gguf_file_is_refused(tllm: Tllm, model: str) -> None:
     )
 
 
-def test_name_that_is_taken(tllm: Tllm, model: str) -> None:
+def test_taken_name_is_refused(tllm: Tllm, model: str) -> None:
     add_model(find_home(), "m")
     code, _, err = tllm("import", "-m", "m", "-s", model)
     assert (code, err) == (
@@ -180,7 +180,7 @@ def test_name_that_is_taken(tllm: Tllm, model: str) -> None:
 
 
 @pytest.mark.parametrize("option", ["--repo", "--engine-dir"])
-def test_folder_of_the_users_is_not_replaced(
+def test_folder_of_the_user_is_not_replaced(
     tllm: Tllm, model: str, tmp_path: Path, option: str
 ) -> None:
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
@@ -201,18 +201,18 @@ def test_dry_run_prints_the_plan_and_writes_nothing(
     assert not home_folder.exists()
 
 
-def test_dry_run_tells_what_was_set_and_is_kept(tllm: Tllm, model: str) -> None:
+def test_dry_run_lists_preserved_settings(tllm: Tllm, model: str) -> None:
     manifest = add_model(find_home(), "m").path / "tllm.json"
     facts = json.loads(manifest.read_text())
     facts["engine"]["source"] = model
     manifest.write_text(json.dumps(facts))
     tllm("set", "m", "max_beam_width=2")
-    asked = ("import", "-m", "m", "-s", model, "--dry-run")
-    _, out, _ = tllm(*asked)
+    options = ("import", "-m", "m", "-s", model, "--dry-run")
+    _, out, _ = tllm(*options)
     assert out.splitlines()[-2] == "Kept settings: max_beam_width=2"
-    _, out, _ = tllm(*asked, "--json")
+    _, out, _ = tllm(*options, "--json")
     assert [json.loads(out)[key] for key in ("kept", "dropped")] == [{"max_beam_width": "2"}, {}]
-    _, out, _ = tllm("build", *asked[1:])
+    _, out, _ = tllm("build", *options[1:])
     assert "Kept" not in out
 
 
@@ -228,7 +228,7 @@ def test_dry_run_as_json_is_alone_on_stdout(
     assert shown["build"]["engine_dir"] == str(home_folder / "engines" / engine)
 
 
-def test_failed_build_says_where_the_log_is_and_leaves_nothing(
+def test_failed_build_names_the_log_and_leaves_nothing(
     tllm: Tllm, model: str, home_folder: Path
 ) -> None:
     """The file has the right headers and no weights to speak of."""
@@ -240,7 +240,7 @@ def test_failed_build_says_where_the_log_is_and_leaves_nothing(
 
 
 @pytest.mark.parametrize(
-    ("given", "parsed"),
+    ("pairs", "parsed"),
     [
         ([], {}),
         (["a=1", "b = x=y "], {"a": "1", "b": "x=y"}),
@@ -248,12 +248,12 @@ def test_failed_build_says_where_the_log_is_and_leaves_nothing(
         (["a="], {"a": ""}),
     ],
 )
-def test_parameters(given: list[str], parsed: dict[str, str]) -> None:
-    assert parse_pairs(given, option="--param ") == parsed
+def test_parameters(pairs: list[str], parsed: dict[str, str]) -> None:
+    assert parse_pairs(pairs, option="--param ") == parsed
 
 
 @pytest.mark.parametrize("word", ["a", "=1", "", "  =1"])
-def test_parameter_that_is_none(word: str) -> None:
+def test_invalid_parameter(word: str) -> None:
     with pytest.raises(BadInput, match="is not KEY=VALUE"):
         parse_pairs([word], option="--param ")
 
@@ -261,7 +261,7 @@ def test_parameter_that_is_none(word: str) -> None:
 @pytest.mark.parametrize("kind", ["openvino", "pytorch"])
 def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, kind: str) -> None:
     _, out, _ = tllm("import", "--help")
-    told = re.sub(r"\s+", " ", out)
+    help_text = re.sub(r"\s+", " ", out)
     engine = dataclasses.replace(ENGINE, kind=kind, path=tmp_path, llm_arguments={})
     write_repository(plan_repository("m", engine, ServingOptions()), tmp_path / "m")
     repository = open_repository(tmp_path / "m")
@@ -271,5 +271,5 @@ def test_defaults_in_the_help_are_those_of_the_kind(tllm: Tllm, tmp_path: Path, 
         "--max-beam-width": "max_beam_width",
     }.items():
         value = repository.value("tensorrt_llm", f"parameters.{entry}")
-        said = told.partition(f"{option} INTEGER")[2].partition("[x>=1]")[0]
-        assert re.search(rf" {value} \([^)]*\b{kind}\b", said)
+        option_help = help_text.partition(f"{option} INTEGER")[2].partition("[x>=1]")[0]
+        assert re.search(rf" {value} \([^)]*\b{kind}\b", option_help)

@@ -38,9 +38,9 @@ def names(home: Home) -> list[str]:
     return [model.name for model in list_models(home)]
 
 
-def test_empty_list_says_what_to_do(tllm: Tllm) -> None:
-    said = "No model has been imported yet. Next: tllm import -m demo\n"
-    assert tllm("list") == (0, "", said)
+def test_empty_list_prints_the_next_step(tllm: Tllm) -> None:
+    message = "No model has been imported yet. Next: tllm import -m demo\n"
+    assert tllm("list") == (0, "", message)
     assert tllm("list", "--json") == (0, "[]\n", "")
 
 
@@ -87,8 +87,8 @@ def test_broken_manifest_is_named(tllm: Tllm, home: Home) -> None:
 def test_remove_deletes_repository_and_engine(tllm: Tllm, home: Home) -> None:
     model, _ = add_model(home, "a"), add_model(home, "b")
     size = find_size(model.path) + find_size(model.engine_path)
-    said = f"Removed a.\nFreed {show_size(size)}.\n"
-    assert tllm("remove", "a", "--yes") == (0, "", said)
+    message = f"Removed a.\nFreed {show_size(size)}.\n"
+    assert tllm("remove", "a", "--yes") == (0, "", message)
     assert (names(home), model.engine_path.exists()) == (["b"], False)
 
 
@@ -111,12 +111,12 @@ def test_remove_names_what_it_deletes_and_asks(
     model = add_model(home, "a")
     code, _, err = tllm("remove", "a", stdin=f"{answer}\n", is_terminal=True)
     assert (code, names(home)) == (0, left)
-    asked = re.match(r"This deletes:\n  (\S+)  \(.+\)\n  (\S+)  \(.+\)\nGo on\? \[y/N\]:", err)
-    assert asked and asked.groups() == (str(model.path), str(model.engine_path))
+    question = re.match(r"This deletes:\n  (\S+)  \(.+\)\n  (\S+)  \(.+\)\nGo on\? \[y/N\]:", err)
+    assert question and question.groups() == (str(model.path), str(model.engine_path))
     assert last in err
 
 
-def test_engine_in_use_stays_and_that_is_said(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+def test_engine_in_use_is_kept_and_reported(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     model = add_model(home, "a")
     add_model(home, "b", model.engine_path)
     _, _, err = tllm("remove", "a", "--yes")
@@ -137,7 +137,7 @@ def test_remove_engines_frees_what_nothing_uses(tllm: Tllm, home: Home) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("a", "--all")])
-def test_remove_wants_to_know_what(tllm: Tllm, words: tuple[str, ...]) -> None:
+def test_remove_requires_a_model(tllm: Tllm, words: tuple[str, ...]) -> None:
     code, _, err = tllm("remove", *words)
     assert (code, "name a model, or say --all" in err) == (2, True)
 
@@ -178,8 +178,8 @@ def test_engines_are_listed_with_what_uses_them(tllm: Tllm, home: Home) -> None:
 
 
 def test_no_engines(tllm: Tllm) -> None:
-    said = "No engine has been built yet. Next: tllm import -m demo\n"
-    assert tllm("list", "--engines") == (0, "", said)
+    message = "No engine has been built yet. Next: tllm import -m demo\n"
+    assert tllm("list", "--engines") == (0, "", message)
     assert tllm("list", "--engines", "--json") == (0, "[]\n", "")
 
 
@@ -191,7 +191,7 @@ def test_age(seconds: int, shown: str) -> None:
     assert show_age(seconds) == shown
 
 
-def test_remove_without_anyone_to_ask(tllm: Tllm, home: Home) -> None:
+def test_remove_without_a_terminal_requires_yes(tllm: Tllm, home: Home) -> None:
     add_model(home, "a")
     code, out, err = tllm("remove", "a")
     assert (code, out, names(home)) == (3, "", ["a"])
@@ -201,14 +201,14 @@ def test_remove_without_anyone_to_ask(tllm: Tllm, home: Home) -> None:
 
 
 @pytest.mark.parametrize("name", ["../models/a", "b"])
-def test_remove_of_a_model_that_is_not_there(tllm: Tllm, home: Home, name: str) -> None:
+def test_remove_of_a_missing_model(tllm: Tllm, home: Home, name: str) -> None:
     add_model(home, "a")
     code, _, err = tllm("remove", name, "--yes")
     assert (code, f"Error: No model '{name}' has been imported." in err) == (3, True)
     assert names(home) == ["a"]
 
 
-def test_model_that_is_served_is_not_removed(tllm: Tllm, home: Home) -> None:
+def test_served_model_is_not_removed(tllm: Tllm, home: Home) -> None:
     add_model(home, "m")
     plan = fake_plan(home.servers)
     plan.directory.mkdir(parents=True)

@@ -22,9 +22,9 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_convert_writes_both_files(tllm: Tllm, tmp_path: Path, source: Path) -> None:
-    code, out, talk = tllm("lora", "convert", str(source), str(tmp_path / "out"))
+    code, out, err = tllm("lora", "convert", str(source), str(tmp_path / "out"))
     assert (code, out) == (0, "")
-    assert talk.endswith("out: q_proj of 2 layers; adapter size 2; 0.0 MB of float16.\n")
+    assert err.endswith("out: q_proj of 2 layers; adapter size 2; 0.0 MB of float16.\n")
     names = sorted(each.name for each in (tmp_path / "out").iterdir())
     assert names == ["model.lora_config.npy", "model.lora_weights.npy"]
 
@@ -36,6 +36,6 @@ def test_dry_run_writes_nothing(tllm: Tllm, tmp_path: Path, source: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_no_adapter_is_the_users_to_fix(tllm: Tllm, tmp_path: Path) -> None:
-    code, _, talk = tllm("lora", "convert", str(tmp_path), str(tmp_path / "out"))
-    assert (code, "does not contain a PEFT adapter" in talk) == (3, True)
+def test_folder_without_an_adapter_is_refused(tllm: Tllm, tmp_path: Path) -> None:
+    code, _, err = tllm("lora", "convert", str(tmp_path), str(tmp_path / "out"))
+    assert (code, "does not contain a PEFT adapter" in err) == (3, True)

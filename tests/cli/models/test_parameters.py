@@ -29,7 +29,7 @@ def home(home_folder: Path) -> Home:
     return find_home()
 
 
-def test_set_says_what_changed(tllm: Tllm, home: Home) -> None:
+def test_set_prints_the_changes(tllm: Tllm, home: Home) -> None:
     add_model(home, "a")
     code, out, err = tllm("set", "a", "max_beam_width=2", "max_queue_size=5")
     rows = [line.split() for line in out.splitlines() if "max_" in line]
@@ -63,7 +63,7 @@ def test_set_as_json(tllm: Tllm, home: Home) -> None:
     }  # fmt: skip
 
 
-# What is said of a path, and what it is, of a folder that holds `eng`.
+# A setting, and its value in a folder that contains `eng`.
 PATHS = [
     ("tokenizer_dir=./eng", "{folder}/eng"),
     ("tokenizer_dir=eng", "{folder}/eng"),
@@ -79,11 +79,11 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "is_"), PATHS)
-@pytest.mark.parametrize("edge", ["set", "param", "file"])
-def test_path_starts_from_where_it_is_said(
+@pytest.mark.parametrize(("pair", "expected"), PATHS)
+@pytest.mark.parametrize("origin", ["set", "param", "file"])
+def test_relative_paths_start_at_their_origin(
     tllm: Tllm, home: Home, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-    edge: str, said: str, is_: str,
+    origin: str, pair: str, expected: str,
 ) -> None:  # fmt: skip
     for folder in (tmp_path / "here", tmp_path / "there"):
         (folder / "eng" / "bin").mkdir(parents=True)
@@ -91,26 +91,26 @@ def test_path_starts_from_where_it_is_said(
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", "/home/of/mine")
     add_model(home, "a")
-    name, _, value = said.partition("=")
+    name, _, value = pair.partition("=")
     file = tmp_path / "there" / "tllm.yaml"
     file.write_text(f"model: {{name: a}}\nrepository: {{parameters: {{{name}: '{value}'}}}}\n")
-    asked: list[Declaration] = []
+    declarations: list[Declaration] = []
 
-    def see(told: Declaration, *_: object, **__: object) -> NoReturn:
-        asked.append(told)
+    def record(declaration: Declaration, *_: object, **__: object) -> NoReturn:
+        declarations.append(declaration)
         raise BadInput("That is all.")
 
-    monkeypatch.setattr(importer, "import_model", see)
-    if edge == "set":
+    monkeypatch.setattr(importer, "import_model", record)
+    if origin == "set":
         tllm("set", "a", "engine_python=/else")
-        assert tllm("set", "a", said)[0] == 0
+        assert tllm("set", "a", pair)[0] == 0
         found = known_values(tllm)[name]
     else:
-        options = ("-m", "a", "--param", said) if edge == "param" else ("-f", str(file))
+        options = ("-m", "a", "--param", pair) if origin == "param" else ("-f", str(file))
         assert tllm("import", *options)[2] == "Error: That is all.\n"
-        found = asked[0].repository.parameters[name]
-    folder = tmp_path / ("there" if edge == "file" else "here")
-    assert found == is_.format(folder=folder)
+        found = declarations[0].repository.parameters[name]
+    folder = tmp_path / ("there" if origin == "file" else "here")
+    assert found == expected.format(folder=folder)
 
 
 def known_values(tllm: Tllm) -> dict[str, str]:
@@ -118,7 +118,7 @@ def known_values(tllm: Tllm) -> dict[str, str]:
     return {each["name"]: each["value"] for each in shown["parameters"]}
 
 
-def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:
+def test_set_names_the_server_to_restart(tllm: Tllm, home: Home) -> None:
     add_model(home, "m")
     plan = dataclasses.replace(fake_plan(home.servers), repository=home.models / "m")
     plan.directory.mkdir(parents=True)
@@ -142,7 +142,7 @@ def test_set_tells_of_a_running_server(tllm: Tllm, home: Home) -> None:
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_mistake_changes_nothing(
+def test_error_changes_nothing(
     tllm: Tllm, home: Home, arguments: tuple[str, ...], what: str
 ) -> None:
     path = add_model(home, "a").path / "tensorrt_llm" / "config.pbtxt"
@@ -181,7 +181,9 @@ def test_show_as_json(tllm: Tllm, home: Home) -> None:
     }
 
 
-def test_copy_of_upstreams_is_shown_and_changed(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+def test_copy_of_upstreams_repository_is_shown_and_changed(
+    tllm: Tllm, home: Home, tmp_path: Path
+) -> None:
     copy = str(copy_upstream(tmp_path / "copy"))
     assert "max_beam_width  (not set; then: 1)\n" in tllm("show", "--repo", copy)[1]
     code, out, _ = tllm("set", "--repo", copy, "max_beam_width=2")
@@ -227,7 +229,7 @@ def test_broken_model(tllm: Tllm, home: Home) -> None:
     )
 
 
-def test_odd_model_is_no_failure(tllm: Tllm, home: Home) -> None:
+def test_warning_is_no_failure(tllm: Tllm, home: Home) -> None:
     config = add_model(home, "a").path / "tensorrt_llm" / "config.pbtxt"
     config.write_text(config.read_text() + 'parameters { key: "num_thread" value { } }\n')
     code, out, _ = tllm("validate", "a")

@@ -54,7 +54,7 @@ def test_plans_are_the_golden_ones(
     assert json.loads(out) == json.loads((GOLDEN / f"{name}.json").read_text())
 
 
-def test_it_is_read_at_80_columns(tllm: Tllm) -> None:
+def test_output_fits_80_columns(tllm: Tllm) -> None:
     code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h200", "--num-gpus", "2")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
@@ -72,13 +72,13 @@ def test_it_is_read_at_80_columns(tllm: Tllm) -> None:
     assert "The fewest it fits on: 1 (--tp 1 --pp 1)" in out
 
 
-def test_an_imported_model_is_known_by_its_name(tllm: Tllm) -> None:
+def test_imported_model_is_found_by_its_name(tllm: Tllm) -> None:
     add_model(find_home(), "mine")
     code, _, err = tllm("plan", "-m", "mine", "--gpu", "h200")
     assert (code, "/models/mine.gguf cannot be read." in err) == (3, True)
 
 
-def test_what_does_not_fit_is_said(tllm: Tllm) -> None:
+def test_model_that_does_not_fit(tllm: Tllm) -> None:
     _write(configs.LLAMA_3_1_405B)
     code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h100", "--tp", "8")
     assert code == 0
@@ -104,11 +104,11 @@ def test_what_does_not_fit_is_said(tllm: Tllm) -> None:
         ("-s local:m --gpu a100 --quantization fp8", "a100-80gb cannot run weights in fp8."),
     ],
 )
-def test_what_cannot_be_planned_is_3(tllm: Tllm, arguments: str, what: str) -> None:
+def test_impossible_plans_exit_with_3(tllm: Tllm, arguments: str, what: str) -> None:
     code, out, err = tllm("plan", *arguments.split())
     assert (code, out) == (3, "")
     assert what in err
 
 
-def test_a_limit_of_nothing_is_wrong_usage(tllm: Tllm) -> None:
+def test_input_length_of_zero_is_wrong_usage(tllm: Tllm) -> None:
     assert tllm("plan", "-s", "local:m", "--gpu", "h200", "--input-len", "0")[0] == 2

@@ -1,4 +1,4 @@
-"""`tllm deploy` as its user sees it, with a `sbatch` and a `squeue` that answer as told."""
+"""`tllm deploy` as its user sees it, with a fake `sbatch` and `squeue`."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def tllm(
 ) -> Tllm:
     programs = tmp_path / "bin"
     programs.mkdir()
-    for name, says in {
+    for name, output in {
         "tritonserver": "",
         "sbatch": "42",
         "squeue": "PENDING|Priority",
         "scancel": "",
     }.items():
-        (programs / name).write_text(f"#!/bin/sh\necho '{says}'\n")
+        (programs / name).write_text(f"#!/bin/sh\necho '{output}'\n")
         (programs / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(programs))
     return Tllm(monkeypatch, capsys)
@@ -76,21 +76,19 @@ def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
     assert tllm("logs")[0] == 0
 
 
-def answer(tmp_path: Path, **programs: str) -> None:
+def set_output(tmp_path: Path, **programs: str) -> None:
     """From now on these say that and fail if they say "error"."""
-    for name, says in programs.items():
-        is_error = "error" in says
+    for name, output in programs.items():
+        is_error = "error" in output
         (tmp_path / "bin" / name).write_text(
-            f"#!/bin/sh\necho '{says}' {'>&2; exit 1' if is_error else ''}\n"
+            f"#!/bin/sh\necho '{output}' {'>&2; exit 1' if is_error else ''}\n"
         )
 
 
-def test_job_of_a_slurm_that_is_away_is_not_called_dead(
-    tllm: Tllm, home: Home, tmp_path: Path
-) -> None:
+def test_job_is_unknown_while_slurm_is_unreachable(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     tllm("deploy", "slurm", "--submit")
     away = "error: Unable to contact slurm controller"
-    answer(tmp_path, squeue=away, scancel=away)
+    set_output(tmp_path, squeue=away, scancel=away)
     assert tllm("status")[1].splitlines()[:3] == [
         "m: unknown", "  Slurm job 42: Slurm does not respond.", f"  {away}",
     ]  # fmt: skip
@@ -103,9 +101,9 @@ def test_job_of_a_slurm_that_is_away_is_not_called_dead(
     assert (code, "m is being served." in err) == (3, True)
 
 
-def test_job_that_ended_goes_off_the_list(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+def test_stop_removes_an_ended_job_from_the_list(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     tllm("deploy", "slurm", "--submit")
-    answer(tmp_path, squeue="FAILED|NonZeroExitCode", scancel="error: nobody is to ask")
+    set_output(tmp_path, squeue="FAILED|NonZeroExitCode", scancel="error: nobody is to ask")
     assert "  `tllm stop` takes it off this list\n" in tllm("status")[1]
     code, _, err = tllm("infer", "Hello")
     assert (code, "Next: tllm deploy slurm -m m --submit" in err) == (3, True)
@@ -113,7 +111,7 @@ def test_job_that_ended_goes_off_the_list(tllm: Tllm, home: Home, tmp_path: Path
     assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
 
 
-def test_machine_without_slurm_says_so(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+def test_submit_requires_sbatch(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     (tmp_path / "bin" / "sbatch").unlink()
     code, _, err = tllm("deploy", "slurm", "--submit")
     assert (code, "Error: sbatch is not installed." in err) == (3, True)
@@ -137,7 +135,7 @@ def test_manifests_as_yaml_and_as_json(tllm: Tllm, tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == listed
 
 
-def test_script_in_a_file_and_a_job_are_two_things(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     file = tmp_path / "m.sbatch"
     code, out, err = tllm("deploy", "slurm", "--submit", "-o", str(file))
     assert (code, out, "not with --submit" in err, file.exists()) == (2, "", True, False)

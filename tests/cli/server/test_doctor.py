@@ -29,7 +29,7 @@ def tllm(
     return Tllm(monkeypatch, capsys)
 
 
-def test_problem_is_shown_with_what_mends_it_and_is_3(tllm: Tllm, tmp_path: Path) -> None:
+def test_problem_is_shown_with_its_fix_and_exits_with_3(tllm: Tllm, tmp_path: Path) -> None:
     code, out, err = tllm("doctor")
     assert (code, "to mend before a server can run here." in err) == (3, True)
     assert out.splitlines()[:2] == [

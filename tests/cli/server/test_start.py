@@ -52,7 +52,7 @@ def tllm(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> Tllm:
-    """Where $BEHAVIOUR says what the server does."""
+    """Run `tllm` with a fake tritonserver that behaves as $BEHAVIOUR selects."""
     program = tmp_path / "bin" / "tritonserver"
     program.parent.mkdir()
     program.write_text(
@@ -122,7 +122,7 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
         (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models named m."),
@@ -136,9 +136,9 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
         (("logs", "-m", "m"), "Error: No server is running for m."),
     ],
 )
-def test_what_cannot_be_done_is_3(tllm: Tllm, arguments: tuple[str, ...], says: str) -> None:
+def test_user_errors_exit_with_3(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = tllm(*arguments)
-    assert (code, out, says in err, "Traceback" in err) == (3, "", True, False)
+    assert (code, out, message in err, "Traceback" in err) == (3, "", True, False)
 
 
 def test_stop_all_without_a_server_is_done(tllm: Tllm) -> None:
@@ -155,7 +155,7 @@ def test_dry_run_prints_the_command_and_starts_nothing(
     assert (code, err, f"--http-port={ports[1]}" in json.loads(out)["argv"]) == (0, "", True)
 
 
-def test_image_that_is_not_here_is_fetched_with_its_progress_shown(
+def test_missing_image_is_fetched_with_progress(
     tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
 ) -> None:
     podman = write_engine(tmp_path / "bin", "podman", pull="echo Copying blob")
@@ -183,9 +183,7 @@ def test_image_that_cannot_be_fetched_is_3_and_starts_nothing(
     )
 
 
-def test_mode_that_was_chosen_is_told(
-    tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
-) -> None:
+def test_chosen_mode_is_reported(tllm: Tllm, home: Home, ports: list[str], tmp_path: Path) -> None:
     (tmp_path / "bin" / "tritonserver").unlink()
     write_engine(tmp_path / "bin", "docker", info="exit 1")
     write_engine(tmp_path / "bin", "podman")
@@ -196,7 +194,7 @@ def test_mode_that_was_chosen_is_told(
     assert ("Using a container: " in out) == (find_embedded_root() is None)
 
 
-def test_logs_also_of_a_server_that_died(
+def test_logs_of_a_server_that_died(
     tllm: Tllm, ports: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BEHAVIOUR", "fail")
@@ -206,7 +204,7 @@ def test_logs_also_of_a_server_that_died(
     assert tllm("logs", "-n", "0")[1] == ""
 
 
-def test_two_servers_are_told_apart(tllm: Tllm, home: Home, ports: list[str]) -> None:
+def test_two_servers_are_distinguished(tllm: Tllm, home: Home, ports: list[str]) -> None:
     add_model(home, "n")
     others = [w for pair in zip(ports[::2], map(str, free_ports(3)), strict=True) for w in pair]
     tllm("start", "-m", "m", *ports), tllm("start", "-m", "n", *others)
@@ -239,7 +237,7 @@ def test_several_models_in_one_server(tllm: Tllm, home: Home, ports: list[str]) 
     assert tllm("stop", "-m", "n")[0] == 0
 
 
-def test_folder_is_served_beside_an_imported_model(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+def test_folder_is_served_with_an_imported_model(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     path = add_model(Home(tmp_path / "elsewhere", home.engines), "n").path
     code, out, _ = tllm("start", "-m", "m", "--repo", str(path), "--dry-run", "--json")
     assert (code, json.loads(out)["models"]) == (0, ["m", "n"])
@@ -247,7 +245,7 @@ def test_folder_is_served_beside_an_imported_model(tllm: Tllm, home: Home, tmp_p
     assert (code, json.loads(out)["repository"]) == (0, str(path))
 
 
-def test_copy_of_a_repository_keeps_its_engine_once_served(
+def test_served_copy_of_a_repository_keeps_its_engine(
     tllm: Tllm, home: Home, ports: list[str], tmp_path: Path
 ) -> None:
     copy = shutil.copytree(home.models / "m", tmp_path / "copy")
@@ -268,7 +266,7 @@ def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[
     wait_until(lambda: all(is_gone(pid) for pid in pids_in(log)))
 
 
-def test_switch_that_is_declared_can_be_undone(tllm: Tllm, home: Home, tmp_path: Path) -> None:
+def test_declared_switch_can_be_turned_off(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     (tmp_path / "bin" / "mpirun").write_text("#!/bin/sh\n")
     (tmp_path / "bin" / "mpirun").chmod(0o755)
     file = home.models / "m" / "tllm.json"
@@ -282,7 +280,7 @@ def test_switch_that_is_declared_can_be_undone(tllm: Tllm, home: Home, tmp_path:
     assert (code, "--oversubscribe" in out) == (0, False)
 
 
-def test_log_by_gravity_and_by_model(tllm: Tllm, home: Home, ports: list[str]) -> None:
+def test_log_by_level_and_by_model(tllm: Tllm, home: Home, ports: list[str]) -> None:
     tllm("start", *ports)
     with (home.servers / ports[1] / "server.log").open("a") as log:
         log.write("W m] careful\nE m] Traceback (most recent call last):\n  File\nOSError\n")
@@ -309,13 +307,11 @@ def test_followed_log_has_each_line_once(tllm: Tllm, home: Home, ports: list[str
     assert lines == ["one\n", "two\n", "half\n", "last\n"]
 
 
-def test_time_to_drain_is_the_one_that_the_help_tells(tllm: Tllm) -> None:
+def test_help_states_the_default_drain_time(tllm: Tllm) -> None:
     assert f"Default: {DRAIN_S}." in " ".join(tllm("stop", "--help")[1].split())
 
 
-def test_restart_is_a_new_server_as_it_was_asked_for(
-    tllm: Tllm, home: Home, ports: list[str]
-) -> None:
+def test_restart_keeps_the_options_of_the_server(tllm: Tllm, home: Home, ports: list[str]) -> None:
     tllm("start", *ports, "--", "--log-info=true")
     before = json.loads(tllm("status", "--json")[1])["servers"][0]
     code, _, err = tllm("restart")
@@ -375,7 +371,7 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("start", "m"), "Error: 'm' is not a Triton option."),
         (("start", "--", "--http-port=1"), "Next: use instead: --http-port N"),
@@ -385,8 +381,8 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
         (("load", "m"), "Error: No server is running."),
     ],
 )
-def test_what_a_server_cannot_be_asked_is_3(
-    tllm: Tllm, arguments: tuple[str, ...], says: str
+def test_impossible_requests_exit_with_3(
+    tllm: Tllm, arguments: tuple[str, ...], message: str
 ) -> None:
     code, out, err = tllm(*arguments)
-    assert (code, out, says in err) == (3, "", True), err
+    assert (code, out, message in err) == (3, "", True), err

@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from trtllm_serve_cli.cli.shared.option_signature import (
-    Given,
+    OptionValues,
     builds_options,
     parse_pairs,
     takes_options,
@@ -46,11 +46,11 @@ def run(command: Any, *words: str) -> Result:
 
 
 def test_only_given_options_are_passed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Given] = []
+    seen: list[OptionValues] = []
     monkeypatch.chdir(tmp_path)
 
     @takes_options(sample=option_fields(Sample))
-    def command(*, sample: Given, other: int = 3) -> None:
+    def command(*, sample: OptionValues, other: int = 3) -> None:
         seen.append(sample)
 
     assert run(command).exit_code == 0
@@ -89,7 +89,7 @@ def test_instance_has_all_options() -> None:
 )
 def test_wrong_use_is_refused(words: tuple[str, ...], why: str) -> None:
     @takes_options(sample=option_fields(Sample))
-    def command(*, sample: Given) -> None:
+    def command(*, sample: OptionValues) -> None:
         raise AssertionError
 
     result = run(command, *words)
@@ -98,7 +98,7 @@ def test_wrong_use_is_refused(words: tuple[str, ...], why: str) -> None:
 
 def test_help_has_the_defaults_and_the_order_of_the_signature() -> None:
     @takes_options(sample=option_fields(Sample, "name", "size"))
-    def command(*, first: int = 1, sample: Given, last: int = 2) -> None:
+    def command(*, first: int = 1, sample: OptionValues, last: int = 2) -> None:
         """Do it."""
 
     shown = run(command, "--help").output

@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import TllmError
 Captured = pytest.CaptureFixture[str]
 
 
-def test_talk_goes_to_stderr(capsys: Captured) -> None:
+def test_messages_go_to_stderr(capsys: Captured) -> None:
     output.notify("hello")
     assert capsys.readouterr() == ("", "hello\n")
 
@@ -24,7 +24,7 @@ def test_json_keeps_every_script_and_takes_paths(capsys: Captured) -> None:
     assert (json.loads(out), "日本" in out, err) == ({"text": "é 日本", "path": "/a"}, True, "")
 
 
-def test_users_words_are_not_taken_for_markup(capsys: Captured) -> None:
+def test_cells_are_not_interpreted_as_markup(capsys: Captured) -> None:
     output.show_table(["name[bold]"], [["[red]x[/red]"], ["[/]"]])
     out, _ = capsys.readouterr()
     assert [line.strip() for line in out.splitlines() if "[" in line] == [

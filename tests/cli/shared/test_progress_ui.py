@@ -20,7 +20,7 @@ def live(monkeypatch: pytest.MonkeyPatch) -> WorkDisplay:
     return WorkDisplay(is_live=True)
 
 
-def test_only_what_is_said_is_shown_elsewhere_than_on_a_terminal(
+def test_only_notices_are_shown_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     display = WorkDisplay(is_live=False)
@@ -52,7 +52,9 @@ def test_terminal_shows_how_far_a_step_is(
     assert err.endswith("done\n")
 
 
-def test_next_step_starts_anew(live: WorkDisplay, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_restarts_with_the_next_step(
+    live: WorkDisplay, capsys: pytest.CaptureFixture[str]
+) -> None:
     live.on_line("Loading checkpoint shards: 2/8")
     live.notify("next")
     capsys.readouterr()

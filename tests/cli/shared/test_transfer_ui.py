@@ -31,6 +31,6 @@ def test_download_fits_into_80_columns() -> None:
     ]
 
 
-def test_many_files_are_summed_up() -> None:
+def test_many_files_are_summarized() -> None:
     files = tuple(FileProgress(str(n), 1, 2, 0.0) for n in range(20))
     assert draw(Progress("Verifying", files, 0.0))[-1] == "and 12 more"

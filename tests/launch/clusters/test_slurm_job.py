@@ -23,7 +23,7 @@ from trtllm_serve_cli.launch.clusters.slurm_job import (
 )
 from trtllm_serve_cli.launch.servers.running import list_servers
 from trtllm_serve_cli.paths import find_home
-from trtllm_serve_cli.processes import Answer
+from trtllm_serve_cli.processes import CommandResult
 
 Output = tuple[int, str, str]
 FORGOTTEN: Output = (1, "", "slurm_load_jobs error: Invalid job id specified\n")
@@ -39,10 +39,10 @@ class FakeSlurm:
         }
         self.commands: list[tuple[str, ...]] = []
 
-    def __call__(self, command: Sequence[str]) -> Answer:
+    def __call__(self, command: Sequence[str]) -> CommandResult:
         self.commands.append(tuple(command))
         answers = self._answers[command[0]]
-        return Answer(*(answers.pop(0) if len(answers) > 1 else answers[0]))
+        return CommandResult(*(answers.pop(0) if len(answers) > 1 else answers[0]))
 
 
 @pytest.fixture

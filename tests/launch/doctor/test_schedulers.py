@@ -13,16 +13,16 @@ from trtllm_serve_cli.launch.doctor.schedulers import (
     detect_mpi,
     detect_slurm,
 )
-from trtllm_serve_cli.processes import Answer
+from trtllm_serve_cli.processes import CommandResult
 
 REFUSED = "The connection to the server localhost:8080 was refused"
 
 
-def answering(*answers: Answer | None) -> Runner:
+def answering(*answers: CommandResult | None) -> Runner:
     """Return a runner that returns the answers in turn."""
     remaining = list(answers)
 
-    def run(command: Sequence[str]) -> Answer | None:
+    def run(command: Sequence[str]) -> CommandResult | None:
         return remaining.pop(0)
 
     return run
@@ -44,7 +44,7 @@ def answering(*answers: Answer | None) -> Runner:
     ],
 )
 def test_mpirun_implementation_is_detected(output: str, found: Scheduler) -> None:
-    assert detect_mpi(answering(Answer(0, output))) == found
+    assert detect_mpi(answering(CommandResult(0, output))) == found
 
 
 def test_missing_programs_are_none() -> None:
@@ -54,19 +54,19 @@ def test_missing_programs_are_none() -> None:
 
 
 def test_slurm_with_and_without_its_controller() -> None:
-    version = Answer(0, "slurm 24.05.1\n")
-    assert detect_slurm(answering(version, Answer(0, "batch*\n"))) == Scheduler("24.05.1")
-    away = Answer(1, "", "sinfo: fatal\nUnable to contact slurm controller\n")
+    version = CommandResult(0, "slurm 24.05.1\n")
+    assert detect_slurm(answering(version, CommandResult(0, "batch*\n"))) == Scheduler("24.05.1")
+    away = CommandResult(1, "", "sinfo: fatal\nUnable to contact slurm controller\n")
     assert detect_slurm(answering(version, away)) == Scheduler(
         "24.05.1", "Unable to contact slurm controller"
     )
-    assert detect_slurm(answering(Answer(1), Answer(None))) == Scheduler(
+    assert detect_slurm(answering(CommandResult(1), CommandResult(None))) == Scheduler(
         "version unknown", "it did not answer in time"
     )
 
 
 def test_kubernetes_with_and_without_its_cluster() -> None:
-    client = Answer(0, "Client Version: v1.31.0\nKustomize Version: v5.4.2\n")
-    assert detect_kubernetes(answering(client, Answer(0, "{}"))) == Scheduler("1.31.0")
-    refused = Answer(1, "", f"E1121 memcache.go\n{REFUSED}\n")
+    client = CommandResult(0, "Client Version: v1.31.0\nKustomize Version: v5.4.2\n")
+    assert detect_kubernetes(answering(client, CommandResult(0, "{}"))) == Scheduler("1.31.0")
+    refused = CommandResult(1, "", f"E1121 memcache.go\n{REFUSED}\n")
     assert detect_kubernetes(answering(client, refused)) == Scheduler("1.31.0", REFUSED)

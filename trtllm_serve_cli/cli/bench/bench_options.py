@@ -207,7 +207,7 @@ class SharedOptions:
     ] = None
     as_json: AsJson = False
 
-    def shared(self) -> dict[str, Any]:
+    def shared_values(self) -> dict[str, Any]:
         """What is shared, by name: for options of another kind."""
         return {field.name: getattr(self, field.name) for field in fields(SharedOptions)}
 

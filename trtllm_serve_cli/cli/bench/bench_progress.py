@@ -26,30 +26,30 @@ def show_progress(
     # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
     where = ", ".join(addresses)
     output.notify(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
-    pace = Pace(settings.duration_s)
+    formatter = ProgressFormatter(settings.duration_s)
     screen = output.console(stderr=True)
     if not screen.is_terminal:
-        yield Lines(pace)
+        yield ProgressLogger(formatter)
         return
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    words = TextColumn("{task.fields[words]}")
+    text = TextColumn("{task.fields[text]}")
     # No thread of its own: it would take the interpreter from the load ten times a second.
-    bar = Bar(BarColumn(20), MofNCompleteColumn(), words, console=screen, auto_refresh=False)
+    bar = Bar(BarColumn(20), MofNCompleteColumn(), text, console=screen, auto_refresh=False)
     with bar:
-        task = bar.add_task("", total=None, words="")
+        task = bar.add_task("", total=None, text="")
 
         def watch(progress: Progress) -> None:
-            words = pace.describe(progress)
-            bar.update(task, total=progress.num_requests, completed=progress.num_ended, words=words)
+            text = formatter.describe(progress)
+            bar.update(task, total=progress.num_requests, completed=progress.num_ended, text=text)
             bar.refresh()
 
         yield watch
 
 
-class Pace:
-    """Says a `Progress` in words: rate, in flight, failed, and what time is left."""
+class ProgressFormatter:
+    """Formats a `Progress`: rate, in flight, failed, and what time is left."""
 
     def __init__(
         self, duration_s: float | None, clock: Callable[[], float] = time.monotonic
@@ -84,17 +84,19 @@ class Pace:
         return (progress.num_requests - progress.num_ended) / rate
 
 
-class Lines:
+class ProgressLogger:
     """Says it every ten seconds, for logs."""
 
-    def __init__(self, pace: Pace, clock: Callable[[], float] = time.monotonic) -> None:
-        self._pace = pace
+    def __init__(
+        self, formatter: ProgressFormatter, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._formatter = formatter
         self._clock = clock
-        self._said_s = clock()
+        self._logged_s = clock()
 
     def __call__(self, progress: Progress) -> None:
-        words = self._pace.describe(progress)
-        if self._clock() - self._said_s >= _LINE_PERIOD_S:
-            self._said_s = self._clock()
+        text = self._formatter.describe(progress)
+        if self._clock() - self._logged_s >= _LINE_PERIOD_S:
+            self._logged_s = self._clock()
             total = "" if progress.num_requests is None else f" of {progress.num_requests}"
-            output.notify(f"{progress.num_ended}{total} ended, {words}")
+            output.notify(f"{progress.num_ended}{total} ended, {text}")

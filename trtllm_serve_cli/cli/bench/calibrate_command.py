@@ -55,9 +55,9 @@ def calibrate(
         write_timing(found.simulation, target)
     _show(found, as_json=as_json)
     if target is not None:
-        named = shlex.quote(str(target))
-        output.notify(f"Timing: {named}")
-        output.notify(f"Next: tllm bench token-norm-dist --simulate {named} --request-rate 10")
+        path = shlex.quote(str(target))
+        output.notify(f"Timing: {path}")
+        output.notify(f"Next: tllm bench token-norm-dist --simulate {path} --request-rate 10")
 
 
 def _read_limits(model: str) -> SchedulerLimits:
@@ -76,12 +76,12 @@ def _show(found: Calibration, *, as_json: bool) -> None:
 
     if as_json:
         comparisons = [asdict(each) | {"deviation": each.deviation} for each in found.comparisons]
-        told = {"num_steps": found.num_steps, "median_error": found.median_error}
-        output.show_json({**found.simulation.to_json(), **told, "comparisons": comparisons})
+        statistics = {"num_steps": found.num_steps, "median_error": found.median_error}
+        output.show_json({**found.simulation.to_json(), **statistics, "comparisons": comparisons})
     else:
         timing = asdict(found.simulation.timing)
         rows = [(name, f"{value * 1e6:.4g}") for name, value in timing.items() if name != "jitter"]
-        output.show_table(("Part of a step", "Microseconds"), rows, are_figures=True)
+        output.show_table(("Part of a step", "Microseconds"), rows, is_numeric=True)
         output.show_table(
             _COLUMNS,
             [
@@ -89,7 +89,7 @@ def _show(found: Calibration, *, as_json: bool) -> None:
                  f"{each.deviation:+.1%}")
                 for each in found.comparisons
             ],
-            are_figures=True,
+            is_numeric=True,
         )  # fmt: skip
     output.notify(
         f"{found.num_steps} steps; half of them are within {found.median_error:.1%} of the timing."

@@ -135,7 +135,7 @@ def _show(comparison: Comparison) -> None:
     for warning in comparison.warnings:
         screen.print(f"{warning[0].upper()}{warning[1:]}.", style="bold red")
     output.show_table(
-        compare_text.CHANGE_COLUMNS, compare_text.change_rows(comparison), are_figures=True
+        compare_text.CHANGE_COLUMNS, compare_text.change_rows(comparison), is_numeric=True
     )
     rows = compare_text.difference_rows(comparison)
     if rows:

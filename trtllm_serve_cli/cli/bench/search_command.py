@@ -10,8 +10,8 @@ import typer
 
 from trtllm_serve_cli.cli.bench.bench_job import Job, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOptions
-from trtllm_serve_cli.cli.bench.show_result import notify_written, raise_ending
-from trtllm_serve_cli.cli.bench.sweep_command import keep_points, show_run
+from trtllm_serve_cli.cli.bench.show_result import notify_written, raise_failure
+from trtllm_serve_cli.cli.bench.sweep_command import show_run_progress, write_points
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.target import BenchTarget
 from trtllm_serve_cli.errors import CheckFailed
@@ -56,24 +56,24 @@ def run_search_job(
         SearchPlan(options.min_rate, options.max_rate, options.precision / 100, options.max_runs),
         [parse_objective(text) for text in options.slo],
         open_at,
-        show_run,
+        show_run_progress,
     )
-    _keep(result, options)
+    _write(result, options)
     _show(result, as_json=options.as_json)
-    leave(result)
+    check_rate_found(result)
 
 
 def _at(options: SearchOptions, rate: float) -> CommonOptions:
-    shared = options.shared()
+    shared = options.shared_values()
     if options.num_requests is None and options.duration is None:
         shared["duration"] = _DURATION_S
     return CommonOptions(**shared, request_rate=rate, concurrency=options.concurrency)
 
 
-def _keep(result: SearchResult, options: SearchOptions) -> None:
+def _write(result: SearchResult, options: SearchOptions) -> None:
     folder = options.output_folder
     labelled = {f"rate-{rate:g}": each for rate, each in result.results.items()}
-    keep_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
+    write_points(labelled, folder, search=json.dumps(result.to_json(), indent=2) + "\n")
     notify_written(folder)
 
 
@@ -84,7 +84,7 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
         output.show_json(result.to_json())
     else:
         rows = tables.probe_rows(result.probes)
-        output.show_table(tables.PROBE_COLUMNS, rows, are_figures=True)
+        output.show_table(tables.PROBE_COLUMNS, rows, is_numeric=True)
         for words in tables.search_summary(result):
             print(words)
     if result.client_bottlenecks:
@@ -96,10 +96,10 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
         )
 
 
-def leave(result: SearchResult) -> None:
+def check_rate_found(result: SearchResult) -> None:
     """Raises what the exit code stands for, where no rate was found or the search was cut off."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
-        raise_ending(list(result.results.values()))
+        raise_failure(list(result.results.values()))
     if result.rate is None:
         lowest = result.probes[0]
         broken = "; ".join(

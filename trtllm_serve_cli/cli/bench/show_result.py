@@ -53,7 +53,7 @@ def _show_tables(result: BenchmarkResult) -> None:
     from trtllm_serve_cli.bench.report import tables
 
     summary = result.summary
-    output.show_table(("Statistic", "Value"), tables.stat_rows(summary), are_figures=True)
+    output.show_table(("Statistic", "Value"), tables.stat_rows(summary), is_numeric=True)
     for columns, rows in (
         (tables.TIME_COLUMNS, tables.time_rows(summary)),
         (tables.OBJECTIVE_COLUMNS, tables.objective_rows(summary)),
@@ -61,18 +61,18 @@ def _show_tables(result: BenchmarkResult) -> None:
         (tables.RUN_COLUMNS, tables.run_rows(result)),
     ):
         if rows:
-            output.show_table(columns, rows, are_figures=True)
+            output.show_table(columns, rows, is_numeric=True)
 
 
-def raise_ending(results: Sequence[BenchmarkResult]) -> None:
+def raise_failure(results: Sequence[BenchmarkResult]) -> None:
     """Leave with what the first stands for that was cut off, or else of which nothing came back."""
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]
     for result in (*cut_off, *failed):
-        _leave_with(result)
+        _raise_failure_of(result)
 
 
-def _leave_with(result: BenchmarkResult) -> NoReturn:
+def _raise_failure_of(result: BenchmarkResult) -> NoReturn:
     summary = result.summary
     if result.ending == "interrupted":
         raise typer.Exit(INTERRUPTED)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 # What only says how a server is asked.
-_OF_A_SERVER = {
+_SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
     "interface": "-i",
@@ -28,36 +28,38 @@ _OF_A_SERVER = {
 }
 
 
-def open_simulation(settings: BenchmarkSettings, named: str, options: SharedOptions) -> Benchmark:
+def open_simulation(
+    settings: BenchmarkSettings, name_or_file: str, options: SharedOptions
+) -> Benchmark:
     """Such a benchmark. Raises `UnknownModel` or `BadInput` for what is no simulation."""
     from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
-    _refuse_a_servers(options)
-    return open_simulated(settings, find_simulation(named), named, options.replicas)
+    _refuse_server_options(options)
+    return open_simulated(settings, find_simulation(name_or_file), name_or_file, options.replicas)
 
 
-def _refuse_a_servers(options: SharedOptions) -> None:
+def _refuse_server_options(options: SharedOptions) -> None:
     defaults = {field.name: field.default for field in fields(SharedOptions)}
-    given = [
-        flag for name, flag in _OF_A_SERVER.items() if getattr(options, name) != defaults[name]
+    used = [
+        flag for name, flag in _SERVER_OPTIONS.items() if getattr(options, name) != defaults[name]
     ]
-    if given:
-        raise typer.BadParameter(f"--simulate asks no server: leave out {', '.join(given)}.")
+    if used:
+        raise typer.BadParameter(f"--simulate asks no server: leave out {', '.join(used)}.")
 
 
-def find_simulation(named: str) -> Simulation:
+def find_simulation(name_or_file: str) -> Simulation:
     """That of an imported model, or of a file."""
     from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.store import find_model
 
-    if Path(named).is_file():
-        return read_simulation(Path(named))
-    if "/" not in named and (model := find_model(find_home(), named)):
+    if Path(name_or_file).is_file():
+        return read_simulation(Path(name_or_file))
+    if "/" not in name_or_file and (model := find_model(find_home(), name_or_file)):
         return read_imported_simulation(model)
     raise UnknownModel(
-        f"There is nothing to simulate called {named!r}.",
+        f"There is nothing to simulate called {name_or_file!r}.",
         why="it is neither an imported model nor a file",
         next_step="tllm import -m NAME -s SOURCE --engine sim --gpu h200   (docs/simulation.md)",
     )

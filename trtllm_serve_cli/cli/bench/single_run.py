@@ -10,7 +10,7 @@ import typer
 from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
-from trtllm_serve_cli.cli.bench.show_result import raise_ending, show_result
+from trtllm_serve_cli.cli.bench.show_result import raise_failure, show_result
 from trtllm_serve_cli.cli.shared.target import BenchTarget
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def run_one(
     if common.op_stats_csv is not None:
         result_json.append_csv(result.summary, common.op_stats_csv)
     show_result(result, common.output_folder, as_json=common.as_json)
-    raise_ending([result])
+    raise_failure([result])
     if reference is not None:
         check(result_json.csv_row(result.summary), reference)
 

@@ -14,7 +14,7 @@ import typer
 from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SweepOptions, check_positive
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
-from trtllm_serve_cli.cli.bench.show_result import notify_remarks, notify_written, raise_ending
+from trtllm_serve_cli.cli.bench.show_result import notify_remarks, notify_written, raise_failure
 from trtllm_serve_cli.cli.shared import output
 
 if TYPE_CHECKING:
@@ -46,25 +46,25 @@ def run_sweep_job(
     if folder is not None:
         check_output_folder(folder)
     opened = open_points(planned, None, tokenizer)
-    results = run_in_turns(opened, options.repeat, show_run)
+    results = run_in_turns(opened, options.repeat, show_run_progress)
     labels = [point.label for point in points]
-    keep_points(dict(zip(labels, results, strict=False)), folder)
+    write_points(dict(zip(labels, results, strict=False)), folder)
     _show(results, as_json=options.as_json)
     for label, result in zip(labels, results, strict=False):
         notify_remarks(result, f"{label}: ")
     notify_written(folder)
-    raise_ending(results)
+    raise_failure(results)
 
 
 @contextmanager
-def show_run(benchmark: Benchmark) -> Iterator[Watch]:
+def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
     """Progress of the next run of one point."""
     settings = replace(benchmark.settings, repeat=1)
     with show_progress(settings, addresses_of(benchmark)) as watch:
         yield watch
 
 
-def keep_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
+def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
     """Each result in a folder of its own, with a page over all; `files` lie beside it."""
     if folder is None or not results:
         return
@@ -101,7 +101,7 @@ def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
 def _plan_point(
     job: Job, options: SweepOptions, model: str | None, rate: float | None, cap: int | None
 ) -> _Point:
-    shared = options.shared()
+    shared = options.shared_values()
     if model is not None:
         shared["model"] = (model,)
     common = CommonOptions(**shared, request_rate=rate, concurrency=cap, repeat=options.repeat)
@@ -136,5 +136,5 @@ def _show(results: Sequence[BenchmarkResult], *, as_json: bool) -> None:
     if as_json:
         output.show_json({"points": [result_json.to_json(result) for result in results]})
         return
-    output.show_table(tables.POINT_COLUMNS, tables.point_rows(results), are_figures=True)
+    output.show_table(tables.POINT_COLUMNS, tables.point_rows(results), is_numeric=True)
     output.notify(tables.POINT_LEGEND)

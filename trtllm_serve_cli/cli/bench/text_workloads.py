@@ -12,7 +12,7 @@ from trtllm_serve_cli.cli.bench.bench_job import Job
 from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
 from trtllm_serve_cli.cli.bench.run_job import run_job
 
-_ENTRIES = (
+_DATASET_FORMATS = (
     "JSON with input, instruction and output; ShareGPT's JSON; JSONL with prompt and lengths; "
     "or hf:NAME[:SPLIT]."
 )
@@ -59,7 +59,7 @@ class TextModel(str, Enum):
 
 def dataset(
     common: SharedOptions,
-    source: Annotated[str, typer.Option("--dataset", metavar="FILE", help=_ENTRIES)],
+    source: Annotated[str, typer.Option("--dataset", metavar="FILE", help=_DATASET_FORMATS)],
     output_tokens: OutputTokens = None,
     op_tokens_per_word: TokensPerWord = None,
     max_input_len: MaxInputLen = None,
@@ -81,8 +81,8 @@ def dataset(
     if any(entry.prompt is not None for entry in entries):
         if tokenizer is None and targets is None:
             raise typer.BadParameter("--simulate needs --tokenizer: no server tells it.")
-        asked = [Target(t.address, t.model, common.interface) for t in targets or ()]
-        found = open_tokenizer(tokenizer or find_tokenizer_folder(asked))
+        served = [Target(t.address, t.model, common.interface) for t in targets or ()]
+        found = open_tokenizer(tokenizer or find_tokenizer_folder(served))
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     run_job(job, tokenize(source, entries, found, lengths), targets)
 
@@ -91,7 +91,9 @@ def end_to_end(
     common: SharedOptions,
     source: Annotated[
         str | None,
-        typer.Option("--dataset", metavar="FILE", help=f"{_ENTRIES} Default: random words."),
+        typer.Option(
+            "--dataset", metavar="FILE", help=f"{_DATASET_FORMATS} Default: random words."
+        ),
     ] = None,
     through: Annotated[
         TextModel, typer.Option(help="Which of the models that take text.")
@@ -132,5 +134,5 @@ def end_to_end(
         raise typer.BadParameter("--input-words is of random prompts, and --dataset names others.")
     else:
         workload = as_text(source, read_entries(source), lengths)
-    counting = None if tokenizer is None else open_tokenizer(tokenizer)
-    run_job(Job("end-to-end", common, through.value), workload, tokenizer=counting)
+    counting_tokenizer = None if tokenizer is None else open_tokenizer(tokenizer)
+    run_job(Job("end-to-end", common, through.value), workload, tokenizer=counting_tokenizer)

@@ -19,7 +19,7 @@ from trtllm_serve_cli.cli.bench.bench_options import (
 )
 from trtllm_serve_cli.cli.bench.calibrate_command import calibrate
 from trtllm_serve_cli.cli.bench.run_job import run_job
-from trtllm_serve_cli.cli.command_groups import UncutGroup
+from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
@@ -28,20 +28,20 @@ _MAX_TOKENS = 1_000_000
 _LENGTHS = "Lengths, in tokens"
 
 bench_app = typer.Typer(
-    cls=UncutGroup,
+    cls=FullSummaryGroup,
     no_args_is_help=True,
     help="Load running servers and measure them.\n\n"
     "Example:  tllm bench token-norm-dist --request-rate 5 --stream",
 )
 sweep_app = typer.Typer(
-    cls=UncutGroup,
+    cls=FullSummaryGroup,
     no_args_is_help=True,
     help="Measure a workload at several loads, or on several models, in turns.\n\n"
     "With --output each point has a folder, and one page shows throughput against latency.\n\n"
     "Example:  tllm bench sweep token-norm-dist --concurrency 1,2,4,8,16 --stream --output sweep",
 )
 search_app = typer.Typer(
-    cls=UncutGroup,
+    cls=FullSummaryGroup,
     no_args_is_help=True,
     help="Find the highest rate that meets objectives, with its confidence interval.\n\n"
     "Example:  tllm bench search token-norm-dist --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms' "
@@ -207,9 +207,9 @@ _WORKLOADS: dict[str, Callable[..., None]] = {
     "dataset": text_workloads.dataset,
     "end-to-end": text_workloads.end_to_end,
 }
-_NEEDED = {"trace": " trace.jsonl", "dataset": " --dataset mini_cnn_eval.json"}
+_REQUIRED_ARGUMENTS = {"trace": " trace.jsonl", "dataset": " --dataset mini_cnn_eval.json"}
 for _name, _workload in _WORKLOADS.items():
-    _command = f"{_name}{_NEEDED.get(_name, '')}"
+    _command = f"{_name}{_REQUIRED_ARGUMENTS.get(_name, '')}"
     _sweep = f"tllm bench sweep {_command} --concurrency 1,2,4,8 --stream --output sweep"
     _search = f"tllm bench search {_command} --slo 'ttft:p95<500ms' --stream"
     bench_app.command(_name)(with_options(_workload, CommonOptions))

@@ -41,10 +41,10 @@ def converse(
         try:
             line = input(_PROMPT)
             if line.startswith("/"):
-                if not _obey(line, conversation):
+                if not _run_command(line, conversation):
                     return
             elif line.strip():
-                _answer(target, request, conversation, line, is_live=is_live)
+                _send_message(target, request, conversation, line, is_live=is_live)
         except EOFError:
             print()
             return
@@ -61,7 +61,7 @@ def _prepare_editing() -> None:
         sys.stdin.reconfigure(errors="replace")
 
 
-def _obey(line: str, conversation: Conversation) -> bool:
+def _run_command(line: str, conversation: Conversation) -> bool:
     """Whether the conversation goes on after this command."""
     command, _, argument = line.partition(" ")
     match command:
@@ -80,29 +80,29 @@ def _obey(line: str, conversation: Conversation) -> bool:
     return True
 
 
-def _answer(
+def _send_message(
     target: Target,
     request: GenerateRequest,
     conversation: Conversation,
-    words: str,
+    message: str,
     *,
     is_live: bool,
 ) -> None:
     from trtllm_serve_cli.client.conversation import Turn
 
     num_before = len(conversation.turns)
-    prompt = conversation.make_prompt(words, request.max_tokens)
-    if num_forgotten := num_before - len(conversation.turns):
-        turns = "turn" if num_forgotten == 1 else f"{num_forgotten} turns"
+    prompt = conversation.make_prompt(message, request.max_tokens)
+    if num_dropped := num_before - len(conversation.turns):
+        turns = "turn" if num_dropped == 1 else f"{num_dropped} turns"
         output.notify(f"The context is full: the oldest {turns} had to be forgotten.")
     name = f"{request.request_id}-{len(conversation.turns)}"
     request = dataclasses.replace(request, text_input=prompt, request_id=name)
-    heard = render_answer.collect_stream(target, request, is_live=is_live)
-    completion = heard.completion
+    collected = render_answer.collect_stream(target, request, is_live=is_live)
+    completion = collected.completion
     conversation.measure(prompt, completion.num_input_tokens)
     if completion.text:
-        conversation.keep(Turn(words, completion.text))
+        conversation.keep(Turn(message, completion.text))
     if not is_live:
         render_answer.show_texts(completion)
-    if not heard.was_interrupted:
-        render_answer.show_figures(heard, name, was_streamed=is_live)
+    if not collected.was_interrupted:
+        render_answer.show_figures(collected, name, was_streamed=is_live)

@@ -21,12 +21,12 @@ class Guide(NamedTuple):
 
 
 def plan_guide(options: InferOptions) -> Guide:
-    """Return the one guide that is given; a schema, grammar or tag may be the name of a file."""
-    given = {
+    """Return the guide; a schema, grammar or tag may be the name of a file."""
+    guides = {
         f"--{name.replace('_', '-')}": getattr(options, name)
         for name in ("guide", "json_schema", "regex", "grammar", "structural_tag")
     }
-    names = [name for name, value in given.items() if value is not None]
+    names = [name for name, value in guides.items() if value is not None]
     if len(names) > 1:
         raise typer.BadParameter(f"an answer follows one guide, not {' and '.join(names)}")
     if options.json_schema is not None:

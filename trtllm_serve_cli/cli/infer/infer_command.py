@@ -1,4 +1,4 @@
-"""`tllm infer`: ask the model that is running."""
+"""`tllm infer`: send prompts to a running model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trtllm_serve_cli.cli.infer import guided_decoding, prompts, render_answer
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions, PromptArgument
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, USER_CAN_FIX
-from trtllm_serve_cli.cli.shared.option_signature import Given, builds_options, takes_options
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.cli.shared.target import Target, find_target
 from trtllm_serve_cli.client.generate import GenerateRequest
@@ -37,7 +37,7 @@ def infer(
     prompt: PromptArgument = None,
     model: ModelOption = None,
     options: InferOptions,
-    request: Given,
+    request: OptionValues,
     as_json: JsonOption = False,
 ) -> None:
     """Send a prompt to a running model and print the response as it arrives.
@@ -88,12 +88,12 @@ def infer(
         return
     to_prompt = prompts.plan_prompt(info, options.chat, options.system)
     if options.batch is not None:
-        _ask_all(target, options.batch, defaults, to_prompt)
+        _infer_batch(target, options.batch, defaults, to_prompt)
         return
     words = prompts.read_prompt(prompt or "")
     prompts.check_prompt(words)
-    asked = dataclasses.replace(defaults, text_input=to_prompt(words))
-    _ask_one(target, asked, is_live=options.stream and num_responses == 1, as_json=as_json)
+    prompted = dataclasses.replace(defaults, text_input=to_prompt(words))
+    _infer_one(target, prompted, is_live=options.stream and num_responses == 1, as_json=as_json)
 
 
 def _check_usage(prompt: str | None, options: InferOptions) -> None:
@@ -130,20 +130,22 @@ def _load_adapter(
     return load_adapter(options.lora_dir)
 
 
-def _ask_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool) -> None:
-    heard = render_answer.collect_stream(target, request, is_live=is_live and not as_json)
-    if heard.was_interrupted:
+def _infer_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool) -> None:
+    collected = render_answer.collect_stream(target, request, is_live=is_live and not as_json)
+    if collected.was_interrupted:
         raise typer.Exit(INTERRUPTED)
     if as_json:
-        told = {"model": target.model, "request_id": request.request_id}
-        output.show_json({**told, **render_answer.as_data(heard.completion)})
+        identification = {"model": target.model, "request_id": request.request_id}
+        output.show_json({**identification, **render_answer.as_data(collected.completion)})
         return
     if not is_live:
-        render_answer.show_texts(heard.completion)
-    render_answer.show_figures(heard, request.request_id, was_streamed=is_live and request.stream)
+        render_answer.show_texts(collected.completion)
+    render_answer.show_figures(
+        collected, request.request_id, was_streamed=is_live and request.stream
+    )
 
 
-def _ask_all(
+def _infer_batch(
     target: Target, file: Path, defaults: GenerateRequest, to_prompt: Callable[[str], str]
 ) -> None:
     from trtllm_serve_cli.client.ask import generate
@@ -151,7 +153,7 @@ def _ask_all(
     from trtllm_serve_cli.client.generate import Completion
     from trtllm_serve_cli.client.transport.cancellation import Cancellation
 
-    def ask(request: GenerateRequest, cancellation: Cancellation) -> Completion:
+    def send(request: GenerateRequest, cancellation: Cancellation) -> Completion:
         return generate(
             target.endpoint,
             target.model,
@@ -165,7 +167,7 @@ def _ask_all(
     names: list[str] = []
     unnamed = dataclasses.replace(defaults, request_id="")
     requests = parse_batch(prompts.read_lines(file), unnamed, to_prompt)
-    with closing(run_batch(ask, _name_all(requests, defaults.request_id, names))) as arriving:
+    with closing(run_batch(send, _assign_ids(requests, defaults.request_id, names))) as arriving:
         try:
             for index, answer in enumerate(arriving):
                 num_failed += isinstance(answer, TllmError)
@@ -179,7 +181,7 @@ def _ask_all(
         raise typer.Exit(USER_CAN_FIX)
 
 
-def _name_all(
+def _assign_ids(
     requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
 ) -> Iterator[GenerateRequest | TllmError]:
     """The requests of a batch, each with an id of its own, which are put in `names`, too."""

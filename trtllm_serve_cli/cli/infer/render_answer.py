@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
 # Where a line must not break; no text has it, since `repr` writes it otherwise.
-_KEPT_SPACE = "\0"
+_NO_BREAK = "\0"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -79,11 +79,11 @@ def show_texts(completion: Completion) -> None:
         print(f"[{index}] {printable(text)}")
 
 
-def show_figures(heard: CollectedStream, request_id: str, *, was_streamed: bool) -> None:
-    """What is to be said below an answer."""
-    for line in describe_log_probs(heard, _width()):
+def show_figures(collected: CollectedStream, request_id: str, *, was_streamed: bool) -> None:
+    """Print log probabilities, performance metrics and times on stderr."""
+    for line in describe_log_probs(collected, _width()):
         output.notify(line)
-    completion = heard.completion
+    completion = collected.completion
     if completion.perf and (perf := describe_perf(completion.perf)):
         output.notify(perf)
     output.notify(f"{describe(completion, was_streamed=was_streamed)} · id {request_id}")
@@ -156,26 +156,26 @@ def describe_perf(perf: Mapping[str, float]) -> str:
     return " · ".join(parts)
 
 
-def describe_log_probs(heard: CollectedStream, width: int) -> list[str]:
+def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
     """Lines for each sequence: its log probability, then its pieces with theirs.
 
     An answer that came in one piece does not tell which text is whose: only the numbers.
     """
     lines: list[str] = []
-    completion = heard.completion
+    completion = collected.completion
     for index, total in enumerate(completion.cum_log_probs):
         each = dict(enumerate(completion.output_log_probs)).get(index, ())
         name = f" [{index}]" if len(completion.texts) > 1 else ""
         mean = f" · perplexity {math.exp(min(-total / len(each), 700)):.2f}" if each else ""
         lines.append(f"log probability{name} {total:.3f}{mean}")
-        said = [p for p in heard.pieces if p.sequence_index == index and p.output_log_probs]
-        lines += _wrap([_pair(piece, has_text=len(said) > 1) for piece in said], width)
+        scored = [p for p in collected.pieces if p.sequence_index == index and p.output_log_probs]
+        lines += _wrap([_pair(piece, has_text=len(scored) > 1) for piece in scored], width)
     return lines
 
 
 def _pair(piece: Piece, *, has_text: bool) -> str:
     values = " ".join(f"{value:.3f}" for value in piece.output_log_probs)
-    return f"{piece.text!r} {values}".replace(" ", _KEPT_SPACE) if has_text else values
+    return f"{piece.text!r} {values}".replace(" ", _NO_BREAK) if has_text else values
 
 
 def _wrap(items: Sequence[str], width: int) -> list[str]:
@@ -187,7 +187,7 @@ def _wrap(items: Sequence[str], width: int) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return [line.replace(_KEPT_SPACE, " ") for line in wrapped]
+    return [line.replace(_NO_BREAK, " ") for line in wrapped]
 
 
 def _width() -> int:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # What the figures of the table are means and percentiles of.
 _WINDOW_S = 30.0
 # As many as the widest terminal shows.
-_KEPT = 400
+_MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
 # How often the keyboard is asked whether there is something new to draw, too.
 _TICK_S = 0.1
@@ -49,7 +49,7 @@ class Feed:
         self._interval_s = interval_s
         self._snapshots: deque[Snapshot] = deque()
 
-    def take(self, scraped: Snapshot | TllmError) -> None:
+    def add_scrape(self, scraped: Snapshot | TllmError) -> None:
         """The next scrape, or why there is none."""
         from trtllm_serve_cli.metrics.summary import summarize
 
@@ -78,7 +78,7 @@ class Feed:
 
     def _extend(self, values: dict[str, float | None]) -> None:
         for name, value in values.items():
-            self.trends.setdefault(name, deque(maxlen=_KEPT)).append(value)
+            self.trends.setdefault(name, deque(maxlen=_MAX_POINTS)).append(value)
 
     def last(self, name: str) -> float | None:
         """The newest figure of a trend."""
@@ -100,24 +100,24 @@ def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
         open_keyboard() as keyboard,
         Live(console=console, auto_refresh=False, screen=True) as live,
     ):
-        drawn: object = None
+        drawn_size: object = None
         while "q" not in keyboard.wait(_TICK_S).lower():
-            has_news = _take_news(news, feeds)
-            if has_news or console.size != drawn:
-                drawn = console.size
+            has_changed = _receive_scrapes(news, feeds)
+            if has_changed or console.size != drawn_size:
+                drawn_size = console.size
                 live.update(
                     render_dashboard(tuple(feeds.values()), console.width, interval_s),
                     refresh=True,
                 )
 
 
-def _take_news(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
-    has_come = False
+def _receive_scrapes(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
+    has_changed = False
     while not news.empty():
         address, scraped = news.get()
-        feeds[address].take(scraped)
-        has_come = True
-    return has_come
+        feeds[address].add_scrape(scraped)
+        has_changed = True
+    return has_changed
 
 
 def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Group:
@@ -129,14 +129,14 @@ def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Gr
         parts.append(render_servers(feeds, width))
     elif feeds[0].summary is not None:
         parts += _render_server(feeds[0], feeds[0].summary, width)
-    parts += [_problem(feed, is_named=len(feeds) > 1) for feed in feeds if feed.problem]
+    parts += [_render_problem(feed, is_named=len(feeds) > 1) for feed in feeds if feed.problem]
     return Group(*parts)
 
 
-def sparkline(values: Sequence[float | None], width: int, most: float | None = None) -> str:
-    """The last `width` values as bars, the highest or `most` being a full one; unknown: a gap."""
+def sparkline(values: Sequence[float | None], width: int, maximum: float | None = None) -> str:
+    """Return the last `width` values as bars up to `maximum` or the highest; None is a gap."""
     shown = list(values)[-width:]
-    top = most or max((each for each in shown if each is not None), default=0.0)
+    top = maximum or max((each for each in shown if each is not None), default=0.0)
     return "".join(" " if each is None else _step(each, top) for each in shown)
 
 
@@ -151,7 +151,7 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
     engines, gpus = summary.engines, summary.host.gpus
     return {
         "tokens/s": sum_known(row.tokens_per_s for row in summary.models),
-        "requests/s": sum_known(row.requests_per_s for row in _answering(summary)),
+        "requests/s": sum_known(row.requests_per_s for row in _client_models(summary)),
         "active": sum_known(engine.num_active for engine in engines),
         "batch": sum_known(engine.num_scheduled for engine in engines),
         "waiting": sum_known(engine.num_waiting for engine in engines),
@@ -163,7 +163,7 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
     }
 
 
-def _answering(summary: Summary) -> list[ModelRow]:
+def _client_models(summary: Summary) -> list[ModelRow]:
     """The models that clients ask, where the server tells; all of them elsewhere."""
     ours = [row for row in summary.models if row.num_generated_tokens is not None]
     return ours or list(summary.models)
@@ -178,7 +178,7 @@ def _render_title(feeds: Sequence[Feed], width: int, interval_s: float) -> Text:
 
 
 def _render_server(feed: Feed, summary: Summary, width: int) -> list[RenderableType]:
-    rows = [row for row in _answering(summary) if row.num_succeeded or row.num_failed]
+    rows = [row for row in _client_models(summary) if row.num_succeeded or row.num_failed]
     parts: list[RenderableType] = [_render_models(rows)]
     parts.append(_render_trends(feed, summary, width))
     for engine in summary.engines:
@@ -241,7 +241,7 @@ def render_servers(feeds: Sequence[Feed], width: int) -> Table:
 
 
 def _server_cells(feed: Feed) -> list[str]:
-    rows = _answering(feed.summary) if feed.summary else []
+    rows = _client_models(feed.summary) if feed.summary else []
     busiest = max(rows, key=lambda row: row.num_generated_tokens or 0, default=None)
     return [
         feed.address,
@@ -272,7 +272,7 @@ def _figure(value: float | None) -> str:
     return f"{value:.0f}" if value >= 100 or float(value).is_integer() else f"{value:.1f}"
 
 
-def _problem(feed: Feed, *, is_named: bool) -> Text:
+def _render_problem(feed: Feed, *, is_named: bool) -> Text:
     return _line(f"{feed.address}: {feed.problem}" if is_named else feed.problem, True)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtllm_serve_cli.choices import MetricsExport
-from trtllm_serve_cli.cli.command_groups import UncutGroup
+from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
@@ -38,7 +38,7 @@ UrlsOption = Annotated[
 _INTERVAL_S = 2.0
 _HOLD = "5m"
 
-metrics_app = typer.Typer(cls=UncutGroup, invoke_without_command=True, no_args_is_help=False)
+metrics_app = typer.Typer(cls=FullSummaryGroup, invoke_without_command=True, no_args_is_help=False)
 
 
 @metrics_app.callback()
@@ -155,7 +155,7 @@ def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
     from trtllm_serve_cli.metrics.parse import parse_metrics
     from trtllm_serve_cli.metrics.summary import summarize
 
-    feeds, told, errors = [], [], []
+    feeds, summaries, errors = [], [], []
     for address in addresses:
         try:
             snapshot = parse_metrics(fetch_metrics(address), time.time())
@@ -163,10 +163,10 @@ def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
             errors.append(error)
             continue
         feeds.append(Feed(address, interval_s=0.0))
-        feeds[-1].take(snapshot)
-        told.append(_as_data(address, summarize(snapshot)))
+        feeds[-1].add_scrape(snapshot)
+        summaries.append(_as_data(address, summarize(snapshot)))
     if as_json:
-        output.show_json(told)
+        output.show_json(summaries)
     elif feeds:
         output.show(render_servers(feeds, output.console().width))
     for each in errors[1:]:

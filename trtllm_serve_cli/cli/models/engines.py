@@ -48,7 +48,7 @@ def list_engines(*, as_json: bool) -> None:
             )
             for row in rows
         ],
-        are_names_whole=True,
+        is_first_column_whole=True,
     )
     if any(row["state"] != "in use" for row in rows):
         output.notify("Next: tllm remove --engines deletes those that nothing uses")
@@ -106,10 +106,10 @@ def _describe_unfinished(build: PartialBuild) -> dict[str, Any]:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    """The weights, and what else was asked for."""
+    """The weights, and the other options of the build."""
     options = (row["facts"] or {}).get("options") or {}
-    asked = [f"{name}={value}" for name, value in options.items()]
-    return " ".join([row["weights"] or "", *asked]).strip()
+    chosen = [f"{name}={value}" for name, value in options.items()]
+    return " ".join([row["weights"] or "", *chosen]).strip()
 
 
 def _show_users(home: Home, row: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import typer
 
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.option_signature import Given, parse_pairs, takes_options
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, parse_pairs, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
 from trtllm_serve_cli.cli.shared.progress_ui import show_work
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
@@ -49,12 +49,12 @@ _MODEL, _ENGINE, _BUILD = map(option_fields, (ModelSection, EngineSection, Engin
 )
 def import_model(
     *,
-    model: Given,
+    model: OptionValues,
     file: FileOption = None,
-    engine: Given,
-    build: Given,
+    engine: OptionValues,
+    build: OptionValues,
     build_option: BuildOptionsOption = None,
-    repository: Given,
+    repository: OptionValues,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -97,10 +97,10 @@ def import_model(
 @takes_options(model=_MODEL, engine=_ENGINE, build=_BUILD)
 def build_model(
     *,
-    model: Given,
+    model: OptionValues,
     file: FileOption = None,
-    engine: Given,
-    build: Given,
+    engine: OptionValues,
+    build: OptionValues,
     build_option: BuildOptionsOption = None,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
@@ -130,7 +130,7 @@ def build_model(
 
 
 def _declare(
-    file: Path | None, build_options: list[str], sections: dict[str, Given]
+    file: Path | None, build_options: list[str], sections: dict[str, OptionValues]
 ) -> Declaration:
     """Return the declaration in the file, overridden by the options of each section."""
     from trtllm_serve_cli.importing.declaration import (
@@ -140,7 +140,7 @@ def _declare(
         with_absolute_paths,
     )
     from trtllm_serve_cli.repository.model.parameters import resolve_paths
-    from trtllm_serve_cli.yaml_schema import parse_words
+    from trtllm_serve_cli.yaml_schema import parse_text_fields
 
     if file is not None:
         declared = read_declaration(file)
@@ -149,7 +149,7 @@ def _declare(
     else:
         raise typer.BadParameter("name a model: -m NAME, or a file that has it: -f tllm.yaml")
     words = parse_pairs(build_options, option="--build-option ")
-    named = parse_words(EngineOptions, words, where="--build-option")
+    named = parse_text_fields(EngineOptions, words, where="--build-option")
     overrides = {**sections, "build": {**named, **sections["build"]}}
     if parameters := overrides.get("repository", {}).get("parameters"):
         overrides["repository"]["parameters"] = resolve_paths(parameters, Path.cwd())

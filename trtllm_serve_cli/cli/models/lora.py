@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from trtllm_serve_cli.cli.command_groups import UncutGroup
+from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
 
-lora_app = typer.Typer(cls=UncutGroup, help="Convert LoRA adapters.", no_args_is_help=True)
+lora_app = typer.Typer(cls=FullSummaryGroup, help="Convert LoRA adapters.", no_args_is_help=True)
 
 
 class Dtype(str, Enum):

@@ -69,7 +69,7 @@ def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption
 
     has_versions = find_kind(repository.kind).runs_in_triton_backend
     for each in settings:
-        print("\n" + "\n".join(_paragraph(each, has_versions=has_versions)))
+        print("\n" + "\n".join(_render_setting(each, has_versions=has_versions)))
 
 
 def set_(
@@ -95,18 +95,18 @@ def set_(
     from trtllm_serve_cli.repository.settings import settings
 
     has_name = repo is None and "=" not in words[0]
-    said = parse_pairs(words[1:] if has_name else words, option="")
-    wanted = resolve_paths(said, Path.cwd())
-    if not wanted:
+    pairs = parse_pairs(words[1:] if has_name else words, option="")
+    requested = resolve_paths(pairs, Path.cwd())
+    if not requested:
         raise BadInput(
             "Nothing was said to set.",
             next_step=f"for example: tllm set {words[0]} enable_kv_cache_reuse=false",
         )
     repository = open_named(words[0] if has_name else None, repo)
-    changes = settings.plan_changes(repository, wanted)
+    changes = settings.plan_changes(repository, requested)
     texts = settings.apply_changes(repository, changes)
     if changes:
-        settings.write_changes(repository, texts, wanted)
+        settings.write_changes(repository, texts, requested)
     serving = _find_serving(repository) if changes else []
     if as_json:
         output.show_json(
@@ -117,7 +117,7 @@ def set_(
             }
         )
         return
-    notify_unused(wanted, repository.kind)
+    notify_unused(requested, repository.kind)
     if not changes:
         output.notify("It is so already; nothing was changed.")
         return
@@ -145,7 +145,7 @@ def validate(
         output.show_json([dataclasses.asdict(each) for each in findings])
     else:
         for each in findings:
-            print("\n".join(_finding(each, repository.path)))
+            print("\n".join(_render_finding(each, repository.path)))
         counts = f"{_count(num_errors, 'error')}, {_count(len(findings) - num_errors, 'warning')}"
         output.notify(f"{repository.path}: {counts} in {len(repository.texts)} models.")
     if num_errors:
@@ -211,7 +211,7 @@ def _describe(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _paragraph(setting: Setting, *, has_versions: bool) -> list[str]:
+def _render_setting(setting: Setting, *, has_versions: bool) -> list[str]:
     """`name = value (from where)`, and under it what it means, within the width of a terminal.
 
     Where TensorRT-LLM's version matters, the first that knows the parameter is told.
@@ -231,7 +231,7 @@ def _paragraph(setting: Setting, *, has_versions: bool) -> list[str]:
     return lines + textwrap.wrap(meaning, _WIDTH, initial_indent=indent, subsequent_indent=indent)
 
 
-def _finding(finding: Finding, root: Path) -> list[str]:
+def _render_finding(finding: Finding, root: Path) -> list[str]:
     path = finding.path.relative_to(root) if root in finding.path.parents else finding.path
     where = f"{path}:{finding.line}" if finding.line else f"{path}"
     wrapped = textwrap.wrap(finding.what, _WIDTH - 4, break_long_words=False)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.option_signature import Given, builds_options, takes_options
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing.sections import ModelSection
@@ -33,7 +33,7 @@ def plan(
         str | None,
         typer.Option("-m", "--model", metavar="NAME", help="An alias, or an imported model."),
     ] = None,
-    model: Given,
+    model: OptionValues,
     gpu: Annotated[
         str | None,
         typer.Option("--gpu", metavar="GPU", help="A card, such as h200. Default: those here."),
@@ -110,9 +110,9 @@ def _show(plan: SizePlan) -> None:
         f"{gpu.fp16:g} TFLOP/s; sequences of {plan.demand.input_len} tokens in, "
         f"{plan.demand.output_len} out\n"
     )
-    output.show_table(_COLUMNS, [_row(each) for each in plan.plans], are_figures=True)
+    output.show_table(_COLUMNS, [_row(each) for each in plan.plans], is_numeric=True)
     print("GiB per GPU, sequences, tokens/s of a stream alone, tokens/s of all together.")
-    print(_say_smallest(plan))
+    print(_describe_smallest(plan))
     print("\nTaken for granted:")
     for sentence in plan.assumptions:
         print(textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  "))
@@ -130,7 +130,7 @@ def _row(plan: ParallelPlan) -> tuple[str, ...]:
     return (str(at.world_size), str(at.tp), str(at.pp), *sizes, room, *speeds)
 
 
-def _say_smallest(plan: SizePlan) -> str:
+def _describe_smallest(plan: SizePlan) -> str:
     if plan.smallest is None:
         return "It fits on no number of these GPUs up to 128."
     at = plan.smallest.parallelism

@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from trtllm_serve_cli.choices import ServiceType
-from trtllm_serve_cli.cli.command_groups import UncutGroup
+from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import BadInput
 
 deploy_app = typer.Typer(
-    cls=UncutGroup,
+    cls=FullSummaryGroup,
     help="Serve a model on a cluster: Slurm or Kubernetes.",
     no_args_is_help=True,
 )
@@ -125,12 +125,12 @@ def slurm(
         grpc_port=grpc_port,
         metrics_port=metrics_port,
     )
-    wanted = LaunchOptions(host="0.0.0.0", log_verbose=log_verbose)
+    launch_options = LaunchOptions(host="0.0.0.0", log_verbose=log_verbose)
     if not submit:
-        plan = plan_slurm_here(home, model, options, wanted)
-        _give(render_script(plan), output_file, "sbatch")
+        plan = plan_slurm_here(home, model, options, launch_options)
+        _write_or_print(render_script(plan), output_file, "sbatch")
         return
-    job, directory = submit_slurm(home, model, options, wanted)
+    job, directory = submit_slurm(home, model, options, launch_options)
     if as_json:
         output.show_json({"job": job.id, "state": job.state, "directory": str(directory)})
         return
@@ -218,20 +218,20 @@ def k8s(
         service_type=service_type,
         has_pod_monitor=pod_monitor,
     )
-    wanted = LaunchOptions(host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose)
-    manifests = plan_kubernetes_here(find_home(), model, options, wanted)
+    launch_options = LaunchOptions(host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose)
+    manifests = plan_kubernetes_here(find_home(), model, options, launch_options)
     if as_json and output_file is None:
         output.show_json(_as_list(manifests))
         return
     text = f"{json.dumps(_as_list(manifests), indent=2)}\n" if as_json else None
-    _give(text or render_manifests(manifests), output_file, "kubectl apply -f")
+    _write_or_print(text or render_manifests(manifests), output_file, "kubectl apply -f")
 
 
 def _as_list(manifests: list[dict[str, Any]]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "List", "items": manifests}
 
 
-def _give(text: str, file: Path | None, command: str) -> None:
+def _write_or_print(text: str, file: Path | None, command: str) -> None:
     if file is None:
         print(text, end="")
         return

@@ -30,11 +30,11 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
     """
     from trtllm_serve_cli.launch.servers.control import find_controlled, load_models
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.processes import ended_by_signals
+    from trtllm_serve_cli.processes import exit_on_signals
 
     server = find_controlled(find_home(), name, parse_url(url))
-    with ended_by_signals():
-        load_models(server, name, timeout, on_model=_say("Loading"))
+    with exit_on_signals():
+        load_models(server, name, timeout, on_model=_notify_each("Loading"))
     output.notify(f"{name} is loaded.")
 
 
@@ -45,14 +45,14 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
     """
     from trtllm_serve_cli.launch.servers.control import find_controlled, unload_models
     from trtllm_serve_cli.paths import find_home
-    from trtllm_serve_cli.processes import ended_by_signals
+    from trtllm_serve_cli.processes import exit_on_signals
 
     server = find_controlled(find_home(), name, parse_url(url))
     # Whatever ends us, its models do not go on refusing requests.
-    with ended_by_signals():
-        unload_models(server, name, timeout, on_model=_say("Unloading"))
+    with exit_on_signals():
+        unload_models(server, name, timeout, on_model=_notify_each("Unloading"))
     output.notify(f"{name} is unloaded.")
 
 
-def _say(what: str) -> Callable[[str], None]:
+def _notify_each(what: str) -> Callable[[str], None]:
     return lambda model: output.notify(f"{what} {model} …")

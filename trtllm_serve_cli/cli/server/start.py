@@ -14,7 +14,7 @@ import typer
 
 from trtllm_serve_cli.cli.server.status import describe_server
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.option_signature import Given, takes_options
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, JsonOption
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
@@ -45,7 +45,7 @@ def start(
             "repeatable.",
         ),
     ] = None,
-    launch: Given,
+    launch: OptionValues,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops the server.")
     ] = False,
@@ -97,7 +97,7 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
 
 
 def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
-    """Start the server of `plan`, and tell how it goes and where it answers."""
+    """Start the server of `plan`, and report how it goes and where it answers."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 
     started_s = time.monotonic()
@@ -123,7 +123,7 @@ def _write_stderr(text: bytes) -> None:
 
 def _serve_attached(plan: LaunchPlan) -> None:
     from trtllm_serve_cli.launch.supervisor.lifecycle import run_in_foreground
-    from trtllm_serve_cli.processes import ended_by_signals
+    from trtllm_serve_cli.processes import exit_on_signals
 
     output.notify(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
 
@@ -131,7 +131,7 @@ def _serve_attached(plan: LaunchPlan) -> None:
         output.notify(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
 
     # SIGTERM, too, ends the server in order before it ends us.
-    with ended_by_signals():
+    with exit_on_signals():
         run_in_foreground(plan, on_ready=on_ready)
 
 
@@ -161,15 +161,15 @@ def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
         with output.console(stderr=True).status("Starting Triton …") as spinner:
             yield lambda loading: spinner.update(Text(_loading_line(loading)))
         return
-    told: list[str] = []
+    reported: list[str] = []
 
-    def tell(loading: Sequence[str]) -> None:
+    def report(loading: Sequence[str]) -> None:
         line = _loading_line(loading)
-        if line not in told:
-            told.append(line)
+        if line not in reported:
+            reported.append(line)
             output.notify(line)
 
-    yield tell
+    yield report
 
 
 def _loading_line(loading: Sequence[str]) -> str:

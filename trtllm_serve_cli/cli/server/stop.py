@@ -65,7 +65,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
 
 
 def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
-    """Stop `server`, and tell what it waits for and what it cut off."""
+    """Stop `server`, and report what it waits for and what it cut off."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 
     was_over = server.is_over
@@ -78,14 +78,14 @@ def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
 
 def _progress() -> Callable[[Mapping[str, int]], None]:
     """Says which requests are waited for, whenever that changes."""
-    told: Mapping[str, int] = {}
+    reported: Mapping[str, int] = {}
 
-    def tell(in_flight: Mapping[str, int]) -> None:
-        nonlocal told
-        if in_flight and in_flight != told:
+    def report(in_flight: Mapping[str, int]) -> None:
+        nonlocal reported
+        if in_flight and in_flight != reported:
             from trtllm_serve_cli.launch.triton.drain import format_in_flight
 
-            told = in_flight
+            reported = in_flight
             output.notify(f"  waiting for requests in flight: {format_in_flight(in_flight)}")
 
-    return tell
+    return report

@@ -14,7 +14,7 @@ import typer
 from trtllm_serve_cli.option_fields import OptionField, option_fields
 
 # Values by the option's name.
-Given = dict[str, Any]
+OptionValues = dict[str, Any]
 
 
 def takes_options(
@@ -33,15 +33,15 @@ def takes_options(
         }
 
         def command(**values: Any) -> None:
-            given: dict[str, Given] = {group: {} for group in groups}
+            chosen: dict[str, OptionValues] = {group: {} for group in groups}
             for group, fields in named.items():
                 for name, field in fields.items():
                     value = values.pop(name)
                     if value not in (None, [], False if _is_switch(field) else None):
                         plain = _plain(field, value)
                         is_path = isinstance(plain, Path)
-                        given[group][field.name] = plain.absolute() if is_path else plain
-            function(**values, **given)
+                        chosen[group][field.name] = plain.absolute() if is_path else plain
+            function(**values, **chosen)
 
         added = {
             group: [_parameter(name, field) for name, field in fields.items()]
@@ -69,8 +69,8 @@ def builds_options(
         fields.sort(key=key or (lambda field: 0))
 
         def command(**values: Any) -> None:
-            given = {each.name: _plain(each, values.pop(each.name)) for each in fields}
-            function(**values, **{parameter: options(**given)})
+            chosen = {each.name: _plain(each, values.pop(each.name)) for each in fields}
+            function(**values, **{parameter: options(**chosen)})
 
         added = [_parameter(each.name, each, has_default=True) for each in fields]
         if at_end:
@@ -144,8 +144,8 @@ def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> i
 
 def _type(field: OptionField, *, is_optional: bool) -> Any:
     kind: Any = field.kind
-    if field.words:
-        kind = Literal[field.words]
+    if field.choices:
+        kind = Literal[field.choices]
     elif field.is_list or field.is_table:
         kind = list[str]
     return kind | None if is_optional else kind
@@ -154,8 +154,8 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 def _help(field: OptionField, *, has_default: bool) -> str:
     """Add the default to the help, unless Typer shows it or the help says it."""
     text, default = field.option.help, field.default
-    is_said = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
-    if is_said or has_default or field.kind is bool:
+    is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
+    if is_stated or has_default or field.kind is bool:
         return text
     shown = f"{default:g}" if isinstance(default, float) else default
     return f"{text} Default: {shown}."

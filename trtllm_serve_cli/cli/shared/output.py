@@ -39,24 +39,24 @@ def show_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
-    are_figures: bool = False,
-    are_names_whole: bool = False,
+    is_numeric: bool = False,
+    is_first_column_whole: bool = False,
 ) -> None:
-    """A table on stdout whose long cells fold instead of being cut.
+    """Print a table that folds long cells instead of cutting them.
 
-    `are_names_whole` does not fold those in the first column; nor does `are_figures`, which aligns
-    the figures after it.
+    `is_first_column_whole` does not fold the first column; `is_numeric` also aligns the other
+    columns to the right.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        justify: JustifyMethod = "right" if are_figures and index else "left"
+        justify: JustifyMethod = "right" if is_numeric and index else "left"
         table.add_column(
             column,
             overflow="fold",
-            no_wrap=not index and (are_figures or are_names_whole),
+            no_wrap=not index and (is_numeric or is_first_column_whole),
             justify=justify,
         )
     for row in rows:

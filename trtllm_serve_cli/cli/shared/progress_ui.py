@@ -110,10 +110,10 @@ class WorkDisplay:
 def show_work() -> Iterator[Display]:
     """A display on stderr; SIGTERM and a hang-up end the work as Ctrl-C does."""
     from trtllm_serve_cli.importing.importer import Display
-    from trtllm_serve_cli.processes import ended_by_signals
+    from trtllm_serve_cli.processes import exit_on_signals
 
     display = WorkDisplay(is_live=sys.stderr.isatty())
-    with ended_by_signals():
+    with exit_on_signals():
         try:
             yield Display(display.notify, display.on_line, display.watch)
         except KeyboardInterrupt:

@@ -22,7 +22,7 @@ ServerOption = Annotated[
     ),
 ]
 # Every copy of upstream's repository has a text model of this name.
-_FOREIGN_MODEL = "tensorrt_llm_bls"
+_UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 
 
@@ -46,7 +46,7 @@ def find_target(
     if url is not None:
         address = parse_address(url)
         endpoint = Endpoint(http=address) if interface == "http" else Endpoint(grpc=address)
-        return Target(endpoint, model or _FOREIGN_MODEL, interface, timeout_s)
+        return Target(endpoint, model or _UPSTREAM_TEXT_MODEL, interface, timeout_s)
     from trtllm_serve_cli.launch.servers.running import find_running
     from trtllm_serve_cli.paths import find_home
 
@@ -85,8 +85,10 @@ def find_bench_target(
         local = address.replace("localhost", "127.0.0.1")
         ours = [each for each in find_servers(home, model, local) if each.is_running]
         if not ours:
-            named = {None: CORE_MODEL, "own": _FOREIGN_MODEL}.get(text_model, text_model)
-            return BenchTarget(address, model or named or CORE_MODEL)
+            core_or_text = {None: CORE_MODEL, "own": _UPSTREAM_TEXT_MODEL}.get(
+                text_model, text_model
+            )
+            return BenchTarget(address, model or core_or_text or CORE_MODEL)
         running = ours[0]
     owner = _choose(running, model, "bench token-norm-dist")
     endpoint = running.endpoint

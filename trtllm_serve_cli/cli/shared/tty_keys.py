@@ -16,8 +16,8 @@ from types import FrameType
 class Keyboard:
     """What comes from the terminal on stdin."""
 
-    def __init__(self, wakeup: int) -> None:
-        self._wakeup = wakeup
+    def __init__(self, resize_read_end: int) -> None:
+        self._resize_read_end = resize_read_end
 
     def wait(self, timeout_s: float) -> str:
         """The keys pressed since the last call; waits for one, or for a change of size.
@@ -25,9 +25,9 @@ class Keyboard:
         "" when neither comes in time, or the size has changed.
         """
         stdin = sys.stdin.fileno()
-        ready, _, _ = select.select([stdin, self._wakeup], [], [], timeout_s)
-        if self._wakeup in ready:
-            os.read(self._wakeup, 1024)
+        ready, _, _ = select.select([stdin, self._resize_read_end], [], [], timeout_s)
+        if self._resize_read_end in ready:
+            os.read(self._resize_read_end, 1024)
         return os.read(stdin, 1024).decode(errors="ignore") if stdin in ready else ""
 
 
@@ -36,18 +36,18 @@ def open_keyboard() -> Iterator[Keyboard]:
     """The terminal on stdin, which neither echoes nor waits for whole lines until the end."""
     stdin = sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
-    wakeup, ring = os.pipe()
-    os.set_blocking(ring, False)
+    resize_read_end, resize_write_end = os.pipe()
+    os.set_blocking(resize_write_end, False)
 
     def on_resize(number: int, frame: FrameType | None) -> None:
-        os.write(ring, b"\0")
+        os.write(resize_write_end, b"\0")
 
     handler = signal.signal(signal.SIGWINCH, on_resize)
     try:
         tty.setcbreak(stdin)
-        yield Keyboard(wakeup)
+        yield Keyboard(resize_read_end)
     finally:
         signal.signal(signal.SIGWINCH, handler)
         termios.tcsetattr(stdin, termios.TCSADRAIN, before)
-        os.close(wakeup)
-        os.close(ring)
+        os.close(resize_read_end)
+        os.close(resize_write_end)

@@ -30,7 +30,7 @@ from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import Phase, ServerState
 from trtllm_serve_cli.paths import hold_lock, write_text
-from trtllm_serve_cli.processes import Answer, ask_program, last_lines
+from trtllm_serve_cli.processes import CommandResult, last_lines, run_captured
 
 JOB_FILE = "job.json"
 NO_ENDPOINT = Endpoint(grpc="", http="", metrics="")
@@ -53,7 +53,7 @@ _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
 _POLL_S = 0.5
 
-Runner = Callable[[Sequence[str]], Answer]
+Runner = Callable[[Sequence[str]], CommandResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +85,14 @@ class SlurmJob:
         return f"Slurm job {self.id} is {self.state}{why}"
 
 
-def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Answer:
+def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> CommandResult:
     """Run a Slurm command and wait until it ends; by default, `sbatch` has a longer timeout.
 
     Raise `MissingPart` if the command is not installed, and `LaunchFailed` on timeout.
     """
     if timeout_s is None:
         timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _QUERY_TIMEOUT_S
-    answer = ask_program(command, timeout_s)
+    answer = run_captured(command, timeout_s)
     if answer is None:
         script = "; without --submit, tllm only writes the script" if command[0] == "sbatch" else ""
         raise MissingPart(
@@ -335,5 +335,5 @@ def _write(directory: Path, facts: dict[str, Any]) -> None:
     write_text(directory / JOB_FILE, json.dumps(facts, indent=2))
 
 
-def _output_of(answer: Answer) -> str:
+def _output_of(answer: CommandResult) -> str:
     return " ".join((answer.err or answer.out).split()) or f"exit code {answer.code}"

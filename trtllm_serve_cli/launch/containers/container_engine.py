@@ -12,7 +12,7 @@ from pathlib import Path
 from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
 from trtllm_serve_cli.launch.containers.container import Container, ContainerHost, lower_limit
-from trtllm_serve_cli.processes import Answer, ask_program, run_shown
+from trtllm_serve_cli.processes import CommandResult, run_captured, run_streamed
 
 ENGINES: tuple[ContainerEngine, ...] = ("docker", "podman")
 NOT_INSTALLED = "not installed"
@@ -85,8 +85,8 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if program is None:
         return NOT_INSTALLED
     answer = _run((program, "info", f"--format={_INFO[engine]}"))
-    if answer.trouble:
-        return answer.trouble
+    if answer.failure:
+        return answer.failure
     version, _, security = answer.out.strip().partition(" ")
     # In an engine that the user runs, root in the container is the user, who owns all files.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
@@ -115,7 +115,7 @@ def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool
 
 def is_image_here(container: Container) -> bool:
     """Return whether the container's image is on this machine."""
-    return not _run(container.find_image).trouble
+    return not _run(container.find_image).failure
 
 
 def pull_image(
@@ -127,7 +127,7 @@ def pull_image(
 
     Raise `LaunchFailed` with the reason if the pull fails.
     """
-    code, output = run_shown(container.pull, on_output, terminal=terminal)
+    code, output = run_streamed(container.pull, on_output, terminal=terminal)
     if code != 0:
         raise explain_pull(container, output)
 
@@ -189,8 +189,10 @@ def _hard_limits() -> dict[str, int]:
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 
 
-def _run(command: tuple[str, ...]) -> Answer:
-    return ask_program(command, _TIMEOUT_S) or Answer(127, err=f"{command[0]} is not installed")
+def _run(command: tuple[str, ...]) -> CommandResult:
+    return run_captured(command, _TIMEOUT_S) or CommandResult(
+        127, err=f"{command[0]} is not installed"
+    )
 
 
 def _last_line(text: str) -> str:

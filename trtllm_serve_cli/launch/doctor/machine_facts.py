@@ -40,7 +40,7 @@ from trtllm_serve_cli.launch.triton.triton_install import (
     find_triton,
 )
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.processes import ask_program
+from trtllm_serve_cli.processes import run_captured
 from trtllm_serve_cli.repository.model.store import ImportedModel, list_models
 from trtllm_serve_cli.sources.disk_space import find_free_bytes
 from trtllm_serve_cli.sources.hub_address import find_hub
@@ -188,7 +188,7 @@ def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) 
 
 def _numpy_version(python: str) -> str | None:
     code = "from importlib.metadata import version; print(version('numpy'))"
-    answer = ask_program((python, "-c", code), _PYTHON_TIMEOUT_S)
+    answer = run_captured((python, "-c", code), _PYTHON_TIMEOUT_S)
     return (answer.out.strip() or None) if answer is not None else None
 
 
@@ -206,7 +206,7 @@ def _shared_memory_free() -> int | None:
 def _query_gpus() -> str | None:
     """Return the name and the driver of each NVIDIA GPU, or None without a GPU."""
     command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
-    answer = ask_program(command, _GPU_TIMEOUT_S)
+    answer = run_captured(command, _GPU_TIMEOUT_S)
     if answer is None or answer.code != 0:
         return None
     return "; ".join(answer.out.splitlines()).strip("; ") or None

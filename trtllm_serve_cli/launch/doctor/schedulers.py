@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trtllm_serve_cli.processes import Answer, ask_program
+from trtllm_serve_cli.processes import CommandResult, run_captured
 
 # The output of `mpirun --version` by MPI implementation.
 _MPI = {
@@ -17,7 +17,7 @@ _MPI = {
 _TIMEOUT_S = 5.0
 _UNKNOWN = "version unknown"
 
-Runner = Callable[[Sequence[str]], Answer | None]
+Runner = Callable[[Sequence[str]], CommandResult | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ class Scheduler:
     trouble: str = ""
 
 
-def _run(command: Sequence[str]) -> Answer | None:
-    return ask_program(command, _TIMEOUT_S)
+def _run(command: Sequence[str]) -> CommandResult | None:
+    return run_captured(command, _TIMEOUT_S)
 
 
 def detect_mpi(run: Runner = _run) -> Scheduler | None:
@@ -45,7 +45,7 @@ def detect_mpi(run: Runner = _run) -> Scheduler | None:
     }
     for name, version in found.items():
         return Scheduler(f"{name} {version}", "" if name == "Open MPI" else "not Open MPI")
-    return Scheduler("mpirun", answer.trouble or "unknown implementation")
+    return Scheduler("mpirun", answer.failure or "unknown implementation")
 
 
 def detect_slurm(run: Runner = _run) -> Scheduler | None:
@@ -54,7 +54,7 @@ def detect_slurm(run: Runner = _run) -> Scheduler | None:
     if version is None:
         return None
     answer = run(("sinfo", "--noheader", "--format=%P"))
-    trouble = answer.trouble if answer is not None else ""
+    trouble = answer.failure if answer is not None else ""
     return Scheduler(version.out.strip().removeprefix("slurm ") or _UNKNOWN, trouble)
 
 
@@ -65,5 +65,5 @@ def detect_kubernetes(run: Runner = _run) -> Scheduler | None:
         return None
     version = re.search(r"Client Version: v?(\S+)", client.out)
     answer = run(("kubectl", "get", "--raw", "/version", "--request-timeout=3s"))
-    trouble = answer.trouble if answer is not None else ""
+    trouble = answer.failure if answer is not None else ""
     return Scheduler(version[1] if version else _UNKNOWN, trouble)
