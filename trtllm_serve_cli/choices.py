@@ -1,4 +1,4 @@
-"""The values that options take, for the command line, files and plans alike."""
+"""Types and declarations of options that the command line, files and plans share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# Weights (w) and activations (a) in bits, and the method; upstream's words where it has one.
+# Weights (w) and activations (a) in bits, and the method, by upstream's names where it has them.
 Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 SpeculativeMode = Literal[
@@ -21,26 +21,26 @@ SpeculativeMode = Literal[
     "ngram",
 ]
 LaunchMode = Literal["local", "container", "mpi", "auto"]
-# Whether models may come and go while the server runs, in Triton's words.
+# Triton's modes of loading and unloading models while the server runs.
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
-# How our models write to the server's log, and whether a line for each request.
+# Format of the log lines of tllm's models, and whether each request is logged.
 LogFormat = Literal["text", "json"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
-# When the requests of a benchmark at a rate are sent.
+# Arrival processes of a benchmark at a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
-# For which program metrics are prepared.
+# Programs that metrics can be exported for.
 MetricsExport = Literal["prometheus", "grafana"]
 
-# How a Kubernetes Service is reached.
+# Types of a Kubernetes Service.
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
 COUNT = Within(1)
-# A sequence is a token of the prompt and one of the answer.
+# A sequence has at least one token of the prompt and one of the response.
 SEQUENCE = Within(2)
 PORT = Within(1, 65535)
 SECONDS = Within(1)
@@ -52,23 +52,27 @@ Port = Annotated[int, PORT]
 Seconds = Annotated[float, SECONDS]
 Verbosity = Annotated[int, VERBOSITY]
 
-# Options of several commands.
-TensorParallelism = Annotated[Count, Option("Tensor parallelism, in GPUs.")]
-PipelineParallelism = Annotated[Count, Option("Pipeline parallelism, in GPUs.")]
-MoeTensorParallelism = Annotated[Count, Option("Tensor parallelism of the experts, in GPUs.")]
-MoeExpertParallelism = Annotated[Count, Option("Expert parallelism, in GPUs.")]
+# Options that several commands share.
+TensorParallelism = Annotated[Count, Option("Number of GPUs for tensor parallelism.")]
+PipelineParallelism = Annotated[Count, Option("Number of GPUs for pipeline parallelism.")]
+MoeTensorParallelism = Annotated[
+    Count, Option("Number of GPUs for tensor parallelism of the experts.")
+]
+MoeExpertParallelism = Annotated[Count, Option("Number of GPUs for expert parallelism.")]
 DtypeOption = Annotated[
     Dtype,
-    Option("Type of activations and of weights that are not quantized; auto is the checkpoint's."),
+    Option("Data type of activations and unquantized weights; auto keeps the checkpoint's type."),
 ]
 QuantizationOption = Annotated[
     Quantization,
     Option(
-        "Format of the weights. int8 and int4 quantize only the weights, int8_sq is SmoothQuant. "
-        "Default: int8 for openvino (a GGUF file keeps its own), none on a GPU."
+        "Quantization of the weights. int8 and int4 are weight-only, int8_sq is SmoothQuant. "
+        "Default: int8 for openvino (GGUF files keep their quantization), none on a GPU."
     ),
 ]
-KvCacheDtypeOption = Annotated[KvCacheDtype, Option("Type of the KV cache. Default: the engine's.")]
+KvCacheDtypeOption = Annotated[
+    KvCacheDtype, Option("Data type of the KV cache. Default: the engine's.")
+]
 MaxSeqLenOption = Annotated[
-    SequenceLength, Option("Longest prompt and response together, in tokens.")
+    SequenceLength, Option("Maximum length of prompt and response together, in tokens.")
 ]

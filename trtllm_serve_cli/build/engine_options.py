@@ -44,50 +44,50 @@ class EngineOptions:
     max_batch_size: Annotated[
         Count | None,
         Option(
-            "Largest number of requests in a batch. Default: 64 (openvino), 256 "
+            "Maximum number of requests in a batch. Default: 64 (openvino), 256 "
             "(pytorch, sim, vllm), trtllm-build's own (tensorrt)."
         ),
     ] = None
-    max_input_len: Annotated[Count | None, Option("Longest prompt, in tokens.")] = None
+    max_input_len: Annotated[Count | None, Option("Maximum length of a prompt, in tokens.")] = None
     max_seq_len: MaxSeqLenOption | None = None
     max_num_tokens: Annotated[
         Count | None,
         Option(
-            "Largest number of tokens in an engine step. Default: 256 (openvino), "
+            "Maximum number of tokens in an engine step. Default: 256 (openvino), "
             "8192 (pytorch, sim, vllm), trtllm-build's own (tensorrt)."
         ),
     ] = None
     opt_num_tokens: Annotated[
         Count | None,
         Option(
-            "Number of tokens in an engine step that kernels are tuned for.",
+            "Number of tokens in an engine step that kernels are optimized for.",
             is_on_command_line=False,
         ),
     ] = None
     max_beam_width: Annotated[
         Count | None,
         Option(
-            "Widest beam search. Default: 4 (openvino), 1 (pytorch), trtllm-build's own (tensorrt)."
+            "Maximum beam width. Default: 4 (openvino), 1 (pytorch), trtllm-build's own (tensorrt)."
         ),
     ] = None
     paged_kv_cache: Annotated[
-        bool | None, Option("Keep the KV cache in blocks.", is_on_command_line=False)
+        bool | None, Option("Store the KV cache in blocks.", is_on_command_line=False)
     ] = None
     tokens_per_block: Annotated[
-        Count | None, Option("Tokens in a block of the KV cache.", is_on_command_line=False)
+        Count | None, Option("Number of tokens in a KV cache block.", is_on_command_line=False)
     ] = None
     use_paged_context_fmha: Annotated[
         bool | None,
         Option(
-            "Let the context phase read a paged KV cache, which chunked context and "
-            "the reuse of blocks require.",
+            "Read a paged KV cache in the context phase; chunked context and the reuse of "
+            "blocks require it.",
             is_on_command_line=False,
         ),
     ] = None
     remove_input_padding: Annotated[
         bool | None,
         Option(
-            "Pack the prompts of a batch without padding, which in-flight batching requires.",
+            "Pack the prompts of a batch without padding; in-flight batching requires it.",
             is_on_command_line=False,
         ),
     ] = None
@@ -98,70 +98,69 @@ class EngineOptions:
     gemm_plugin: Annotated[
         str | None,
         Option(
-            "Type of the GEMM plugin: auto, float16, bfloat16, fp8, nvfp4 or disable.",
+            "Data type of the GEMM plugin: auto, float16, bfloat16, fp8, nvfp4 or disable.",
             is_on_command_line=False,
         ),
     ] = None
     gpt_attention_plugin: Annotated[
         str | None,
         Option(
-            "Type of the attention plugin: auto, float16, bfloat16, float32 or disable.",
+            "Data type of the attention plugin: auto, float16, bfloat16, float32 or disable.",
             is_on_command_line=False,
         ),
     ] = None
     multiple_profiles: Annotated[
         bool | None,
         Option(
-            "Build several optimization profiles: faster, but longer to build.",
+            "Build several optimization profiles; the engine is faster, the build takes longer.",
             is_on_command_line=False,
         ),
     ] = None
     gather_context_logits: Annotated[
-        bool, Option("Build with logits of the prompt.", is_on_command_line=False)
+        bool, Option("Return the logits of the prompt.", is_on_command_line=False)
     ] = False
     gather_generation_logits: Annotated[
-        bool, Option("Build with logits of the response.", is_on_command_line=False)
+        bool, Option("Return the logits of the response.", is_on_command_line=False)
     ] = False
     lora_dir: Annotated[
         tuple[str, ...],
-        Option("Folders of LoRA adapters that the engine is built for.", is_on_command_line=False),
+        Option("Folders of the LoRA adapters to build for.", is_on_command_line=False),
     ] = ()
     lora_target_modules: Annotated[
         tuple[str, ...],
-        Option("Modules that LoRA adapters may change, such as attn_q.", is_on_command_line=False),
+        Option("Modules that LoRA adapters apply to, such as attn_q.", is_on_command_line=False),
     ] = ()
     max_lora_rank: Annotated[
-        Count | None, Option("Largest rank of a LoRA adapter.", is_on_command_line=False)
+        Count | None, Option("Maximum rank of a LoRA adapter.", is_on_command_line=False)
     ] = None
     speculative_decoding_mode: Annotated[
-        SpeculativeMode | None, Option("How draft tokens are proposed.", is_on_command_line=False)
+        SpeculativeMode | None,
+        Option("Method that proposes draft tokens.", is_on_command_line=False),
     ] = None
     speculative_model: Annotated[
         str | None,
         Option(
-            "Checkpoint folder of the draft model, or of the heads of Medusa, ReDrafter or EAGLE.",
+            "Checkpoint folder of the draft model, or of the Medusa, ReDrafter or EAGLE heads.",
             is_on_command_line=False,
         ),
     ] = None
     max_draft_len: Annotated[
-        Count | None, Option("Largest number of draft tokens in a step.", is_on_command_line=False)
+        Count | None, Option("Maximum number of draft tokens in a step.", is_on_command_line=False)
     ] = None
     calib_size: Annotated[
         Count | None,
-        Option("Number of texts that calibrate a quantization.", is_on_command_line=False),
+        Option("Number of texts to calibrate the quantization with.", is_on_command_line=False),
     ] = None
     calib_dataset: Annotated[
         str | None,
         Option(
-            "Data set that calibrates a quantization: a name on the hub, or a folder.",
+            "Data set to calibrate the quantization with: a name on the hub, or a folder.",
             is_on_command_line=False,
         ),
     ] = None
     workers: Annotated[
         Count | None,
-        Option(
-            "Processes that convert and build ranks at the same time.", is_on_command_line=False
-        ),
+        Option("Number of ranks to convert and build in parallel.", is_on_command_line=False),
     ] = None
 
     @property

@@ -35,79 +35,85 @@ class GenerateRequest:
 
     text_input: str
     max_tokens: Annotated[
-        int, Within(1), Option("Largest number of tokens to generate.", metavar="N")
+        int, Within(1), Option("Maximum number of tokens to generate.", metavar="N")
     ] = 200
     stream: bool = True
     min_tokens: Annotated[
-        int | None, Within(0), Option("Smallest number of tokens to generate.", metavar="N")
+        int | None, Within(0), Option("Minimum number of tokens to generate.", metavar="N")
     ] = None
     stop_words: Annotated[
         tuple[str, ...],
-        Option("Stop at this word; repeatable.", flags=("--stop",), metavar="WORD"),
+        Option("Stop the response at this word; repeatable.", flags=("--stop",), metavar="WORD"),
     ] = ()
     stop_after_ms: Annotated[
         int | None,
         Within(1),
-        Option("Stop after this time, with the text generated so far.", metavar="MS"),
+        Option("Stop the response after this time and keep its text.", metavar="MS"),
     ] = None
     temperature: Annotated[
         float | None,
         Within(0),
-        Option("Below 1 the likeliest tokens are favored, above 1 unlikely ones.", metavar="T"),
+        Option("Sampling temperature; below 1, likely tokens are favored.", metavar="T"),
     ] = None
     top_k: Annotated[
         int | None,
         Within(0),
-        Option("Sample from the K likeliest tokens; 1 is greedy.", metavar="K"),
+        Option("Sample from the K most likely tokens; 1 is greedy.", metavar="K"),
     ] = None
     top_p: Annotated[
         float | None,
         Within(0, 1),
-        Option("Sample from the likeliest tokens with this total probability.", metavar="P"),
+        Option("Sample from the most likely tokens with this total probability.", metavar="P"),
     ] = None
     seed: Annotated[
-        int | None, Within(0, 2**64 - 1), Option("Seed of the sampling.", metavar="N")
+        int | None, Within(0, 2**64 - 1), Option("Random seed of the sampling.", metavar="N")
     ] = None
     bad_words: Annotated[
         tuple[str, ...],
-        Option("Do not generate this word; repeatable.", flags=("--bad",), metavar="WORD"),
+        Option("Word not to generate; repeatable.", flags=("--bad",), metavar="WORD"),
     ] = ()
     repetition_penalty: Annotated[
-        float | None, Option("Above 1, tokens are repeated less.", metavar="X")
+        float | None, Option("Penalty for tokens that were already used; none at 1.", metavar="X")
     ] = None
     presence_penalty: Annotated[
-        float | None, Option("Above 0, tokens that were not used yet are favored.", metavar="X")
+        float | None, Option("Penalty for tokens that were already used; none at 0.", metavar="X")
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        Option("Above 0, tokens are avoided the more they were used.", metavar="X"),
+        Option("Penalty for tokens by how often they were used; none at 0.", metavar="X"),
     ] = None
     beam_width: Annotated[
         int | None,
         Within(1),
-        Option("Beam search of this width; responses are not streamed.", metavar="N"),
+        Option("Width of the beam search; responses are not streamed.", metavar="N"),
     ] = None
     length_penalty: Annotated[
-        float | None, Option("In beam search, above 0 favors longer responses.", metavar="X")
+        float | None,
+        Option(
+            "Length penalty of beam search; above 0, longer responses are favored.",
+            metavar="X",
+        ),
     ] = None
     num_return_sequences: Annotated[
-        int | None, Within(1), Option("Number of responses.", metavar="N")
+        int | None, Within(1), Option("Number of responses to generate.", metavar="N")
     ] = None
     lora_name: Annotated[
         str | None,
-        Option("LoRA adapter of the server, by its name.", flags=("--lora",), metavar="NAME"),
+        Option("LoRA adapter on the server, by name.", flags=("--lora",), metavar="NAME"),
     ] = None
     lora_task_id: Annotated[
         int | None,
         Within(0, 2**64 - 1),
-        Option("LoRA adapter, by its number.", metavar="N"),
+        Option("LoRA adapter, by task id.", metavar="N"),
     ] = None
     return_log_probs: Annotated[
         bool,
-        Option("Print log probabilities, in total and of each token.", flags=("--logprobs",)),
+        Option(
+            "Print the log probability of the response and of each token.", flags=("--logprobs",)
+        ),
     ] = False
     return_perf_metrics: Annotated[
-        bool, Option("Print the server's times and KV cache blocks.", flags=("--perf",))
+        bool, Option("Print the server's timings and KV cache blocks.", flags=("--perf",))
     ] = False
     guided_decoding_guide_type: str | None = None
     guided_decoding_guide: str | None = None

@@ -22,7 +22,7 @@ class ModelSection:
     name: Annotated[
         str,
         Option(
-            "Name of the model: an alias of the catalog, or any name with -s.",
+            "Name of the model: an alias in the catalog, or any name with -s.",
             flags=("-m", "--model"),
             metavar="NAME",
         ),
@@ -41,11 +41,11 @@ class ModelSection:
     ] = None
     trust_remote_code: Annotated[
         bool,
-        Option("Run Python code of the checkpoint.", flags=("--trust-remote-code",)),
+        Option("Allow running Python code from the checkpoint.", flags=("--trust-remote-code",)),
     ] = False
     allow_pickle: Annotated[
         bool,
-        Option("Load pickled weights, which can run code.", flags=("--allow-pickle",)),
+        Option("Allow loading pickled weights, which can run code.", flags=("--allow-pickle",)),
     ] = False
 
 
@@ -56,11 +56,13 @@ class EngineSection:
     kind: Annotated[
         str,
         OneOf((AUTO, *kind_names())),
-        Option("Engine kind; auto chooses one that suits the machine.", flags=("--engine",)),
+        Option("Engine kind; auto selects one for this machine.", flags=("--engine",)),
     ] = AUTO
     trtllm_version: Annotated[
         str | None,
-        Option("TensorRT-LLM to plan for. Default: the installed version.", metavar="VERSION"),
+        Option(
+            "TensorRT-LLM version to plan for. Default: the installed version.", metavar="VERSION"
+        ),
     ] = None
     dir: Annotated[
         Path | None,
@@ -72,13 +74,11 @@ class EngineSection:
     ] = None
     gpu: Annotated[
         str | None,
-        Option("With --engine sim: the GPU to simulate, such as h200.", metavar="GPU"),
+        Option("GPU to simulate with --engine sim, such as h200.", metavar="GPU"),
     ] = None
     timing: Annotated[
         Path | None,
-        Option(
-            "With --engine sim: a timing that `tllm bench calibrate` has written.", metavar="FILE"
-        ),
+        Option("Timing file of `tllm bench calibrate` for --engine sim.", metavar="FILE"),
     ] = None
 
 
@@ -89,8 +89,8 @@ class RepositorySection:
     layout: Annotated[
         Layout,
         Option(
-            "Layout of the repository: one of upstream's two, or that of Triton's own vLLM "
-            "backend (docs/layouts.md)."
+            "Layout of the model repository: inflight and llmapi are upstream's, vllm is for "
+            "Triton's vLLM backend (docs/layouts.md)."
         ),
     ] = "inflight"
     dir: Annotated[
@@ -103,5 +103,5 @@ class RepositorySection:
     ] = None
     parameters: Annotated[
         Mapping[str, str],
-        Option("A template parameter of upstream's; repeatable.", flags=("--param",)),
+        Option("Parameter of upstream's templates; repeatable.", flags=("--param",)),
     ] = field(default_factory=dict)

@@ -73,7 +73,7 @@ class LaunchOptions:
     gpus: Annotated[
         str | None,
         Option(
-            "GPUs to use, for example 0,1 or GPU-… or MIG-…. Default: all.",
+            "GPUs to use, such as 0,1 or GPU-… or MIG-…. Default: all.",
             metavar="IDS",
             panel=_PROCESSES,
         ),
@@ -153,18 +153,18 @@ class LaunchOptions:
     ] = ()
     cache_config: Annotated[
         str | None,
-        Option("Response cache, for example local,size=1048576.", metavar="CONFIG", panel=_TRITON),
+        Option("Response cache, such as local,size=1048576.", metavar="CONFIG", panel=_TRITON),
     ] = None
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Trace setting, for example level=TIMESTAMPS; repeatable.",
+            "Trace setting, such as level=TIMESTAMPS; repeatable.",
             metavar="CONFIG",
             panel=_TRITON,
         ),
     ] = ()
     grpc_server_cert: Annotated[
-        Path | None, Option("Certificate of the gRPC server.", metavar="PEM", panel=_TLS)
+        Path | None, Option("TLS certificate of the gRPC server.", metavar="PEM", panel=_TLS)
     ] = None
     grpc_server_key: Annotated[
         Path | None, Option("Private key of the server certificate.", metavar="PEM", panel=_TLS)

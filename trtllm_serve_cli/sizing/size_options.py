@@ -30,13 +30,17 @@ class SizeOptions:
     dtype: DtypeOption = "auto"
     quantization: QuantizationOption | None = None
     kv_cache_dtype: KvCacheDtypeOption | None = None
-    max_batch_size: Annotated[Count, Option("Largest number of sequences in a batch.")] = 2048
-    max_num_tokens: Annotated[Count, Option("Largest number of tokens in an engine step.")] = 8192
+    max_batch_size: Annotated[Count, Option("Maximum number of sequences in a batch.")] = 2048
+    max_num_tokens: Annotated[Count, Option("Maximum number of tokens in an engine step.")] = 8192
     max_seq_len: MaxSeqLenOption | None = None
-    input_len: Annotated[Count | None, Option("Tokens of a prompt. Default: 1024.")] = None
-    output_len: Annotated[Count | None, Option("Tokens of a response. Default: 256.")] = None
+    input_len: Annotated[Count | None, Option("Length of a prompt, in tokens. Default: 1024.")] = (
+        None
+    )
+    output_len: Annotated[
+        Count | None, Option("Length of a response, in tokens. Default: 256.")
+    ] = None
     kv_cache_free_gpu_mem_fraction: Annotated[
         float,
         Within(0.01, 1.0),
-        Option("Share of the remaining memory that the KV cache gets.", metavar="F"),
+        Option("Fraction of the remaining memory for the KV cache.", metavar="F"),
     ] = 0.9
