@@ -1,4 +1,4 @@
-"""Every test has a TLLM_HOME of its own; none can touch the user's."""
+"""Fixtures of all tests: each test has its own TLLM_HOME, separate from the user's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import settings
 from tests.samples.checkpoints import llama_gguf
 from trtllm_serve_cli.paths import Home, find_home
 
-# Examples depend on the test alone, so that a run can be repeated; a busy machine fails none.
+# Runs are repeatable, since examples depend only on the test, and slow machines do not fail them.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
@@ -31,6 +31,6 @@ def home(home_folder: Path) -> Home:
 
 @pytest.fixture
 def gguf(tmp_path: Path) -> str:
-    """A source."""
+    """Return the source of a small GGUF file."""
     (tmp_path / "mine.gguf").write_bytes(llama_gguf())
     return f"gguf:{tmp_path / 'mine.gguf'}"

@@ -7,13 +7,13 @@ import itertools
 import random
 import socket
 
-# Below those that Linux gives to whoever asks for any (32768 and up), so that what a test was given
-# stays free until its server binds it.
+# Below the ephemeral ports of Linux (32768 and up), so that the ports of a test stay free until its
+# server binds them.
 _FIRST, _NUMBER = 10_000, 22_000
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports in a row that nobody listens on now, and that no other test of this run is given."""
+    """Return consecutive ports that are free and that no other test of this run uses."""
     row: list[int] = []
     while len(row) < count:
         port = next(_CANDIDATES)
@@ -31,6 +31,6 @@ def _is_free(port: int) -> bool:
     return False
 
 
-# Round and round, and not from the start: another run has the same ones.
+# Cycle from a random start, since another run uses the same range.
 _OFFSET = random.SystemRandom().randrange(_NUMBER)
 _CANDIDATES = (_FIRST + number % _NUMBER for number in itertools.count(_OFFSET))

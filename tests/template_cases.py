@@ -1,7 +1,6 @@
-"""Variables for every template, and what they render to.
+"""Variables for every template, and the rendered texts.
 
-A fresh environment runs this file, too, where there is nothing of the checkout: so it imports only
-the package.
+This file also runs in a fresh environment without the checkout, so it imports only the package.
 """
 
 from __future__ import annotations
@@ -78,7 +77,7 @@ CASES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 
 def find_templates(folder: Path) -> list[str]:
-    """Return the names of all files below `folder`, whether they are templates or not."""
+    """Return the names of all files below `folder`, also of those that are not templates."""
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,4 +1,4 @@
-"""The structure of the package that import-linter does not see."""
+"""Rules for the structure of the package that import-linter cannot check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.engine_kinds.registry import kind_names
 CHECKOUT = Path(__file__).parents[1]
 PACKAGE = CHECKOUT / "trtllm_serve_cli"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-# Where one engine kind may be told from another: each kind's own modules and their registries.
+# Only these may compare the names of engine kinds: the modules of the kinds and their registries.
 OF_ENGINE_KINDS = (PACKAGE / "engine_kinds", PACKAGE / "runtime" / "engines")
 MOST_MODULES = 15
 
@@ -65,7 +65,7 @@ def test_no_folder_has_many_modules() -> None:
 
 
 def test_every_module_has_a_docstring() -> None:
-    """The map of modules in docs/reference/modules.md is made of it."""
+    """Check what docs/reference/modules.md is generated from."""
     undocumented = [
         module for module in MODULES if not ast.get_docstring(ast.parse(module.read_text()))
     ]
@@ -86,7 +86,7 @@ def test_map_of_modules_names_every_module() -> None:
 
 
 def test_import_contract_of_runtime_lists_every_package() -> None:
-    """import-linter takes a list; a new package has to be in it."""
+    """Check the list for import-linter, to which every new package must be added."""
     contracts = read_configuration(str(CHECKOUT / "pyproject.toml"))["contracts_options"]
     (contract,) = (each for each in contracts if each["type"] == "forbidden")
     forbidden = {each.removeprefix("trtllm_serve_cli.") for each in contract["forbidden_modules"]}

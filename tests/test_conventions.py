@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-# Names of the standard library that are public all the same.
+# Public names of the standard library that start with an underscore.
 PUBLIC = {"_asdict", "_fields", "_make", "_replace", "_exit"}
-# Those in the place of packages have the names of their packages.
+# Stand-ins have the names of the packages that they replace.
 STAND_INS = TESTS / "fakes" / "stand_in"
 
 

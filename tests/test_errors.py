@@ -1,4 +1,4 @@
-"""The family of errors, and what they say."""
+"""The errors and their texts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FAMILY = [each for _, each in inspect.getmembers(errors, inspect.isclass)]
     [
         (TllmError("It broke."), "It broke."),
         (TllmError("It broke.", why="rust"), "It broke.\nWhy: rust"),
-        (BadInput("No.", why="w", next_step="say yes"), "No.\nWhy: w\nNext: say yes"),
+        (BadInput("No.", why="w", next_step="use x"), "No.\nWhy: w\nNext: use x"),
     ],
 )
 def test_error_text_has_what_why_and_next(error: TllmError, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The JSON schema of a tllm.yaml accepts what is read, and refuses what is not."""
+"""The JSON schema of a tllm.yaml accepts the files that can be read, and only those."""
 
 from __future__ import annotations
 

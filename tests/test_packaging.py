@@ -1,4 +1,4 @@
-"""The distributions, built from the checkout and installed where there is nothing of it."""
+"""The distributions, built from the checkout and installed in a fresh environment."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def unpacked_sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh_python(unpacked_sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel, which is built from the sdist."""
+    """Return the Python of an environment with the wheel, which is built from the sdist."""
     folder = tmp_path_factory.mktemp("wheel")
     wheel = build("wheel", unpacked_sdist, folder / "dist")
     venv.create(folder / "env", with_pip=False, symlinks=True)

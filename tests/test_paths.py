@@ -1,4 +1,4 @@
-"""The folders of TLLM_HOME, and that nothing in them is ever half-made."""
+"""The folders of TLLM_HOME, which never contain incomplete files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_valid_model_name(name: str) -> None:
     "name", ["", ".", "..", "../x", "a/b", "a\\b", "-m", ".hidden", "a b", "é", "a\n", "x" * 129]
 )
 def test_invalid_model_name(name: str) -> None:
-    with pytest.raises(BadInput, match="cannot be a model's name"):
+    with pytest.raises(BadInput, match="is not a valid model name"):
         check_model_name(name)
 
 

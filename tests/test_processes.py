@@ -1,4 +1,4 @@
-"""Commands with a log, and what is read out of logs."""
+"""Commands with a log, and reading logs."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_interrupt_stops_the_children_of_the_command(tmp_path: Path) -> None:
 
 
 def test_nothing_outlives_the_command(tmp_path: Path) -> None:
-    """Not even a child that holds its output open."""
+    """Check a child that holds the output of the command open."""
     code = (
         "import subprocess, sys; sleep = 'import time; time.sleep(600)'\n"
         "print(subprocess.Popen((sys.executable, '-c', sleep)).pid)"
@@ -223,13 +223,13 @@ def test_followed_log_has_complete_lines_after_truncation(tmp_path: Path) -> Non
 
 def test_result_of_a_short_command() -> None:
     assert run_captured(("no-such-program",), 60) is None
-    assert run_captured(("sh", "-c", "echo said"), 60) == CommandResult(0, "said\n")
+    assert run_captured(("sh", "-c", "echo out"), 60) == CommandResult(0, "out\n")
     failed = run_captured(("sh", "-c", "echo first >&2; echo last >&2; exit 3"), 60)
     assert failed is not None
     assert (failed.code, failed.failure) == (3, "last")
     late = run_captured(("sleep", "60"), 0.1)
     assert late is not None
-    assert (late.code, late.failure) == (None, "it did not answer in time")
+    assert (late.code, late.failure) == (None, "it timed out")
     assert CommandResult(4).failure == "exit code 4"
 
 

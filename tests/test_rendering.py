@@ -23,7 +23,7 @@ def test_every_template_has_a_case() -> None:
 
 
 def test_comments_of_a_template_are_not_rendered() -> None:
-    """A shebang must be the first line of its file."""
+    """Check the first lines, since a shebang must be the first line of its file."""
     first_lines = [(name, text.splitlines()[0]) for name, text in render_cases()]
     token = "TLLM_TOKEN=$(head -c 18 /dev/urandom | base64 | tr '+/' '-_')"
     assert first_lines == [

@@ -64,14 +64,14 @@ def test_missing_fields_have_defaults():
     ("text", "message"),
     [
         ("", "a.yaml, line 1: the file is empty."),
-        ("name: [", "a.yaml, line 1: this is not YAML"),
-        ("\x00", "a.yaml is not YAML."),
-        ("- a", "a.yaml, line 1: this is not a table of keys and values."),
+        ("name: [", "a.yaml, line 1: the file is not valid YAML"),
+        ("\x00", "a.yaml is not valid YAML."),
+        ("- a", "a.yaml, line 1: the file is not a table of keys and values."),
         ("rate: 1", "a.yaml, line 1: name is missing."),
         ("name:\n  a: b", "a.yaml, line 2: name is not text."),
         ("name: null", "a.yaml, line 1: name is not text."),
-        ("name: m\nnmae: x", "a.yaml, line 2: this has no 'nmae'."),
-        ("name: m\n\nname: m", "a.yaml, line 3: name is there twice: see line 1."),
+        ("name: m\nnmae: x", "a.yaml, line 2: the file has no field 'nmae'."),
+        ("name: m\n\nname: m", "a.yaml, line 3: name is already set in line 1."),
         ("name: m\ninner:\n  kind: no", "a.yaml, line 3: inner.kind cannot be 'no'."),
         ("name: m\ninner:\n  kind: []", "a.yaml, line 3: inner.kind cannot be."),
         ("name: m\ninner: {count: 1.5}", "a.yaml, line 2: inner.count is not a whole number."),
@@ -81,7 +81,7 @@ def test_missing_fields_have_defaults():
         ("name: m\nrate: nan", "a.yaml, line 2: rate is nan."),
         ("name: m\nis_on: 1", "a.yaml, line 2: is_on is not true or false."),
         ("name: m\ntable: {a: [b]}", "a.yaml, line 2: table.a is not text."),
-        ("name: m\n? [a]\n: b", "a.yaml, line 2: a key of this is not text."),
+        ("name: m\n? [a]\n: b", "a.yaml, line 2: a key of the file is not text."),
     ],
 )
 def test_error_names_the_line(text: str, message: str):
@@ -96,7 +96,7 @@ def test_error_states_the_range_of_a_number():
     for text, message in (("inner: {port: 0}", "from 1 to 65535"), ("rate: -1", "of at least 0")):
         with pytest.raises(BadInput) as caught:
             parse(f"name: m\n{text}")
-        assert caught.value.next_step == f"say a number {message}"
+        assert caught.value.next_step == f"set a number {message}"
 
 
 def test_near_names_are_suggested():

@@ -1,4 +1,4 @@
-"""Waiting for what another process does, with a deadline."""
+"""Wait for other processes, with a deadline."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate, merge_updates
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
+        assert time.monotonic() < deadline_s, "the condition was not met in time"
         time.sleep(0.02)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether the process has ended, reaped or not."""
+    """Return whether the process has ended, reaped or not."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -27,7 +27,7 @@ def is_gone(pid: int) -> bool:
 
 
 def take_whole(updates: queue.Queue[SequenceUpdate], timeout_s: float = 60.0) -> SequenceUpdate:
-    """All that comes of one sequence up to its end, however many steps came together."""
+    """Return the merged updates of one sequence up to its end."""
     taken = [updates.get(timeout=timeout_s)]
     while taken[-1].finish_reason is None and taken[-1].error is None:
         taken.append(updates.get(timeout=timeout_s))

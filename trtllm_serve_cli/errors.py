@@ -1,29 +1,29 @@
-"""What can go wrong and a user can put right.
+"""Errors that a user can fix.
 
     TllmError
-    ├── BadInput            an argument or a file of the user's cannot be used
-    │   └── UnknownModel    no such alias or imported model
-    ├── SourceError         the checkpoint could not be had
-    │   ├── GatedModel      the hub wants a licence accepted, or a token
-    │   └── UnsafeCheckpoint  it would run code or unpickle; needs the user's word
-    ├── BuildFailed         a checkpoint could not be made into an engine
-    ├── MissingPart         a program or package that this command needs is not here
-    ├── RepositoryError     a model repository is missing, taken or broken
+    ├── BadInput            an argument or a file of the user cannot be used
+    │   └── UnknownModel    no alias or imported model has this name
+    ├── SourceError         the checkpoint could not be fetched
+    │   ├── GatedModel      the hub requires an accepted licence or a token
+    │   └── UnsafeCheckpoint  the checkpoint runs code or unpickles data without permission
+    ├── BuildFailed         the engine could not be built from the checkpoint
+    ├── MissingPart         a program or package that the command requires is not installed
+    ├── RepositoryError     a model repository is missing, in use or broken
     ├── LaunchFailed        the server did not become ready
-    ├── NoServer            no server is running, or none answers at the address
-    ├── RequestFailed       the server refused or failed a request
-    │   └── TimedOut        the answer was not whole in time
-    └── CheckFailed         what was measured is not what was demanded
+    ├── NoServer            no server is running, or none responds at the address
+    ├── RequestFailed       the server rejected or failed a request
+    │   └── TimedOut        the response was not complete in time
+    └── CheckFailed         a measurement does not meet the requirement
 
-Each says three things: what happened, why, and what to do next. `cli.main` prints them and leaves
-with exit code 3. Anything else that escapes is a bug of ours and keeps its traceback.
+Each has three parts: what happened, why, and what to do next. `cli.main` prints them and exits with
+code 3. Any other exception is a bug in tllm and keeps its traceback.
 """
 
 from __future__ import annotations
 
 
 class TllmError(Exception):
-    """Something a user can put right, in sentences for that user."""
+    """An error that the user can fix, with its cause and the next step."""
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
         super().__init__(what)
@@ -41,52 +41,52 @@ class TllmError(Exception):
 
 
 class BadInput(TllmError):
-    """An argument or a file of the user's cannot be used."""
+    """An argument or a file of the user that cannot be used."""
 
 
 class UnknownModel(BadInput):
-    """No such alias or imported model."""
+    """A name that is neither an alias nor an imported model."""
 
 
 class SourceError(TllmError):
-    """The checkpoint could not be had."""
+    """A checkpoint that could not be fetched."""
 
 
 class GatedModel(SourceError):
-    """The hub wants a licence accepted, or a token."""
+    """A model for which the hub requires an accepted licence or a token."""
 
 
 class UnsafeCheckpoint(SourceError):
-    """The checkpoint would run code or unpickle data; that needs the user's word."""
+    """A checkpoint that runs code or unpickles data, without the user's permission."""
 
 
 class BuildFailed(TllmError):
-    """A checkpoint could not be made into an engine."""
+    """A failure to build an engine from a checkpoint."""
 
 
 class MissingPart(TllmError):
-    """A program or package that this command needs is not here."""
+    """A program or package that the command requires and that is not installed."""
 
 
 class RepositoryError(TllmError):
-    """A model repository is missing, taken or broken."""
+    """A model repository that is missing, in use or broken."""
 
 
 class LaunchFailed(TllmError):
-    """The server did not become ready."""
+    """A server that did not become ready."""
 
 
 class NoServer(TllmError):
-    """No server is running, or none answers at the address."""
+    """No running server, or no response at the address."""
 
 
 class RequestFailed(TllmError):
-    """The server refused or failed a request."""
+    """A request that the server rejected or failed."""
 
 
 class TimedOut(RequestFailed):
-    """The answer was not whole in time; the request has been cancelled."""
+    """A request that was cancelled since its response was not complete in time."""
 
 
 class CheckFailed(TllmError):
-    """What was measured is not what was demanded."""
+    """A measurement that does not meet the requirement."""

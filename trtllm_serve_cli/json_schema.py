@@ -1,7 +1,7 @@
-"""The JSON schema of a dataclass of options, for editors that check a `tllm.yaml`.
+"""Render the JSON schema of a dataclass of options, for editors that check a `tllm.yaml`.
 
-It accepts what `yaml_schema` reads. Text may be written as a YAML number, and a list of one item as
-the item.
+The schema accepts what `yaml_schema` reads: text may be a YAML number, and a list of one item may
+be written as the item.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Options declared once: the annotated fields of a dataclass.
+"""Declare options as the annotated fields of a dataclass.
 
-A field's annotation has its type, its `Option` (help, flags) and what values it takes. The command
-line, `tllm.yaml`, its JSON schema and the reference are all made of the same fields:
+A field's annotation contains its type, its `Option` (help, flags) and its allowed values. The
+command line, `tllm.yaml`, its JSON schema and the reference are all generated from the same fields:
 
     port: Annotated[int, Option("Port to bind."), PORT] = 8000
 """
@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How an option is explained, and what it is called on a command line.
+    """The help of an option and its declaration on the command line.
 
-    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream"; without any, the flag
-    follows from the field's name. A `panel` groups options in reference pages. `check` raises
-    `ValueError` for a value that cannot be used, with the reason as its message.
+    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream"; by default, the flag
+    is the field's name. A `panel` groups options in reference pages. `check` raises `ValueError`
+    for a value that cannot be used, with the reason as its message.
     """
 
     help: str
@@ -35,7 +35,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The range of a number, both ends included; None is no end."""
+    """The range of a number, both ends included; unlimited above without `at_most`."""
 
     at_least: float
     at_most: float | None = None
@@ -50,17 +50,17 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """Marks a mapping of some fields of the options class `options`: those that are given."""
+    """Annotation of a mapping that has a subset of the fields of the class `options`."""
 
     options: type
 
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """One option.
+    """An option that a field declares.
 
-    `kind` is its type without None; `default` is MISSING if it is required; `choices` are the only
-    values it takes, if there are any.
+    `kind` is its type without None. `default` is MISSING if the option is required. `choices` are
+    its allowed values, empty if it is not limited to some.
     """
 
     name: str
@@ -74,27 +74,25 @@ class OptionField:
 
     @property
     def is_declared(self) -> bool:
-        """Whether the field is meant for users: it has an `Option`."""
+        """Return whether the field has an `Option`, so that users can set it."""
         return bool(self.option.help)
 
     @property
     def is_list(self) -> bool:
-        """Whether it takes several values."""
         return get_origin(self.kind) is tuple
 
     @property
     def is_table(self) -> bool:
-        """Whether it takes keys with values."""
+        """Return whether the option takes keys with values."""
         return get_origin(self.kind) is Mapping
 
     @property
     def is_required(self) -> bool:
-        """Whether it has no default."""
         return self.default is dataclasses.MISSING
 
 
 def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
-    """Return the options that the dataclass declares, in their order; only `names` if given."""
+    """Return the options that the dataclass declares, in order; only `names` if there are any."""
     hints = get_type_hints(options, include_extras=True)
     return tuple(
         _field(each, hints[each.name])
@@ -104,7 +102,7 @@ def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Return a type without None and annotations, whether it may be None, and the annotations."""
+    """Return the type without None and annotations, whether it allows None, and the annotations."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *annotations = get_args(hint)
@@ -118,7 +116,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 
 def find_annotation(annotations: tuple[Any, ...], kind: type) -> Any:
-    """Return the annotation of this type, None if there is none."""
+    """Return the first annotation of this type, or None."""
     return next((each for each in annotations if isinstance(each, kind)), None)
 
 

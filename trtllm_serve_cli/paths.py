@@ -1,13 +1,14 @@
-"""Where everything that `tllm` keeps lies: one folder, TLLM_HOME.
+"""Locate and write the files of `tllm` in one folder, TLLM_HOME.
 
-    checkpoints/<source>/   what was fetched, less what the hub's own cache holds
-    engines/<name>-<mark>/  what was built, by its plan's fingerprint (ENGINE_DEST_PATH moves this)
+    checkpoints/<source>/   fetched checkpoints, without those in the hub's own cache
+    engines/<name>-<hash>/  engines, by the fingerprint of their plan (ENGINE_DEST_PATH moves this)
     models/<name>/          model repositories, ready for Triton, each with its tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
-    servers/slurm-<name>-N/ script, logs and address of a Slurm job that is one
+    servers/slurm-<name>-N/ script, logs and address of a server that is a Slurm job
     locks/                  one lock file per model name
 
-Nothing under a final name is ever half-made: it is written to a sibling and renamed.
+Files and folders are never incomplete under their final name: they are written next to it and
+renamed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folders under one TLLM_HOME; none needs to exist yet."""
+    """The folders under one TLLM_HOME, which may not exist yet."""
 
     root: Path
     engines: Path
@@ -54,10 +55,10 @@ class Home:
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
-    """The folders named by TLLM_HOME and ENGINE_DEST_PATH, else the platform's user data folder.
+    """Return the folders of TLLM_HOME and ENGINE_DEST_PATH, by default in the user data folder.
 
-    Links in them are followed: one folder must not have two names, or what is used under one could
-    be deleted under the other.
+    Links are resolved: if a folder had two names, files in use under one could be deleted under the
+    other.
     """
     if named := environ.get("TLLM_HOME"):
         root = Path(named).expanduser().resolve()
@@ -70,20 +71,20 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
 
 
 def check_model_name(name: str) -> str:
-    """`name`, if it can name a folder and a Triton model; raises `BadInput` otherwise."""
+    """Return `name`; raise `BadInput` if it cannot name a folder and a Triton model."""
     if not _MODEL_NAME.fullmatch(name):
         raise BadInput(
-            f"{name!r} cannot be a model's name.",
-            why="a name is a folder and a Triton model: letters, digits, '.', '_' and '-', "
-            "starting with a letter or digit, at most 128 characters",
-            next_step="name the model with -m NAME and say where it comes from with -s SOURCE",
+            f"{name!r} is not a valid model name.",
+            why="a name has at most 128 characters: letters, digits, '.', '_' and '-', "
+            "and starts with a letter or digit",
+            next_step="name the model with -m NAME and its source with -s SOURCE",
         )
     return name
 
 
 @contextmanager
 def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file for a while; `on_wait` is called when that takes waiting for another."""
+    """Hold the lock file; call `on_wait` first if another process holds it."""
     import filelock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -101,7 +102,7 @@ def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock file for a while if nobody else does; gives whether it is held."""
+    """Hold the lock file unless another process does; yield whether it is held."""
     import filelock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +119,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def find_size(folder: Path) -> int:
-    """The bytes of all files in the folder; what goes away meanwhile counts nothing."""
+    """Return the size of all files in the folder, in bytes; files that disappear count as 0."""
     num_bytes = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -129,11 +130,10 @@ def find_size(folder: Path) -> int:
 
 @contextmanager
 def write_aside(final: Path) -> Iterator[Path]:
-    """A new folder beside `final` that takes its place when the block ends without an error.
+    """Yield a new folder that replaces `final` when the block ends without an error.
 
-    A folder already at `final` is replaced. The folder is removed when the block fails; a killed
-    process leaves only a hidden sibling, which the next call for the same name removes. Callers
-    hold the model's lock.
+    If the block fails, the new folder is removed. A killed process leaves only a hidden folder next
+    to `final`, which the next call for the same name removes. Callers hold the model's lock.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):
@@ -148,7 +148,7 @@ def write_aside(final: Path) -> Iterator[Path]:
 
 
 def write_text(final: Path, text: str) -> None:
-    """The file `final`, whole or not at all, in place of one that is there; so is its folder."""
+    """Write or replace the file `final` atomically; its folder must exist."""
     aside = final.with_name(f".{final.name}.aside")
     try:
         aside.write_text(text, encoding="utf-8")
@@ -158,7 +158,7 @@ def write_text(final: Path, text: str) -> None:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Give the folder `new` the name `final`, on the same disk; a folder there is replaced."""
+    """Rename the folder `new` to `final` on the same disk, and replace a folder there."""
     if final.exists():
         _replace(final, new)
     else:
@@ -166,7 +166,7 @@ def put_in_place(new: Path, final: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete the folder: it is gone from under its name at once, or not at all."""
+    """Delete the folder; rename it first, so that it is never incomplete under its name."""
     aside = _make_aside(path)
     try:
         path.rename(aside / path.name)

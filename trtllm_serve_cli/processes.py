@@ -1,4 +1,4 @@
-"""Where processes start: a command with its output in a log, and what its last lines say."""
+"""Run commands, with their output in a log, and read the last lines of logs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from typing import TextIO
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
 _MAX_TAIL_BYTES = 16 * 1024
-# What moves a terminal's cursor, or colours its text.
+# Escape sequences that move a terminal's cursor or colour its text.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def die_with_parent(number: int | None = None) -> None:
-    """Called in a new process before its program: it is killed when its parent is gone.
+    """Send this new process a signal when its parent ends; pass it as `preexec_fn`.
 
-    `number` is another signal to send than SIGKILL, which Windows does not even know. The parent is
-    the thread that started it. Elsewhere than on Linux it does nothing.
+    `number` is the signal, by default SIGKILL, which Windows does not define. The parent is the
+    thread that started the process. On systems other than Linux, this does nothing.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number or signal.SIGKILL)
@@ -38,16 +38,16 @@ def die_with_parent(number: int | None = None) -> None:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Meanwhile SIGTERM and a hang-up end this process by an exception, as Ctrl-C does.
+    """Turn SIGTERM and SIGHUP into `SystemExit` within the block, so that cleanup runs.
 
-    So what runs can be ended and cleared away. The exit code is the shell's: 128 and the signal.
+    The exit code is the shell's: 128 plus the signal.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     handled = [signal.SIGTERM]
-    # `nohup` means it.
+    # A process under `nohup` ignores SIGHUP on purpose.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in handled}
@@ -60,7 +60,7 @@ def exit_on_signals() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The exit code and output of a program; `code` is None if it timed out."""
+    """The exit code and output of a program; without a `code` if it timed out."""
 
     code: int | None
     out: str = ""
@@ -68,16 +68,16 @@ class CommandResult:
 
     @property
     def failure(self) -> str:
-        """Why it failed, in its own last words; "" where it did not."""
+        """The last line that a failed program wrote, or its exit code; "" if it succeeded."""
         if self.code == 0:
             return ""
         lines = (self.err or self.out).strip().splitlines()
-        how = "it did not answer in time" if self.code is None else f"exit code {self.code}"
+        how = "it timed out" if self.code is None else f"exit code {self.code}"
         return lines[-1].strip() if lines else how
 
 
 def run_captured(command: Sequence[str], timeout_s: float) -> CommandResult | None:
-    """A short command's answer; None where there is no such program."""
+    """Run a short command and return its output; None if the program does not exist."""
     try:
         ended = subprocess.run(
             tuple(command),
@@ -102,12 +102,12 @@ def run_logged(
     environ: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Run `command` to its end, its output appended to `log`; returns its exit code.
+    """Run `command` to its end, append its output to `log`, and return its exit code.
 
-    `on_line` sees each line as it comes, a progress bar's every state included; of those, the log
-    keeps the last one before another line. The command is the leader of a process group of its own:
-    an interrupt ends the whole group before it goes on, and nothing of it outlives the command. The
-    command does not outlive this process. Raises `FileNotFoundError` when there is no such program.
+    `on_line` receives each line as it is written, including every state of a progress bar; the log
+    keeps only the last state before the next line. The command leads its own process group: an
+    interrupt stops the whole group, and no process of the group outlives the command. The command
+    does not outlive this process. Raise `FileNotFoundError` if the program does not exist.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -122,9 +122,9 @@ def run_logged(
         ) as process,
     ):
         assert process.stdout is not None
-        # No newline is translated: a carriage return tells a progress bar's states from lines.
+        # Newlines are not translated: states of a progress bar end with a carriage return.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
-        # What the command leaves running holds the pipe open, so it is waited for elsewhere.
+        # Children that the command leaves running hold the pipe open, so a thread waits for it.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
         waiter.start()
         try:
@@ -143,10 +143,10 @@ def run_streamed(
     *,
     terminal: os.terminal_size | None = None,
 ) -> tuple[int, str]:
-    """Run `command` to its end; `on_output` gets what it writes, as it comes.
+    """Run `command` to its end and pass its output to `on_output` as it is written.
 
-    With `terminal`, it writes to one of that size, and may draw its progress. Returns its exit code
-    and the end of what it wrote. An interrupt ends it and all it started.
+    With `terminal`, the command writes to a terminal of that size, so that it draws its progress.
+    Return its exit code and the end of its output. An interrupt stops the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
@@ -178,7 +178,7 @@ def run_streamed(
 
 
 def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
-    """Both ends of a terminal: the one to read from, and the one to give to a program."""
+    """Return both ends of a new terminal: the one to read from, and the program's."""
     import fcntl
     import pty
     import struct
@@ -192,7 +192,7 @@ def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
 def _read_some(fd: int) -> bytes:
     try:
         return os.read(fd, 4096)
-    except OSError:  # how a terminal says that nobody writes to it any more
+    except OSError:  # a terminal whose other end is closed
         return b""
 
 
@@ -221,7 +221,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_EXIT_TIMEOUT_S)
-    finally:  # also when someone is impatient
+    finally:  # also after a second interrupt
         _signal_group(process, signal.SIGKILL)
 
 
@@ -231,7 +231,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
-    """The lines of `log` after its first `start` bytes, without end; anew when it is cut."""
+    """Yield the lines of `log` after its first `start` bytes, also those after a truncation."""
     with log.open(encoding="utf-8", errors="replace") as file:
         file.seek(start)
         rest = ""
@@ -249,9 +249,9 @@ def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
 def last_lines(
     log: Path, count: int, *, since: int = 0, until: int | None = None, max_bytes: int = 64 * 1024
 ) -> list[str]:
-    """The last lines of `log` that say something, of its bytes from `since` to `until` alone.
+    """Return the last lines of `log` that are not blank, within its bytes `since` to `until`.
 
-    At most `max_bytes` of it are read. None when there is no such file.
+    At most `max_bytes` are read. The list is empty if the file does not exist.
     """
     try:
         end = log.stat().st_size if until is None else until
@@ -264,7 +264,7 @@ def last_lines(
 
 
 def end_of_lines(log: Path) -> int:
-    """How many bytes of `log` are whole lines: what comes after may still grow. 0 for no file."""
+    """Return the number of bytes of `log` that are complete lines; 0 if the file does not exist."""
     try:
         with log.open("rb") as file:
             start = max(0, file.seek(0, io.SEEK_END) - _MAX_TAIL_BYTES)

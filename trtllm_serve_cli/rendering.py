@@ -1,4 +1,4 @@
-"""Text from the Jinja templates of the project: the folder `templates/`."""
+"""Render the Jinja templates in the folder `templates/`."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 def render(name: str, /, **variables: object) -> str:
     """Return the text of the template `name`, a path such as "slurm/job.sbatch.j2".
 
-    Raise `jinja2.UndefinedError` if the template needs a variable that is not given.
+    Raise `jinja2.UndefinedError` if a variable of the template is missing.
     """
     return _environment().get_template(name).render(variables)
 
 
 def quote_pbtxt(text: str) -> str:
-    """Return `text` as a string of protobuf's text format."""
+    """Return `text` as a string literal of protobuf's text format."""
     from google.protobuf import text_encoding
 
     return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'
 
 
 def quote_shell(value: object) -> str:
-    """Return `value` as one word of a shell."""
+    """Return `value` as one shell word."""
     return shlex.quote(str(value))
 
 
 @functools.cache
 def _environment() -> Environment:
-    # Jinja takes 0.1 s to import: more than most commands take that render nothing.
+    # Importing Jinja takes 0.1 s, longer than most commands that render nothing.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

@@ -1,10 +1,10 @@
-"""A YAML file as a dataclass of dataclasses, and back; what is wrong is said with its line.
+"""Read a YAML file into a dataclass of dataclasses, and render it; errors name the line.
 
-The fields' annotations are the schema: text, numbers, truths, paths, choices (`Literal` or
-`OneOf`), lists of text (a tuple), tables of text (a `Mapping`), another dataclass, and any of them
-or None. Text is taken as it is written, so that a version 1.10 does not become the number 1.1. A
-number that is `Annotated` with a range (`choices.Within`) lies in it. A mapping that is `PartOf` a
-class has some of its fields.
+The annotations of the fields are the schema: text, numbers, booleans, paths, choices (`Literal` or
+`OneOf`), lists of text (a tuple), tables of text (a `Mapping`), another dataclass, and any of these
+or None. Text is read as it is written, so that the version 1.10 does not become the number 1.1. A
+number that is `Annotated` with `Within` must be in the range. A mapping that is `PartOf` a class
+has a subset of its fields.
 """
 
 from __future__ import annotations
@@ -41,23 +41,25 @@ _KINDS = {
 
 
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
-    """The `cls` that `text` describes. Raises `BadInput` naming `where` and the line."""
+    """Return the `cls` in `text`; raise `BadInput`, which names `where` and the line."""
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise _bad_input(where, line, f"this is not YAML ({error.problem})") from error
+        raise _bad_input(where, line, f"the file is not valid YAML ({error.problem})") from error
     except yaml.YAMLError as error:
         raise BadInput(
-            f"{where} is not YAML.", why=" ".join(str(error).split()), next_step="mend the file"
+            f"{where} is not valid YAML.",
+            why=" ".join(str(error).split()),
+            next_step="fix the file",
         ) from error
     if node is None:
-        raise _bad_input(where, 1, "the file is empty", f"say {_list_fields(cls)}")
+        raise _bad_input(where, 1, "the file is empty", f"add {_list_fields(cls)}")
     return typing.cast("T", _Reader(where).read(node, cls, ""))
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Return fields of `cls` from text, a list's items between commas. Raises `BadInput`."""
+    """Return fields of `cls` from their text, with commas between items; raise `BadInput`."""
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}
     for name, text in words.items():
@@ -70,12 +72,12 @@ def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict
 
 
 def render_yaml(value: Any) -> str:
-    """A dataclass as YAML, without what is as it would be anyway."""
+    """Return a dataclass as YAML, without fields that have their default."""
     return yaml.safe_dump(plain_changes(value), sort_keys=False, allow_unicode=True, width=100)
 
 
 def plain_changes(value: Any) -> dict[str, Any]:
-    """What differs from the defaults of a dataclass, as plain data."""
+    """Return the fields of a dataclass that differ from their defaults, as plain data."""
     changes: dict[str, Any] = {}
     for each in dataclasses.fields(value):
         known = getattr(value, each.name)
@@ -105,13 +107,13 @@ def _plain(value: Any) -> Any:
 
 
 class _Reader:
-    """Reads the nodes of one file; `at` is the key that leads to a node, dotted."""
+    """Reader of the nodes of one file; `at` is the dotted path of keys to a node."""
 
     def __init__(self, where: str) -> None:
         self.where = where
 
     def read(self, node: yaml.Node, hint: Any, at: str) -> Any:
-        """What `node` says, as `hint` wants it."""
+        """Return the value of `node` as the type `hint`."""
         hint, is_optional, annotations = split_hint(hint)
         if is_optional and node.tag == "tag:yaml.org,2002:null":
             return None
@@ -143,7 +145,7 @@ class _Reader:
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
-        """Field -> value of those fields of `cls` that a table names."""
+        """Return the values of the fields of `cls` that are in the table, by field."""
         hints = typing.get_type_hints(cls, include_extras=True)
         values = {}
         for key, value in self._pairs(node, at):
@@ -151,24 +153,22 @@ class _Reader:
                 near = difflib.get_close_matches(key.value, hints, n=1)
                 raise self._bad_input(
                     key,
-                    f"{at or 'this'} has no {key.value!r}",
-                    f"did you mean {near[0]}?" if near else f"it takes {_list_fields(cls)}",
+                    f"{at or 'the file'} has no field {key.value!r}",
+                    f"did you mean {near[0]}?" if near else f"its fields are {_list_fields(cls)}",
                 )
             values[key.value] = self.read(value, hints[key.value], _join(at, key.value))
         return values
 
     def _pairs(self, node: yaml.Node, at: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
-            raise self._bad_input(node, f"{at or 'this'} is not a table of keys and values")
+            raise self._bad_input(node, f"{at or 'the file'} is not a table of keys and values")
         seen: dict[str, int] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self._bad_input(key, f"a key of {at or 'this'} is not text")
+                raise self._bad_input(key, f"a key of {at or 'the file'} is not text")
             if key.value in seen:
                 first = seen[key.value]
-                raise self._bad_input(
-                    key, f"{_join(at, key.value)} is there twice: see line {first}"
-                )
+                raise self._bad_input(key, f"{_join(at, key.value)} is already set in line {first}")
             seen[key.value] = _line(key)
         return list(node.value)
 
@@ -192,20 +192,20 @@ class _Reader:
         if low <= value and (high is None or value <= high):
             return value
         takes = f"of at least {low}" if high is None else f"from {low} to {high}"
-        raise self._bad_input(node, f"{at} is {value}", f"say a number {takes}")
+        raise self._bad_input(node, f"{at} is {value}", f"set a number {takes}")
 
     def _bad_input(self, node: yaml.Node, what: str, next_step: str = "") -> BadInput:
         return _bad_input(self.where, _line(node), what, next_step)
 
 
 def _line(node: yaml.Node) -> int:
-    """Counted from 1; 0 for a node that stands in no file."""
+    """Return the line of a node, counted from 1; 0 if the node is not from a file."""
     return node.start_mark.line + 1 if node.start_mark else 0
 
 
 def _bad_input(where: str, line: int, what: str, next_step: str = "") -> BadInput:
     place = f"{where}, line {line}" if line else where
-    return BadInput(f"{place}: {what}.", next_step=next_step or "mend it")
+    return BadInput(f"{place}: {what}.", next_step=next_step or "fix it")
 
 
 def _join(at: str, key: str) -> str:

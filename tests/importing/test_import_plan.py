@@ -35,7 +35,7 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
 @pytest.mark.parametrize(
     ("declaration", "message"),
     [
-        (Declaration(ModelSection("../up")), "cannot be a model's name"),
+        (Declaration(ModelSection("../up")), "is not a valid model name"),
         (Declaration(ModelSection("ensemble")), "A model cannot be named ensemble"),
         (Declaration(ModelSection("m", "gguf:/no/such.gguf")), "/no/such.gguf does not exist"),
         (Declaration(ModelSection("m", "local:/no/such")), "/no/such does not exist"),

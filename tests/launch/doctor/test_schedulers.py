@@ -61,7 +61,7 @@ def test_slurm_with_and_without_its_controller() -> None:
         "24.05.1", "Unable to contact slurm controller"
     )
     assert detect_slurm(answering(CommandResult(1), CommandResult(None))) == Scheduler(
-        "version unknown", "it did not answer in time"
+        "version unknown", "it timed out"
     )
 
 
