@@ -1,4 +1,4 @@
-"""`tllm` run as its user runs it: in this process, or in one of its own."""
+"""Run `tllm` as a user does, in this process or in its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.cli.main import main
 
 @dataclass(frozen=True)
 class Tllm:
-    """Runs `tllm` here; gives its exit code, stdout and stderr."""
+    """Runner of `tllm` in this process, which returns its exit code, stdout and stderr."""
 
     monkeypatch: pytest.MonkeyPatch
     capsys: pytest.CaptureFixture[str]
@@ -32,6 +32,6 @@ class Tllm:
 
 
 def run_apart(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The same in a process of its own."""
+    """Run `tllm` in its own process."""
     command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", *arguments)
     return subprocess.run(command, capture_output=True, text=True, check=False)

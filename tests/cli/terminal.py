@@ -1,4 +1,4 @@
-"""`tllm` on a terminal of 24 lines of 80 columns, typed at and read as its user does."""
+"""Run `tllm` on a terminal of 24 lines of 80 columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from contextlib import contextmanager
 import pyte
 
 _TIMEOUT_S = 60.0
-# The session's terminal is the one that it controls: so Ctrl-C is typed, and not sent to a process.
+# Make the terminal the controlling one of the session, so that a typed Ctrl-C sends SIGINT.
 _TLLM = """
 import fcntl, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
@@ -27,7 +27,7 @@ main()
 
 
 class Terminal:
-    """The user's end."""
+    """The user's end of a terminal."""
 
     def __init__(self, end: int, process: subprocess.Popen[bytes]) -> None:
         self.process = process
@@ -38,15 +38,15 @@ class Terminal:
         os.write(self._end, text.encode())
 
     def expect(self, text: str) -> str:
-        """What was shown since the last call up to `text`, once that is shown."""
-        assert self._await(text, _TIMEOUT_S), f"{text!r} was not shown, but: {self._shown!r}"
+        """Wait until `text` is shown, and return the output before it since the last call."""
+        assert self._await(text, _TIMEOUT_S), f"{text!r} was not shown: {self._shown!r}"
         before, _, self._shown = self._shown.partition(text)
         return before
 
     def press(self, key: str, until: str) -> None:
-        """Types `key`, and again when nothing comes of it, until `until` is shown.
+        """Type `key` until `until` is shown.
 
-        A Ctrl-C in the moment between a key and the wait for the next is lost on `input`.
+        `input` loses a Ctrl-C that arrives between a key and the wait for the next one.
         """
         self.type(key)
         while not self._await(until, 2.0):
@@ -54,16 +54,16 @@ class Terminal:
         self.expect(until)
 
     def resize(self, columns: int, lines: int) -> None:
-        """As its user drags the window's corner."""
+        """Resize the terminal, as by dragging the window's corner."""
         _resize(self._end, columns, lines)
 
     def feed(self, stream: pyte.ByteStream) -> None:
-        """Give an emulator what has been shown since the last call, once something has."""
+        """Wait for output, and send the output since the last call to an emulator."""
         assert select.select([self._end], [], [], _TIMEOUT_S)[0], "nothing was shown"
         stream.feed(self._read())
 
     def wait(self) -> int:
-        """The exit code; whatever is still shown meanwhile is kept for `expect`."""
+        """Wait for the exit code, and keep further output for `expect`."""
         while received := self._read():
             self._shown += received.decode()
         return self.process.wait(_TIMEOUT_S)
@@ -75,7 +75,7 @@ class Terminal:
             if not select.select([self._end], [], [], left_s)[0]:
                 return False
             received = self._read()
-            assert received, f"it ended before it showed {text!r}: {self._shown!r}"
+            assert received, f"tllm ended before it showed {text!r}: {self._shown!r}"
             self._shown += received.decode()
         return True
 
@@ -92,10 +92,7 @@ def _resize(terminal: int, columns: int, lines: int) -> None:
 
 @contextmanager
 def run_at_terminal(*arguments: str, kind: str = "dumb") -> Iterator[Terminal]:
-    """`tllm` with these arguments, whose stdin, stdout and stderr are the terminal.
-
-    `kind` is what TERM says of it.
-    """
+    """Run `tllm` with these arguments on a terminal whose TERM is `kind`."""
     end, terminal = pty.openpty()
     _resize(terminal, 80, 24)
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The command as a whole: its help, its exit codes, its start-up."""
+"""Tests of the whole command line: help, exit codes and start-up."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_help_of_every_command_has_an_example(tllm: Tllm, words: tuple[str, ...]
 def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
     _, out, _ = tllm("bench", "--help")
     assert " ".join(out.partition("Commands:")[2].split()).startswith(
-        "token-norm-dist Send random token ids of normally distributed lengths to `tensorrt_llm`. "
+        "token-norm-dist Send random token ids with normally distributed lengths to `tensorrt_llm`."
     )
 
 
@@ -78,12 +78,12 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
     [
         (("nonsense",), "No such command 'nonsense'"),
         (("list", "--nonsense"), "--nonsense"),
-        (("import",), "name a model"),
+        (("import",), "set the model with -m NAME"),
         (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range x>=1"),
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
-        (("remove",), "name a model, or say --all"),
-        (("remove", "a", "--all"), "name a model, or say --all"),
+        (("remove",), "a model, --all or --engines is required"),
+        (("remove", "a", "--all"), "use either a model or --all"),
     ],
 )
 def test_wrong_usage_exits_with_2(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:
@@ -108,9 +108,9 @@ def test_disk_errors_exit_with_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, nu
     assert tllm("list") == (
         3,
         "",
-        "Error: A file could not be written or read (/some/file).\n"
+        "Error: A file could not be read or written (/some/file).\n"
         f"  Why: {os.strerror(number)}\n"
-        " Next: free some space or mend the permissions, or point TLLM_HOME elsewhere\n",
+        " Next: free disk space, fix the permissions, or set TLLM_HOME to another folder\n",
     )
 
 
@@ -134,7 +134,7 @@ def test_bug_keeps_its_traceback(tllm: Tllm, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_interrupt_exits_with_130(home_folder: Path) -> None:
-    """While it waits for another import of the same model."""
+    """Interrupt an import that waits for another import of the same model."""
     import filelock
 
     (home_folder / "locks").mkdir(parents=True)
@@ -163,7 +163,7 @@ def test_quick_commands_import_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_finding_a_server_needs_nothing_that_windows_lacks(home_folder: Path) -> None:
-    """`tllm infer`, `bench` and `metrics` run there, without -u as well."""
+    """Check `tllm infer`, which runs on Windows also without -u, as `bench` and `metrics` do."""
     code = (
         "import signal, sys\nfor name in ('SIGKILL', 'SIGHUP', 'SIGUSR1'): delattr(signal, name)\n"
         "from trtllm_serve_cli.cli.main import main\n"
@@ -176,7 +176,7 @@ def test_finding_a_server_needs_nothing_that_windows_lacks(home_folder: Path) ->
 
 
 def test_closed_pipe_has_no_traceback() -> None:
-    """As in `tllm list --catalog | head -1`."""
+    """Close stdout early, as in `tllm list --catalog | head -1`."""
     command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "list", "--catalog", "--json")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None

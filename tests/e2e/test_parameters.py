@@ -65,4 +65,4 @@ def test_values_are_shown_with_their_origins(changed: Tllm) -> None:
 
 def test_set_recommends_a_restart(changed: Tllm) -> None:
     result = changed("set", "demo", "max_beam_width=2")
-    assert result.stderr == ("A running server has the old values. Next: tllm restart -m demo\n")
+    assert result.stderr == ("A running server uses the old values. Next: tllm restart -m demo\n")

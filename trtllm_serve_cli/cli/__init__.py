@@ -1,1 +1,1 @@
-"""The commands: each module parses its options, calls one stage, prints what came back."""
+"""Commands of `tllm`: each module parses its options, calls one stage and prints the result."""

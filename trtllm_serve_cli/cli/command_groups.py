@@ -1,7 +1,7 @@
-"""How groups of commands list them, and import one only when it is run.
+"""List the commands of a group, and import a command only when it runs.
 
-Typer sets up every option of a command when the command joins an application. That took longer than
-all else of `tllm --help`.
+Typer sets up all options of a command when the command is added to an application, which took most
+of the time of `tllm --help`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME_WIDTH = max(map(len, _COMMANDS))
 
 
 def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the names and the Click object of each command below a group, and of each group."""
+    """Yield the names and the Click object of each command and subgroup of a group."""
     for name, command in group.commands.items():
         yield (*names, name), command
         if isinstance(command, TyperGroup):
@@ -28,7 +28,7 @@ def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], An
 
 
 def _make_click_command(command: Command) -> Any:
-    """Import what the command names and set up its options."""
+    """Import the target of the command and set up its options."""
     module_name, _, attribute = command.target.partition(":")
     target = getattr(import_module(f"trtllm_serve_cli.cli.{module_name}"), attribute)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -40,7 +40,7 @@ def _make_click_command(command: Command) -> Any:
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """Click commands by name, each made when it is asked for."""
+    """Click commands by name, each created on its first access."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -58,14 +58,14 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 class LazyGroup(TyperGroup):
-    """The commands of COMMAND_GROUPS, listed without importing one of them."""
+    """Group that lists the commands of COMMAND_GROUPS without importing them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads it
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each group under its title, the summaries of all groups in one column."""
+        """Write each group under its title, with all summaries in one column."""
         for title, commands in COMMAND_GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(
@@ -74,10 +74,10 @@ class LazyGroup(TyperGroup):
 
 
 class FullSummaryGroup(TyperGroup):
-    """Lists each command with the whole first sentence of its help, which Click cuts off."""
+    """Group that lists the first sentence of each command's help in full; Click truncates it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the names and, wrapped, the sentences."""
+        """Write the names and the wrapped sentences."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, each.get_short_help_str(200)) for name, each in self.commands.items()]

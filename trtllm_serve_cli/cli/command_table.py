@@ -1,4 +1,4 @@
-"""The commands of `tllm` by group: what `tllm --help` lists, and where each one is defined."""
+"""Table of the commands of `tllm` by group: their summaries in `tllm --help`, and their code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """One command: the function or the Typer application that `target` names, and its summary.
+    """A command: its name, the function or Typer application that implements it, and its summary.
 
     A target is "module:attribute", with the module's name below `trtllm_serve_cli.cli`.
     """
@@ -21,27 +21,27 @@ COMMAND_GROUPS = {
         Command(
             "import",
             "models.import_command:import_model",
-            "Fetch a model, build its engine, render its repository.",
+            "Fetch a model, build its engine and render its repository.",
         ),
         Command(
             "build",
             "models.import_command:build_model",
-            "Fetch a model and build its engine; render nothing.",
+            "Fetch a model and build its engine only.",
         ),
         Command(
             "plan",
             "models.plan_command:plan",
-            "Say whether a model fits on a GPU, and what it could do there.",
+            "Estimate whether a model fits on GPUs, and how fast it runs.",
         ),
         Command("list", "models.imported_models:list_models", "List the imported models."),
-        Command("show", "models.parameters:show", "Show a model's parameters, explained."),
+        Command("show", "models.parameters:show", "Show and explain a model's parameters."),
         Command("set", "models.parameters:set_", "Change a model's parameters."),
         Command(
             "validate",
             "models.parameters:validate",
-            "Look for what is wrong in a model repository.",
+            "Check a model repository for errors.",
         ),
-        Command("export", "models.export:export", "Print the tllm.yaml that makes a model again."),
+        Command("export", "models.export:export", "Export a model as tllm.yaml."),
         Command(
             "remove",
             "models.imported_models:remove",
@@ -50,41 +50,43 @@ COMMAND_GROUPS = {
         Command("lora", "models.lora:lora_app", "Convert LoRA adapters."),
     ),
     "Serving": (
-        Command("start", "server.start:start", "Serve imported models; return when they answer."),
-        Command("stop", "server.stop:stop", "Stop a server, after the requests in flight."),
-        Command("restart", "server.restart:restart", "Stop a server, and start it as it was."),
+        Command("start", "server.start:start", "Start a server for imported models."),
+        Command("stop", "server.stop:stop", "Finish the requests in flight, then stop a server."),
+        Command(
+            "restart", "server.restart:restart", "Stop a server and start it with the same options."
+        ),
         Command(
             "status",
             "server.status:status",
-            "Show the servers: state, ports, models, memory and GPUs.",
+            "Show servers: state, ports, models, memory and GPUs.",
         ),
-        Command("logs", "server.logs:logs", "Print the end of a server's log."),
+        Command("logs", "server.logs:logs", "Print a server's log."),
         Command("load", "server.load:load", "Load a model into a running server."),
-        Command("unload", "server.load:unload", "Unload a model; its server goes on."),
+        Command("unload", "server.load:unload", "Unload a model from a running server."),
     ),
-    "Asking and measuring": (
+    "Requests and measurements": (
         Command("infer", "infer.infer_command:infer", "Send a prompt and print the response."),
         Command(
             "bench",
             "bench.workload_commands:bench_app",
-            "Load running servers and measure them.",
+            "Benchmark running servers.",
         ),
         Command(
             "metrics",
             "metrics.metrics_command:metrics_app",
-            "Show requests, engine and host of the running server.",
+            "Show the metrics of running servers.",
         ),
     ),
     "Clusters": (
         Command(
             "deploy",
             "server.deploy:deploy_app",
-            "Serve a model on a cluster: Slurm or Kubernetes.",
+            "Deploy a model to Slurm or Kubernetes.",
         ),
     ),
-    "This machine": (
+    "Diagnostics": (
         Command(
-            "doctor", "server.doctor:doctor", "Check this machine; say how to fix what is missing."
+            "doctor", "server.doctor:doctor", "Check this machine and print a fix for each problem."
         ),
     ),
 }

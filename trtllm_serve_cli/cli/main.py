@@ -1,7 +1,7 @@
-"""The `tllm` command: runs one of the commands and turns errors into sentences and exit codes.
+"""Run a command of `tllm`, and report errors as messages and exit codes.
 
-A command's module is imported when the command is run, and the stage that it is about inside the
-function, so that `tllm --help` and a wrong option are answered at once.
+The module of a command is imported when the command runs, and its stage inside the function. So
+`tllm --help` and wrong usage respond immediately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-# What the user's disk can refuse anywhere; everything else that the system says is a bug of ours.
+# Errors of the user's disk, which any command can meet; other system errors are bugs.
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -49,27 +49,27 @@ def tllm(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
         ),
     ] = False,
 ) -> None:
-    """Take a language model from a checkpoint to a running, measured Triton server.
+    """Import, serve and benchmark language models on Triton Inference Server.
 
-    Try it:  tllm import -m demo && tllm start && tllm infer "What is ML?"
+    Quick start:  tllm import -m demo && tllm start && tllm infer "What is ML?"
     """
 
 
 def _describe_disk_error(error: OSError) -> TllmError:
     where = f" ({error.filename})" if error.filename else ""
     return TllmError(
-        f"A file could not be written or read{where}.",
+        f"A file could not be read or written{where}.",
         why=error.strerror or str(error),
-        next_step="free some space or mend the permissions, or point TLLM_HOME elsewhere",
+        next_step="free disk space, fix the permissions, or set TLLM_HOME to another folder",
     )
 
 
 def main() -> None:
-    """Run `tllm`; exit codes: 0 done, 1 a bug, 2 wrong usage, 3 yours to fix, 130 interrupted."""
+    """Run `tllm`; exit codes: 0 success, 1 bug, 2 wrong usage, 3 user error, 130 interrupted."""
     try:
         app()
     except TllmError as error:

@@ -1,4 +1,4 @@
-"""`tllm bench --simulate` and `tllm bench calibrate`, from one to the other."""
+"""Tests of `tllm bench --simulate` and `tllm bench calibrate`, also in combination."""
 
 from __future__ import annotations
 
@@ -107,7 +107,9 @@ def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:
 def test_server_options_are_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
     result = simulate(timing, *words)
     assert result.exit_code == 2
-    assert f"--simulate asks no server: leave out {words[0]}." in " ".join(result.stderr.split())
+    assert f"--simulate does not use a server: leave out {words[0]}." in " ".join(
+        result.stderr.split()
+    )
 
 
 def test_more_replicas_have_a_shorter_ttft(timing: Path) -> None:
@@ -119,7 +121,7 @@ def test_more_replicas_have_a_shorter_ttft(timing: Path) -> None:
 def test_imported_model_is_simulated_with_its_parameters() -> None:
     _import(max_batch_size=1)
     found = summary(simulate("mine", "--json"))
-    # One after the other: the last waits for all the others.
+    # Requests run one after the other: the last one waits for all others.
     assert found["ttft"]["max_ms"] > 39 * 20 * 15
 
 
@@ -133,7 +135,7 @@ def test_error_for_a_real_engine_names_calibrate() -> None:
 def test_unknown_simulation_is_refused() -> None:
     result = simulate("nothing")
     assert isinstance(result.exception, UnknownModel)
-    assert "nothing to simulate called 'nothing'" in result.exception.what
+    assert "'nothing' cannot be simulated." in result.exception.what
 
 
 def test_calibrated_run_is_simulated_again(timing: Path, tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_bench_prints_tables_even_if_every_request_failed(server: FakeTriton) ->
     assert "Failed requests" in result.stdout
     assert isinstance(result.exception, RequestFailed)
     assert "Every request failed: 4 of 4." in str(result.exception)
-    assert "4 of them with server: out of cheese" in str(result.exception)
+    assert "4 of them failed with server: out of cheese" in str(result.exception)
 
 
 def test_bench_prints_why_requests_failed(server: FakeTriton) -> None:
@@ -134,7 +134,7 @@ def test_bench_prints_why_requests_failed(server: FakeTriton) -> None:
 
 @contextmanager
 def _interrupting_at(server: FakeTriton, num_requests: int) -> Iterator[None]:
-    """Ctrl-C once the server has so many requests."""
+    """Interrupt the block once the server has received this number of requests."""
 
     def interrupt() -> None:
         while len(server.received) < num_requests:
@@ -155,7 +155,7 @@ def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
         result = _bench("-u", address, "--concurrency", "1", "--warmup", "0", *SMALL)
     assert result.exit_code == 130
     assert "Interrupted requests" in result.stdout
-    assert "the figures are partial" in result.stderr
+    assert "the results are partial" in result.stderr
 
 
 def test_bench_describes_the_load(server: FakeTriton) -> None:
@@ -220,7 +220,7 @@ def test_bench_reports_a_lost_server(server: FakeTriton) -> None:
     result = _bench("-u", address, "--request-rate", "20", "--duration", "3600", "--warmup", "0")
     thread.join()
     assert isinstance(result.exception, RequestFailed)
-    assert "lost in the middle of the run" in str(result.exception)
+    assert "connection to the server was lost" in str(result.exception)
     assert "Failed requests" in result.stdout
 
 
@@ -235,7 +235,10 @@ def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
     [
         (("--max-input-len", "9"), "--max-input-len needs --dataset"),
         (("--op-tokens-per-word", "1.3"), "--op-tokens-per-word needs --dataset"),
-        (("--dataset", "x.json", "--input-words", "9"), "--input-words is of random prompts"),
+        (
+            ("--dataset", "x.json", "--input-words", "9"),
+            "--input-words applies to random prompts only",
+        ),
     ],
     ids=lambda value: value[-2] if isinstance(value, tuple) else "",
 )
@@ -276,7 +279,7 @@ def _invoke(*arguments: str) -> Any:
 
 def test_output_has_a_page_and_a_trace(server: FakeTriton, tmp_path: Path) -> None:
     result = _bench("-u", server.endpoint.grpc, "--stream", "--output", str(tmp_path / "a"), *SMALL)
-    assert "with a page:" in result.stderr
+    assert "\nReport: " in result.stderr
     assert (tmp_path / "a" / "report.html").read_text().startswith("<!DOCTYPE html>")
     assert json.loads((tmp_path / "a" / "trace.json").read_text())["traceEvents"]
 
@@ -313,7 +316,7 @@ def test_report_of_no_result_is_refused(tmp_path: Path) -> None:
 
 @pytest.fixture
 def results(tmp_path: Path) -> tuple[str, str]:
-    """Two results, the second a quarter slower."""
+    """Return two results, of which the second is 25 % slower."""
     before = store(make_result(runs=3), tmp_path / "before")
     after = store(make_result(runs=3, gap_s=0.025), tmp_path / "after")
     return str(before), str(after)
@@ -353,7 +356,7 @@ def test_compare_requires_two_results_and_not_sweeps(
 ) -> None:
     refused = _invoke("compare", str(tmp_path), results[1])
     assert isinstance(refused.exception, BadInput)
-    assert "holds 2 results" in refused.exception.what
+    assert "contains 2 results" in refused.exception.what
     assert isinstance(_invoke("compare", *results, "--fail-on", "tftt>5%").exception, BadInput)
 
 
@@ -399,7 +402,7 @@ def test_sweep_as_json_has_every_point(server: FakeTriton) -> None:
 
 
 def test_interrupted_sweep_exits_with_130(server: FakeTriton) -> None:
-    """Whichever point was running: here the first, in its second turn."""
+    """Interrupt the second run of the first point."""
     server.sticks_at = 10
     address = server.endpoint.grpc
     options = ("--concurrency", "1,2", "--repeat", "2", "--warmup", "0", *SMALL)
@@ -417,8 +420,8 @@ LOST = make_result(num_requests=3, ending="server_lost")
     [
         ([BAD, GOOD], "Every request failed: 3 of 3."),
         ([GOOD, BAD], "Every request failed: 3 of 3."),
-        ([LOST, GOOD], "lost in the middle"),
-        ([BAD, LOST], "lost in the middle"),
+        ([LOST, GOOD], "connection to the server was lost"),
+        ([BAD, LOST], "connection to the server was lost"),
     ],
     ids=["first failed", "last failed", "lost before the last", "what ended it comes first"],
 )
@@ -436,8 +439,8 @@ def test_sweep_with_some_failed_requests_succeeds() -> None:
     [
         ((), "A sweep needs several loads"),
         (("--concurrency", "4"), "A sweep needs several loads"),
-        (("--concurrency", "4,x"), "'4,x' is no list of whole numbers"),
-        (("--concurrency", "1.5,2"), "no list of whole numbers"),
+        (("--concurrency", "4,x"), "'4,x' is not a list of whole numbers"),
+        (("--concurrency", "1.5,2"), "not a list of whole numbers"),
         (("--request-rate", "1,0"), "not a number above 0"),
         (("--request-rate", "1,inf"), "not a number above 0"),
     ],
@@ -464,7 +467,7 @@ def test_search_reports_that_the_lowest_rate_fails() -> None:
     measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
     with pytest.raises(CheckFailed, match="The lowest rate, 2/s, already misses") as failed:
         check_rate_found(conclude([Probe(2.0, 1, (measured,))], None))
-    assert failed.value.why == "ttft:p95<500ms measured as never"
+    assert failed.value.why == "ttft:p95<500ms was not measured"
     assert "--min-rate 0.2" in failed.value.next_step
 
 
@@ -473,7 +476,7 @@ def test_search_reports_why_all_requests_failed(server: FakeTriton) -> None:
     options = ("--slo", "latency:p95<5s", "--min-rate", "40", *SMALL)
     result = _invoke("search", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert isinstance(result.exception, RequestFailed)
-    assert "4 of them with server: out of cheese" in result.exception.why
+    assert "4 of them failed with server: out of cheese" in result.exception.why
 
 
 @pytest.mark.parametrize(

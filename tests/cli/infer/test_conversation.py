@@ -1,4 +1,4 @@
-"""A conversation with a fake Triton, on a terminal."""
+"""Conversations with a fake Triton on a terminal."""
 
 from __future__ import annotations
 
@@ -83,15 +83,15 @@ def test_commands(triton: FakeTriton) -> None:
     with run_at_terminal(*open_conversation(triton), "--system", "Be brief.") as terminal:
         send_line(terminal, "one")
         send_line(terminal, "/reset")
-        terminal.expect("Forgotten.")
+        terminal.expect("Conversation cleared.")
         send_line(terminal, "two")
         send_line(terminal, "/system Be long.")
-        terminal.expect("Noted.")
+        terminal.expect("System prompt set.")
         send_line(terminal, "/clear")
         send_line(terminal, "three")
         send_line(terminal, "/nonsense")
-        terminal.expect("There is no /nonsense. The commands:")
-        terminal.expect("leave, as Ctrl-D does")
+        terminal.expect("Unknown command /nonsense. Commands:")
+        terminal.expect("Exit; so does Ctrl-D.")
         send_line(terminal, "")
         send_line(terminal, " /four")
         send_line(terminal, "/quit")
@@ -116,11 +116,11 @@ def test_failed_request_does_not_change_the_conversation(triton: FakeTriton) -> 
 
 
 def test_full_context_drops_the_oldest_turn(triton: FakeTriton) -> None:
-    triton.parameters["max_seq_len"] = "14"  # the fake counts 4 tokens in whatever it is asked
+    triton.parameters["max_seq_len"] = "14"  # the fake counts 4 tokens in every prompt
     with run_at_terminal(*open_conversation(triton), "--max-tokens", "5") as terminal:
         send_line(terminal, "one")
         send_line(terminal, "two")
-        terminal.expect("The context is full: the oldest turn had to be forgotten.\r\n")
+        terminal.expect("The context is full: the oldest turn was dropped.\r\n")
         send_line(terminal, "/quit")
         assert terminal.wait() == 0
     assert triton.received[1]["text_input"] == "<user>two<assistant>"

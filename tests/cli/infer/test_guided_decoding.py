@@ -37,7 +37,7 @@ def test_guide_is_read_from_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("json_schema", "{", "What --json-schema gives is not JSON."),
+        ("json_schema", "{", "The value of --json-schema is not valid JSON."),
         ("json_schema", "no-such.json", "no-such.json cannot be read."),
         ("grammar", "no-such.ebnf", "no-such.ebnf cannot be read."),
     ],

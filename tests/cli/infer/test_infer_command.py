@@ -1,4 +1,4 @@
-"""`tllm infer` as its user sees it, against a fake Triton over real sockets."""
+"""Tests of the command `tllm infer` with a fake Triton on real sockets."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def triton() -> Iterator[FakeTriton]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, stdout and stderr of `tllm infer` with these arguments."""
+    """Return a function that runs `tllm infer`: exit code, stdout and stderr."""
 
     def run_infer(*arguments: str, stdin: bytes = b"") -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["tllm", "infer", *arguments])
@@ -179,7 +179,7 @@ def test_unstreamed_response_over_http_uses_a_stream(triton: FakeTriton, run: Ru
         ("grpc", True, "Cancelled on the server, now."),
         ("grpc", False, "Cancelled on the server, now."),
         ("http", True, "Cancelled on the server, now."),
-        ("http", False, "Left, now. Over HTTP the server does not hear of that"),
+        ("http", False, "Disconnected, now. Over HTTP the server still finishes it"),
     ],
 )
 def test_description_of_a_cancellation(
@@ -233,7 +233,7 @@ def test_chat_template_is_applied(
         (("refuse",), "Why: max_tokens must be at least 1"),
         (("break",), "Why: the engine worker died"),
         (("silent", "--timeout", "0.2"), "did not finish within 0.2 s"),
-        (("go", "--batch", "no-such-file"), "give a PROMPT, or --batch FILE"),
+        (("go", "--batch", "no-such-file"), "use either PROMPT or --batch FILE"),
         (("--batch", "no-such-file"), "no-such-file cannot be read."),
     ],
 )
@@ -241,7 +241,7 @@ def test_user_errors_exit_with_3(
     triton: FakeTriton, run: Run, arguments: tuple[str, ...], message: str
 ) -> None:
     code, _, err = run(*arguments, "-u", triton.endpoint.grpc)
-    assert code == (2 if "PROMPT, or" in message else 3)
+    assert code == (2 if "PROMPT or" in message else 3)
     assert message in err
     assert "Traceback" not in err
 
@@ -340,7 +340,7 @@ def test_batch_continues_after_a_failed_line_and_exits_with_3(triton: FakeTriton
     prompts = b"echo:a\nrefuse\necho:c\n"
     code, out, err = run("--batch", "-", "-u", triton.endpoint.grpc, stdin=prompts)
     answers = [json.loads(line) for line in out.splitlines()]
-    assert (code, err) == (3, '1 of 3 lines failed: see their "error".\n')
+    assert (code, err) == (3, '1 of 3 lines failed: see "error" in the output.\n')
     assert [a.get("text_output") for a in answers] == ["a", None, "c"]
     assert "max_tokens must be at least 1" in answers[1]["error"]
 
@@ -373,7 +373,7 @@ def test_interrupt_cancels_on_the_server(
     ) as process:
         assert process.stdout is not None
         process.stdout.read(1)
-        # A line of a batch that was not sent yet never will be: nothing to cancel.
+        # Wait until the line is sent: lines that are not sent yet need no cancellation.
         wait_until(lambda: "forever" in [sent["text_input"] for sent in triton.received])
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

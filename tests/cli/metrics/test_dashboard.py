@@ -1,4 +1,4 @@
-"""The live screen of `tllm metrics --watch`, on a real terminal and in parts."""
+"""The live screen of `tllm metrics --watch`, on a terminal and in parts."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_failed_scrape_is_shown_and_values_stay() -> None:
 def test_scrape_slower_than_the_interval_is_shown() -> None:
     shown = feed(OURS)
     shown.add_scrape(parse_metrics(OURS, 7.0))
-    assert shown.problem == "A scrape comes every 7.0 s, not every 2 s: slow server."
+    assert shown.problem == "The server is slow: a scrape takes 7.0 s instead of 2 s."
 
 
 def test_several_servers_have_a_line_each() -> None:
@@ -142,7 +142,7 @@ def test_screen_survives_resizing_and_a_broken_server(triton: FakeTriton) -> Non
 
 
 class Screen(pyte.Screen):
-    """Knows how often it was cleared."""
+    """Screen that records when it is cleared."""
 
     def __init__(self, columns: int, lines: int) -> None:
         self.cleared: list[int] = []

@@ -1,4 +1,4 @@
-"""`tllm metrics` as its user sees it."""
+"""Tests of the command `tllm metrics`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def triton() -> Iterator[FakeTriton]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Exit code, stdout and stderr of `tllm metrics` with these arguments, at 80 columns."""
+    """Return a function that runs `tllm metrics` in 80 columns: exit code, stdout and stderr."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def run_metrics(*arguments: str) -> tuple[int, str, str]:
@@ -130,7 +130,7 @@ def test_wrong_usage_exits_with_2(
 
 def test_options_of_export_must_follow_it(run: Run) -> None:
     err = run("-u", "a:1", "export", "prometheus", "-o", "x")[2]
-    assert "Options of `export` stand after that word." in err
+    assert "Put the options of `export` after the word `export`." in err
 
 
 def test_since_a_saved_page_shows_rates(triton: FakeTriton, run: Run, tmp_path: Path) -> None:
@@ -211,6 +211,6 @@ def test_watch_prints_lines_and_survives_the_server(triton: FakeTriton) -> None:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
     assert "tensorrt_llm: active 7 waiting 3 KV 25 %" in first
-    assert "The metrics page is not valid." in gap and "Trying again" in gap
+    assert "The metrics page is not valid." in gap and "Retrying" in gap
     assert "KV 25 %" in again
     assert process.returncode == 130

@@ -1,4 +1,4 @@
-"""`tllm import` and `tllm build` as their user sees them; real builds are in tests/e2e."""
+"""Tests of the commands `tllm import` and `tllm build`; real builds are in tests/e2e."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tllm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """A source."""
+    """Return the source of a small GGUF file."""
     return f"gguf:{write_files(tmp_path / 'models', {'m.gguf': llama_gguf()}) / 'm.gguf'}"
 
 
@@ -43,10 +43,10 @@ def model(tmp_path: Path) -> str:
         (
             ("import", "-m", "a/b"),
             [
-                "Error: 'a/b' cannot be a model's name.",
-                "  Why: a name is a folder and a Triton model: letters, digits, '.', '_' and '-', "
-                "starting with a letter or digit, at most 128 characters",
-                " Next: name the model with -m NAME and say where it comes from with -s SOURCE",
+                "Error: 'a/b' is not a valid model name.",
+                "  Why: a name has at most 128 characters: letters, digits, '.', '_' and '-', "
+                "and starts with a letter or digit",
+                " Next: name the model with -m NAME and its source with -s SOURCE",
             ],
         ),
         (
@@ -189,7 +189,7 @@ def test_folder_of_the_user_is_not_replaced(
     assert f"Error: {photos} contains other files.\n" in err
 
 
-@pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "Render noth")])
+@pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "Do not rend")])
 def test_dry_run_prints_the_plan_and_writes_nothing(
     tllm: Tllm, home_folder: Path, model: str, command: str, last: str
 ) -> None:
@@ -231,7 +231,7 @@ def test_dry_run_as_json_is_alone_on_stdout(
 def test_failed_build_names_the_log_and_leaves_nothing(
     tllm: Tllm, model: str, home_folder: Path
 ) -> None:
-    """The file has the right headers and no weights to speak of."""
+    """Build from a file with valid headers and almost no weights."""
     code, _, err = tllm("import", "-m", "m", "-s", model)
     (log,) = [line.split()[-1] for line in err.splitlines() if line.startswith(" Next: read ")]
     assert (code, Path(log).exists(), "Error: Step failed: Convert" in err) == (3, True, True)

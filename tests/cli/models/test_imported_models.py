@@ -1,4 +1,4 @@
-"""`tllm list` and `tllm remove` as their user sees them."""
+"""Tests of the commands `tllm list` and `tllm remove`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_remove_all(tllm: Tllm, home: Home) -> None:
         ["Removed a.", "Removed b."],
         [],
     )
-    assert tllm("remove", "--all", "--yes") == (0, "", "There is nothing to remove.\n")
+    assert tllm("remove", "--all", "--yes") == (0, "", "Nothing to remove.\n")
 
 
 @pytest.mark.parametrize(("answer", "left", "last"), [("y", [], "Removed a."), ("n", ["a"], "No")])
@@ -111,7 +111,9 @@ def test_remove_names_what_it_deletes_and_asks(
     model = add_model(home, "a")
     code, _, err = tllm("remove", "a", stdin=f"{answer}\n", is_terminal=True)
     assert (code, names(home)) == (0, left)
-    question = re.match(r"This deletes:\n  (\S+)  \(.+\)\n  (\S+)  \(.+\)\nGo on\? \[y/N\]:", err)
+    question = re.match(
+        r"These will be deleted:\n  (\S+)  \(.+\)\n  (\S+)  \(.+\)\nContinue\? \[y/N\]:", err
+    )
     assert question and question.groups() == (str(model.path), str(model.engine_path))
     assert last in err
 
@@ -120,7 +122,7 @@ def test_engine_in_use_is_kept_and_reported(tllm: Tllm, home: Home, tmp_path: Pa
     model = add_model(home, "a")
     add_model(home, "b", model.engine_path)
     _, _, err = tllm("remove", "a", "--yes")
-    assert "\nThe engine a stays: b uses it.\n" in err
+    assert "\nKept the engine a, used by b.\n" in err
     assert model.engine_path.exists()
 
 
@@ -133,13 +135,19 @@ def test_remove_engines_frees_what_nothing_uses(tllm: Tllm, home: Home) -> None:
     assert (code, out, err.startswith("Freed ")) == (0, "", True)
     assert sorted(path.name for path in home.engines.iterdir() if path.name != ".locks") == ["a"]
     assert model.engine_path.exists()
-    assert tllm("remove", "--engines", "--yes") == (0, "", "There is nothing to remove.\n")
+    assert tllm("remove", "--engines", "--yes") == (0, "", "Nothing to remove.\n")
 
 
-@pytest.mark.parametrize("words", [(), ("a", "--all")])
-def test_remove_requires_a_model(tllm: Tllm, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "a model, --all or --engines is required"),
+        (("a", "--all"), "use either a model or --all"),
+    ],
+)
+def test_remove_requires_a_model(tllm: Tllm, words: tuple[str, ...], error: str) -> None:
     code, _, err = tllm("remove", *words)
-    assert (code, "name a model, or say --all" in err) == (2, True)
+    assert (code, error in err) == (2, True)
 
 
 def test_engines_are_listed_with_what_uses_them(tllm: Tllm, home: Home) -> None:
@@ -171,7 +179,10 @@ def test_engines_are_listed_with_what_uses_them(tllm: Tllm, home: Home) -> None:
         "used_by": [],
     }
     code, out, err = tllm("list", "--engines")
-    assert (code, err) == (0, "Next: tllm remove --engines deletes those that nothing uses\n")
+    assert (code, err) == (
+        0,
+        "Next: tllm remove --engines deletes unused engines and partial builds\n",
+    )
     assert [
         word for word in ("mine-f2", "as in the GGUF", "tp=2", "(unused)") if word not in out
     ] == []
@@ -196,7 +207,7 @@ def test_remove_without_a_terminal_requires_yes(tllm: Tllm, home: Home) -> None:
     code, out, err = tllm("remove", "a")
     assert (code, out, names(home)) == (3, "", ["a"])
     assert err.endswith(
-        "Error: Nothing was deleted.\n  Why: nobody can be asked\n Next: say --yes\n"
+        "Error: Nothing was deleted.\n  Why: stdin is not a terminal\n Next: confirm with --yes\n"
     )
 
 

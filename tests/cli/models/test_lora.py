@@ -1,4 +1,4 @@
-"""`tllm lora convert`."""
+"""Tests of the command `tllm lora convert`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tllm show`, `set` and `validate` as their user sees them."""
+"""Tests of the commands `tllm show`, `set` and `validate`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_set_prints_the_changes(tllm: Tllm, home: Home) -> None:
         "",
         [
             ["max_beam_width", "tensorrt_llm", "4", "2"],
-            ["max_queue_size", "preprocessing", "not", "there", "5"],
-            ["max_queue_size", "tensorrt_llm", "not", "there", "5"],
+            ["max_queue_size", "preprocessing", "missing", "5"],
+            ["max_queue_size", "tensorrt_llm", "missing", "5"],
         ],
     )
     assert tllm("set", "max_beam_width=2") == (
-        0, "", "It is so already; nothing was changed.\n",
+        0, "", "Already set; nothing changed.\n",
     )  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def test_set_names_the_server_to_restart(tllm: Tllm, home: Home) -> None:
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
     write_state(plan.directory, describe_supervisor("ready"))
     _, out, err = tllm("set", "m", "max_beam_width=2")
-    assert err == ("A running server has the old values. Next: tllm restart -m m\n")
+    assert err == ("A running server uses the old values. Next: tllm restart -m m\n")
     _, out, _ = tllm("set", "m", "max_beam_width=3", "--json")
     assert json.loads(out)["needs_restart"] == ["m"]
 
@@ -135,9 +135,9 @@ def test_set_names_the_server_to_restart(tllm: Tllm, home: Home) -> None:
     [
         (("set", "a", "max_beam=2"), "Error: There is no parameter 'max_beam'."),
         (("set", "a", "max_beam_width"), "Error: 'max_beam_width' is not KEY=VALUE."),
-        (("set", "a"), "Error: Nothing was said to set."),
+        (("set", "a"), "Error: No parameter to set was specified."),
         (("set", "b", "max_beam_width=2"), "Error: No model 'b' has been imported."),
-        (("show", "a", "--repo", "x"), "Error: Both a and --repo x were named."),
+        (("show", "a", "--repo", "x"), "Error: a and --repo x exclude each other."),
         (("validate", "--repo", "/nowhere"), "Error: /nowhere is not a model repository."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -157,10 +157,10 @@ def test_show_explains_each_value_in_80_columns(tllm: Tllm, home: Home) -> None:
     code, out, err = tllm("show", "a")
     assert (code, err) == (0, "")
     assert (
-        "max_beam_width = 2  (set since)\n"
+        "max_beam_width = 2  (set by `tllm set`)\n"
         "    Maximum beam width of a request.\n"
     ) in out  # fmt: skip
-    assert "engine_python  (not set; then: the Python that Triton runs)\n" in out
+    assert "engine_python  (not set; default: the Python that Triton runs)\n" in out
     paths = str(home.root)
     assert all(len(line) <= 80 for line in out.splitlines() if paths not in line)
 
@@ -185,13 +185,13 @@ def test_copy_of_upstreams_repository_is_shown_and_changed(
     tllm: Tllm, home: Home, tmp_path: Path
 ) -> None:
     copy = str(copy_upstream(tmp_path / "copy"))
-    assert "max_beam_width  (not set; then: 1)\n" in tllm("show", "--repo", copy)[1]
+    assert "max_beam_width  (not set; default: 1)\n" in tllm("show", "--repo", copy)[1]
     code, out, _ = tllm("set", "--repo", copy, "max_beam_width=2")
     assert (code, [line.split() for line in out.splitlines() if "max_" in line]) == (
         0, [["max_beam_width", "tensorrt_llm", "not", "filled", "2"]],
     )  # fmt: skip
     assert (
-        "max_beam_width = 2  (as in the file)\n"
+        "max_beam_width = 2  (from the file)\n"
         "    Maximum beam width of a request. Since TensorRT-LLM 0.6.\n"
     ) in tllm("show", "--repo", copy)[1]
 

@@ -1,4 +1,4 @@
-"""`tllm plan` as its user sees it."""
+"""Tests of the command `tllm plan`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent / "plans"
 def tllm(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Tllm:
-    """On a machine without a GPU, in a folder with a checkpoint that has no weights yet."""
+    """Run `tllm` without a GPU, in a folder with a checkpoint without weights."""
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
@@ -69,7 +69,7 @@ def test_output_fits_80_columns(tllm: Tllm) -> None:
         ["2", "2", "1", "8.0", "116.3", "1,488", "567", "18,264"],
         ["2", "1", "2", "7.5", "116.0", "1,484", "284", "17,826"],
     ]
-    assert "The fewest it fits on: 1 (--tp 1 --pp 1)" in out
+    assert "Minimum number of GPUs: 1 (--tp 1 --pp 1)" in out
 
 
 def test_imported_model_is_found_by_its_name(tllm: Tllm) -> None:
@@ -83,7 +83,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
     code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h100", "--tp", "8")
     assert code == 0
     assert "too large" in out
-    assert "It does not fit on 8; it would on 16: --tp 8 --pp 2" in out
+    assert "The model does not fit on 8 GPUs; it fits on 16: --tp 8 --pp 2" in out
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
     [
         ("-s local:m --gpu h2000", "No GPU is known as 'h2000'."),
         ("-s local:m", "This machine does not have an NVIDIA GPU."),
-        ("--gpu h200", "No model is named."),
+        ("--gpu h200", "No model was specified."),
         ("-m no-such --gpu h200", "No model is known as 'no-such'."),
-        (f"-m {'x' * 300} --gpu h200", "cannot be a model's name."),
+        (f"-m {'x' * 300} --gpu h200", "is not a valid model name."),
         ("-s engine:e --gpu h200", "is an engine, which cannot be planned after its build."),
         ("-s local:m --gpu h200 --revision main", "local:m has no revisions."),
         ("-s local:m --gpu h200 --tp 3", "The model cannot run with --tp 3."),

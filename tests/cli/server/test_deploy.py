@@ -1,4 +1,4 @@
-"""`tllm deploy` as its user sees it, with a fake `sbatch` and `squeue`."""
+"""Tests of the command `tllm deploy` with a fake `sbatch` and `squeue`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.paths import Home, find_home
 
 @pytest.fixture
 def home(home_folder: Path) -> Home:
-    """With the model `m`."""
+    """Return a home with the model `m`."""
     home = find_home()
     add_model(home, "m")
     return home
@@ -57,7 +57,7 @@ def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
     assert tllm("deploy", "slurm", "--submit") == (
         0,
         "",
-        f"Submitted as Slurm job 42; all of it lies in {directory}\nNext: tllm status\n",
+        f"Submitted Slurm job 42; its files are in {directory}\nNext: tllm status\n",
     )
     assert tllm("status") == (
         0,
@@ -77,7 +77,7 @@ def test_submitted_job_is_followed(tllm: Tllm, home: Home) -> None:
 
 
 def set_output(tmp_path: Path, **programs: str) -> None:
-    """From now on these say that and fail if they say "error"."""
+    """Replace programs by scripts that print the text, and fail if it contains "error"."""
     for name, output in programs.items():
         is_error = "error" in output
         (tmp_path / "bin" / name).write_text(
@@ -103,11 +103,11 @@ def test_job_is_unknown_while_slurm_is_unreachable(tllm: Tllm, home: Home, tmp_p
 
 def test_stop_removes_an_ended_job_from_the_list(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     tllm("deploy", "slurm", "--submit")
-    set_output(tmp_path, squeue="FAILED|NonZeroExitCode", scancel="error: nobody is to ask")
-    assert "  `tllm stop` takes it off this list\n" in tllm("status")[1]
+    set_output(tmp_path, squeue="FAILED|NonZeroExitCode", scancel="error: must not run")
+    assert "  Next: tllm stop removes it from this list\n" in tllm("status")[1]
     code, _, err = tllm("infer", "Hello")
     assert (code, "Next: tllm deploy slurm -m m --submit" in err) == (3, True)
-    assert tllm("stop") == (0, "", "Slurm job 42 had ended already.\n")
+    assert tllm("stop") == (0, "", "Slurm job 42 had already ended.\n")
     assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
 
 
@@ -138,9 +138,9 @@ def test_manifests_as_yaml_and_as_json(tllm: Tllm, tmp_path: Path) -> None:
 def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     file = tmp_path / "m.sbatch"
     code, out, err = tllm("deploy", "slurm", "--submit", "-o", str(file))
-    assert (code, out, "not with --submit" in err, file.exists()) == (2, "", True, False)
+    assert (code, out, "excludes --submit" in err, file.exists()) == (2, "", True, False)
     code, out, err = tllm("deploy", "slurm", "--json")
-    assert (code, out, "only with --submit" in err) == (2, "", True)
+    assert (code, out, "requires --submit" in err) == (2, "", True)
     assert not home.servers.exists()
 
 

@@ -1,4 +1,4 @@
-"""`tllm doctor` as its user sees it, on whatever machine this is."""
+"""Tests of the command `tllm doctor` on the machine of the tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHAT = ["Triton", "Python stub", "libpython", "NumPy", "engine openvino", "disk"
 def tllm(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Tllm:
-    """On a machine whose Triton does not start, with containers, and which reaches no hub."""
+    """Run `tllm` with a Triton that does not start, container engines, and no hub."""
     for engine in ("docker", "podman"):
         write_engine(tmp_path, engine)
     (tmp_path / "tritonserver").write_text("#!/bin/sh\necho no libb64\n")
@@ -31,7 +31,7 @@ def tllm(
 
 def test_problem_is_shown_with_its_fix_and_exits_with_3(tllm: Tllm, tmp_path: Path) -> None:
     code, out, err = tllm("doctor")
-    assert (code, "to mend before a server can run here." in err) == (3, True)
+    assert (code, "Problems to fix before a server can run here: " in err) == (3, True)
     assert out.splitlines()[:2] == [
         f"PROBLEM  Triton           {tmp_path}/tritonserver does not start: no libb64",
         "                          → pip install --force-reinstall nvidia-pytriton",

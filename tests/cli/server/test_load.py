@@ -1,4 +1,4 @@
-"""`tllm load` and `unload` as their user sees them; the server only says what is in flight."""
+"""Tests of the commands `tllm load` and `unload` with a fake server that has a busy model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PAGE = 'nv_trt_llm_request_metrics{model="m",version="1",request_type="active"} 
 
 @pytest.fixture
 def busy(home_folder: Path) -> Iterator[LaunchPlan]:
-    """The plan of a server whose model never ends a request."""
+    """Yield the plan of a server whose model never ends a request."""
     with FakeTriton(metrics_pages=[PAGE]) as triton:
         plan = fake_plan(find_home().servers)
         endpoint = dataclasses.replace(plan.endpoint, metrics=triton.endpoint.metrics)

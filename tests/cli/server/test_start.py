@@ -1,7 +1,4 @@
-"""`tllm start`, `stop`, `status` and `logs` as their user sees them.
-
-The Triton that they find on PATH is the tests' fake.
-"""
+"""Tests of the commands `tllm start`, `stop`, `status` and `logs` with a fake tritonserver."""
 
 from __future__ import annotations
 
@@ -31,13 +28,13 @@ from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.settings.engine_references import find_users
 
-# A supervisor is meant to outlive the one that started it.
+# A supervisor outlives the process that started it.
 pytestmark = pytest.mark.filterwarnings("ignore:subprocess .* is still running:ResourceWarning")
 
 
 @pytest.fixture
 def home(home_folder: Path) -> Iterator[Home]:
-    """With the model `m`; whatever still runs in the end is stopped."""
+    """Yield a home with the model `m`, and stop its servers afterwards."""
     home = find_home()
     add_model(home, "m")
     yield home
@@ -189,7 +186,7 @@ def test_chosen_mode_is_reported(tllm: Tllm, home: Home, ports: list[str], tmp_p
     write_engine(tmp_path / "bin", "podman")
     mode = ("--mode", "auto", "--image", "img")
     code, out, _ = tllm("start", *ports, *mode, "--dry-run")
-    # Where there is an embedded Triton, that one serves.
+    # An embedded Triton is used if it is installed.
     assert (code, "Serve m from" in out) == (0, True)
     assert ("Using a container: " in out) == (find_embedded_root() is None)
 
@@ -330,11 +327,11 @@ def test_restart_fetches_an_image_before_it_stops_anything(
     container = ("--mode", "container", "--container-engine", "podman", "--image", "img")
     assert tllm("start", *ports, *container, "--host", "0.0.0.0")[0] == 0
     before = json.loads(tllm("status", "--json")[1])["servers"][0]
-    # Somebody has removed it meanwhile.
+    # The image was removed after the start.
     write_engine(tmp_path / "bin", "podman", pull="echo unauthorized >&2; exit 125")
     code, _, err = tllm("restart")
     assert (code, "Stopping" in err) == (3, False)
-    assert "Whoever reaches 0.0.0.0 can use this server" in err
+    assert "anyone who can connect to 0.0.0.0 can use it" in err
     assert "Error: The image img could not be pulled." in err
     after = json.loads(tllm("status", "--json")[1])["servers"][0]
     assert (after["state"], after["supervisor_pid"]) == ("ready", before["supervisor_pid"])
@@ -356,7 +353,7 @@ def test_stop_removes_the_container_that_a_killed_server_left(
     wait_until(lambda: tllm("status")[1].startswith("m: died"))
     before = len(calls_of(podman, "rm"))
     code, _, err = tllm("stop", *arguments)
-    assert (code, err) == (0, f"127.0.0.1:{ports[1]} had ended already.\n")
+    assert (code, err) == (0, f"127.0.0.1:{ports[1]} had already ended.\n")
     assert len(calls_of(podman, "rm")) == before + 1
 
 
@@ -364,7 +361,7 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
     tllm("start", *ports)
     os.kill(json.loads(tllm("status", "--json")[1])["servers"][0]["supervisor_pid"], signal.SIGKILL)
     wait_until(lambda: "m: died\n  its supervisor was killed\n" in tllm("status")[1])
-    # The server dies with it, and holds its ports until then.
+    # The server dies with its supervisor, but holds its ports until then.
     wait_until(lambda: all(map(is_gone, pids_in(home.servers / ports[1] / "server.log"))))
     assert tllm("restart")[0] == 0
     assert tllm("status")[1].startswith("m: ready")

@@ -1,4 +1,4 @@
-"""Options classes as options of a command."""
+"""Options of a command that come from options classes."""
 
 from __future__ import annotations
 

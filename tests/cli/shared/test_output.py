@@ -1,4 +1,4 @@
-"""How results, talk and errors are printed."""
+"""Printing of results, messages and errors."""
 
 from __future__ import annotations
 

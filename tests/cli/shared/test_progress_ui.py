@@ -1,4 +1,4 @@
-"""What is shown while a model is fetched and its engine built."""
+"""The progress display of `tllm import` and `tllm build`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A download as a terminal shows it."""
+"""The progress of a download on a terminal."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`tllm bench` and its commands."""
+"""Commands of `tllm bench`."""

@@ -1,4 +1,4 @@
-"""A benchmark as its command understands it, and what to measure for it."""
+"""Plan a benchmark from its options: targets, settings and load."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _DEFAULT_NUM_REQUESTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A benchmark as its command understands it; `text_model` as in `find_bench_target`."""
+    """The name and options of a benchmark; `text_model` is as in `find_bench_target`."""
 
     name: str
     common: SharedOptions
     text_model: str | None = None
 
     def find_targets(self) -> list[BenchTarget]:
-        """Every model of every server that was named, or the one that is running."""
+        """Return each model on each server in the options, or the model of the running server."""
         common = self.common
         found = [
             find_bench_target(url, common.interface, model, self.text_model)
@@ -43,7 +43,7 @@ class Job:
         if not pages:
             return found
         if len(pages) != len(common.url or ()):
-            raise typer.BadParameter("--metrics-url is given once for each -u.")
+            raise typer.BadParameter("Use --metrics-url once for each -u.")
         from dataclasses import replace
 
         from trtllm_serve_cli.client.address import parse_address
@@ -60,7 +60,7 @@ def open_points(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
-    """A benchmark of each point's own targets, unless `targets` are given; or its simulation."""
+    """Open the benchmark or simulation of each point, by default with the point's own targets."""
     from trtllm_serve_cli.bench.model.served_model import Target
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 
@@ -83,12 +83,12 @@ def open_points(
 
 
 def addresses_of(benchmark: Benchmark) -> list[str]:
-    """Where it sends."""
+    """Return the addresses that the benchmark sends requests to."""
     return [model.address for model in benchmark.models]
 
 
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
-    """The settings that the options mean; raises `BadParameter` for what contradicts itself."""
+    """Return the settings of the options; raise `BadParameter` if options contradict each other."""
     from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
     from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
 
@@ -162,7 +162,7 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 
 
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
-    """Each page once, at the first target that it is of."""
+    """Return each metrics address once, by the index of its first target."""
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):
         if target.metrics is not None:

@@ -1,4 +1,4 @@
-"""The options that every benchmark shares, and how a command gets them."""
+"""Declare the options that all benchmarks share, and add them to commands."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trtllm_serve_cli.cli.shared.options import AsJson
 from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.option_fields import Option, Within
 
-_AMOUNT = "How much"
+_AMOUNT = "Amount"
 _LOAD = "Load"
-_MEASURED = "What is measured"
-_WHERE = "Where"
+_MEASURED = "Measurement"
+_WHERE = "Target"
 _RESULT = "Result"
 _SEARCH = "Search"
 
@@ -42,21 +42,21 @@ RepeatOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """The options of every benchmark, sweep and search; None leaves a choice to the benchmark."""
+    """Options of every benchmark, sweep and search; None selects the benchmark's default."""
 
     num_requests: Annotated[
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure (of conversations: number of conversations). "
-            "Default: 100, or all entries of a data set.",
+            "Number of requests to measure, or of conversations in multi-turn. Default: 100, or "
+            "all entries of a data set.",
             panel=_AMOUNT,
         ),
     ] = None
     duration: Annotated[
         float | None,
         Option(
-            "Send requests for this long, instead of a number of requests.",
+            "Send requests for this time instead of a number of requests.",
             metavar="SECONDS",
             panel=_AMOUNT,
             check=check_positive,
@@ -65,12 +65,12 @@ class SharedOptions:
     warmup: Annotated[
         int,
         Within(0),
-        Option("Requests sent before the measurement.", panel=_AMOUNT),
+        Option("Number of requests to send before the measurement.", panel=_AMOUNT),
     ] = 1
     seed: Annotated[
         int,
         Within(0),
-        Option("Seed of the requests and of their times.", panel=_AMOUNT),
+        Option("Random seed of the requests and their arrival times.", panel=_AMOUNT),
     ] = 0
     arrival: Annotated[
         ArrivalProcess | None,
@@ -79,7 +79,7 @@ class SharedOptions:
     burstiness: Annotated[
         float | None,
         Option(
-            "Shape of --arrival gamma: 1 equals poisson, less is burstier. Default: 1.",
+            "Shape of --arrival gamma: 1 equals poisson, lower values are burstier. Default: 1.",
             panel=_LOAD,
             check=check_positive,
         ),
@@ -87,7 +87,7 @@ class SharedOptions:
     ramp: Annotated[
         float | None,
         Option(
-            "Increase the load for this long before the measurement.",
+            "Ramp the load up over this time before the measurement.",
             metavar="SECONDS",
             panel=_LOAD,
             check=check_positive,
@@ -96,13 +96,13 @@ class SharedOptions:
     workers: Annotated[
         int,
         Within(1),
-        Option("Processes that send requests.", panel=_LOAD),
+        Option("Number of processes that send requests.", panel=_LOAD),
     ] = 1
     timeout: Annotated[
         float,
         Within(0.001),
         Option(
-            "Cancel a request after this long, and count it as failed.",
+            "Cancel a request after this time, and count it as failed.",
             metavar="SECONDS",
             panel=_LOAD,
         ),
@@ -110,7 +110,7 @@ class SharedOptions:
     stream: Annotated[
         bool,
         Option(
-            "Stream the responses, which measures TTFT and ITL.",
+            "Stream the responses, to measure TTFT and ITL.",
             flags=("--stream",),
             panel=_MEASURED,
         ),
@@ -118,7 +118,7 @@ class SharedOptions:
     slo: Annotated[
         tuple[str, ...],
         Option(
-            "Objective (SLO), such as 'ttft:p95<500ms'; repeatable. Goodput counts the "
+            "Objective (SLO), such as 'ttft:p95<500ms'; repeatable. Goodput is the rate of "
             "requests that meet all objectives.",
             flags=("--slo",),
             metavar="OBJECTIVE",
@@ -128,7 +128,7 @@ class SharedOptions:
     server_times: Annotated[
         bool,
         Option(
-            "Request the server's own times, such as the time in the queue.",
+            "Request the server's timings, such as the time in the queue.",
             flags=("--server-times",),
             panel=_MEASURED,
         ),
@@ -145,8 +145,8 @@ class SharedOptions:
     model: Annotated[
         tuple[str, ...],
         Option(
-            "The model, by its name in `tllm list`; repeatable. Requests go to several models "
-            "in turns.",
+            "Model, by its name in `tllm list`; repeatable. Requests alternate between several "
+            "models.",
             flags=("-m", "--model"),
             metavar="NAME",
             panel=_WHERE,
@@ -155,8 +155,9 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "The server's gRPC address, or with -i http its HTTP address; repeatable. Of a "
-            "server that tllm did not start, -m is the name of a Triton model.",
+            "gRPC address of the server, or HTTP address with -i http; repeatable. For a server "
+            "that tllm did not start, -m is the name of a Triton model. Default: the running "
+            "server.",
             flags=("-u", "--url"),
             metavar="HOST:PORT",
             panel=_WHERE,
@@ -189,7 +190,7 @@ class SharedOptions:
         int,
         Within(1),
         Option(
-            "With --simulate: number of engines; each request goes to the one with the fewest "
+            "Number of engines to simulate; each request goes to the engine with the fewest "
             "requests.",
             flags=("--replicas",),
             panel=_WHERE,
@@ -198,8 +199,8 @@ class SharedOptions:
     output_folder: Annotated[
         Path | None,
         Option(
-            "Write the result into this folder: summary.json, requests.jsonl, "
-            "server_samples.jsonl and report.html.",
+            "Folder to write the result to: summary.json, requests.jsonl, server_samples.jsonl "
+            "and report.html.",
             flags=("--output",),
             metavar="DIR",
             panel=_RESULT,
@@ -208,19 +209,19 @@ class SharedOptions:
     as_json: AsJson = False
 
     def shared_values(self) -> dict[str, Any]:
-        """What is shared, by name: for options of another kind."""
+        """Return the values of the shared options, by name."""
         return {field.name: getattr(self, field.name) for field in fields(SharedOptions)}
 
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(SharedOptions):
-    """One benchmark: its load, and what its figures are held against."""
+    """Options of one benchmark: its load, and the reference for its results."""
 
     repeat: RepeatOption = 1
     request_rate: Annotated[
         float | None,
         Option(
-            "Open loop: send requests at this mean rate, however long responses take.",
+            "Open loop: send requests at this mean rate, independent of responses.",
             metavar="PER_SECOND",
             panel=_LOAD,
             check=check_positive,
@@ -230,15 +231,15 @@ class CommonOptions(SharedOptions):
         int | None,
         Within(1),
         Option(
-            "Closed loop: keep this many requests in flight. With a rate: the limit of requests "
-            "in flight.",
+            "Closed loop: keep this number of requests in flight. With --request-rate: limit the "
+            "requests in flight.",
             panel=_LOAD,
         ),
     ] = None
     op_stats_csv: Annotated[
         Path | None,
         Option(
-            "Append a line to this CSV file, in upstream's format.",
+            "CSV file to append a line to, in upstream's format.",
             flags=("--op-stats-csv",),
             metavar="FILE",
             panel=_RESULT,
@@ -247,7 +248,7 @@ class CommonOptions(SharedOptions):
     check_perf_json: Annotated[
         Path | None,
         Option(
-            "Exit with code 3 if the figures differ from those in this file (upstream's format).",
+            "Exit with code 3 if the results differ from this file, in upstream's format.",
             flags=("--check-perf-json",),
             metavar="FILE",
             panel=_RESULT,
@@ -255,7 +256,11 @@ class CommonOptions(SharedOptions):
     ] = None
     check_perf_key: Annotated[
         str | None,
-        Option("Entry of --check-perf-json.", flags=("--check-perf-key",), panel=_RESULT),
+        Option(
+            "Entry of --check-perf-json to compare with.",
+            flags=("--check-perf-key",),
+            panel=_RESULT,
+        ),
     ] = None
     check_perf_atol: Annotated[
         float,
@@ -275,12 +280,12 @@ class CommonOptions(SharedOptions):
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions(SharedOptions):
-    """What a sweep takes in place of one load."""
+    """Options of a sweep: several loads."""
 
     request_rates: Annotated[
         str | None,
         Option(
-            "Open loop: one point for each of these mean rates.",
+            "Open loop: measure one point for each of these mean rates.",
             flags=("--request-rate",),
             metavar="R,R,…",
             panel=_LOAD,
@@ -289,8 +294,8 @@ class SweepOptions(SharedOptions):
     concurrencies: Annotated[
         str | None,
         Option(
-            "Closed loop: one point for each of these numbers of requests in flight. With "
-            "rates: each rate with each limit.",
+            "Closed loop: measure one point for each of these numbers of requests in flight. With "
+            "--request-rate: measure each rate with each limit.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,
@@ -301,11 +306,13 @@ class SweepOptions(SharedOptions):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(SharedOptions):
-    """Where a search looks, and how closely."""
+    """Options of a search: its range and precision."""
 
     min_rate: Annotated[
         float,
-        Option("First rate to measure.", metavar="PER_SECOND", panel=_SEARCH, check=check_positive),
+        Option(
+            "Lowest rate to measure.", metavar="PER_SECOND", panel=_SEARCH, check=check_positive
+        ),
     ] = 1.0
     max_rate: Annotated[
         float | None,
@@ -319,19 +326,20 @@ class SearchOptions(SharedOptions):
     precision: Annotated[
         float,
         Within(0.1, 100),
-        Option("Precision of the result.", metavar="PERCENT", panel=_SEARCH),
+        Option("Relative precision of the result.", metavar="PERCENT", panel=_SEARCH),
     ] = 5.0
     max_runs: Annotated[
         int,
         Within(1),
         Option(
-            "Largest number of measurements of one rate while noise could decide.", panel=_SEARCH
+            "Maximum number of measurements of one rate if its result is within noise.",
+            panel=_SEARCH,
         ),
     ] = 5
     concurrency: Annotated[
         int | None,
         Within(1),
-        Option("Limit of requests in flight.", panel=_LOAD),
+        Option("Maximum number of requests in flight.", panel=_LOAD),
     ] = None
 
 
@@ -340,8 +348,8 @@ def with_options(
 ) -> Callable[..., None]:
     """Return `function`, which takes `common`, as a command with the options of the class.
 
-    They are listed after the function's own; those that the class adds to the shared ones come
-    first. `example` takes the place of the function's own.
+    They are listed after the function's own options, with the class's additions to `SharedOptions`
+    first. `example` replaces the example of the function.
     """
     inherited = {field.name for field in fields(SharedOptions)}
     add = builds_options("common", options, key=lambda field: field.name in inherited, at_end=True)

@@ -1,4 +1,4 @@
-"""How far a benchmark is: a bar on a terminal, else a line now and then; on stderr."""
+"""Show the progress of a benchmark on stderr: a bar on a terminal, else a line every 10 s."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LINE_PERIOD_S = 10.0
 def show_progress(
     settings: BenchmarkSettings, addresses: Sequence[str]
 ) -> Iterator[Callable[[Progress], None]]:
-    """What to call with each `Progress`."""
+    """Yield the function to call with each `Progress`."""
     from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
-    # A line of its own: beside a bar it leaves no room for the figures in 80 columns.
+    # On its own line: next to a bar it would not fit in 80 columns.
     where = ", ".join(addresses)
     output.notify(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
     formatter = ProgressFormatter(settings.duration_s)
@@ -35,7 +35,7 @@ def show_progress(
     from rich.progress import Progress as Bar
 
     text = TextColumn("{task.fields[text]}")
-    # No thread of its own: it would take the interpreter from the load ten times a second.
+    # Refreshed here: Rich's thread would interrupt the load generator ten times a second.
     bar = Bar(BarColumn(20), MofNCompleteColumn(), text, console=screen, auto_refresh=False)
     with bar:
         task = bar.add_task("", total=None, text="")
@@ -49,7 +49,7 @@ def show_progress(
 
 
 class ProgressFormatter:
-    """Formats a `Progress`: rate, in flight, failed, and what time is left."""
+    """Formatter of a `Progress`: rate, requests in flight, failures and remaining time."""
 
     def __init__(
         self, duration_s: float | None, clock: Callable[[], float] = time.monotonic
@@ -85,7 +85,7 @@ class ProgressFormatter:
 
 
 class ProgressLogger:
-    """Says it every ten seconds, for logs."""
+    """Logger of a line every ten seconds."""
 
     def __init__(
         self, formatter: ProgressFormatter, clock: Callable[[], float] = time.monotonic

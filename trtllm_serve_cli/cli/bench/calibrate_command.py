@@ -1,4 +1,4 @@
-"""`tllm bench calibrate`: from measured runs to the timing of a simulated engine."""
+"""`tllm bench calibrate`: fit the timing of a simulated engine to measured runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _COLUMNS = ("Run", "Figure", "Measured", "Simulated", "Off by")
 def calibrate(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="RESULT_DIR...", help="What tllm bench --stream --output left."),
+        typer.Argument(
+            metavar="RESULT_DIR...", help="Result folders of `tllm bench --stream --output`."
+        ),
     ],
     target: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Where the timing goes."),
+        typer.Option("-o", "--output", metavar="FILE", help="File to write the timing to."),
     ] = None,
     model: Annotated[
         str | None,
@@ -33,16 +35,16 @@ def calibrate(
             "-m",
             "--model",
             metavar="NAME",
-            help="The model that was measured, for its batch size and KV cache. Default: 256 "
-            "sequences, 8192 tokens in a step, a million in the KV cache.",
+            help="Measured model, to read its batch size and KV cache size. Default: 256 "
+            "sequences, 8192 tokens per step, 1 million tokens in the KV cache.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit the timing of a simulated engine to measured runs, and say how well it fits.
+    """Fit the timing of a simulated engine to measured runs and print the deviations.
 
-    Prompts have to differ in length, and the number of requests in flight has to differ, too: so
-    name two runs, or one at a rate.
+    The runs must include prompts of different lengths and different numbers of requests in flight:
+    use two runs, or one with --request-rate.
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """
@@ -92,10 +94,10 @@ def _show(found: Calibration, *, as_json: bool) -> None:
             is_numeric=True,
         )  # fmt: skip
     output.notify(
-        f"{found.num_steps} steps; half of them are within {found.median_error:.1%} of the timing."
+        f"{found.num_steps} steps; median deviation from the timing: {found.median_error:.1%}."
     )
     if not found.knows_request_s:
         output.notify(
-            "What the server adds to each request is not known: no request was alone. A run with "
-            "--concurrency 1 beside tells it."
+            "The server's overhead per request is unknown, because no request ran alone. Next: add "
+            "a run with --concurrency 1"
         )

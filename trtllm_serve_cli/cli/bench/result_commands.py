@@ -1,4 +1,4 @@
-"""What `tllm bench` makes of result folders: `report` and `compare`."""
+"""`tllm bench report` and `tllm bench compare`: render and compare results."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.report.compare import Comparison
     from trtllm_serve_cli.bench.report.result_reader import StoredResult
 
-_FOLDER = "A folder that --output wrote"
+_FOLDER = "Result folder of --output"
 
 
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="DIR...", help=f"{_FOLDER}; several, or a sweep's, on one page."),
+        typer.Argument(
+            metavar="DIR...", help=f"{_FOLDER}; repeatable. Sweeps are rendered on one page."
+        ),
     ],
     file: Annotated[
         Path | None,
@@ -30,7 +32,7 @@ def report(
             "--output",
             metavar="FILE",
             dir_okay=False,
-            help="Default: report.html in DIR.",
+            help="File to write. Default: report.html in DIR.",
         ),
     ] = None,
     trace: Annotated[
@@ -38,23 +40,23 @@ def report(
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="Of one result: also a trace for ui.perfetto.dev.",
+            help="Also write a trace of one result for ui.perfetto.dev.",
         ),
     ] = None,
 ) -> None:
-    """Draw the figures of results on one HTML page that needs no network.
+    """Render results as one self-contained HTML page.
 
     Example:  tllm bench report results/before results/after -o both.html
     """
     if file is None and len(folders) > 1:
-        raise typer.BadParameter("Several folders have no report.html in common: name it with -o.")
+        raise typer.BadParameter("-o FILE is required for several folders.")
     from trtllm_serve_cli.bench.report.page import render_page
     from trtllm_serve_cli.bench.report.perfetto import render_trace
     from trtllm_serve_cli.bench.report.result_reader import read_results
 
     results = read_results(folders)
     if trace is not None and len(results) > 1:
-        raise typer.BadParameter(f"--trace is of one result, and these are {len(results)}.")
+        raise typer.BadParameter(f"--trace requires one result, not {len(results)}.")
     _write(folders[0] / "report.html" if file is None else file, render_page(results))
     if trace is not None:
         _write(trace, render_trace(results[0]))
@@ -71,31 +73,32 @@ def _write(path: Path, text: str) -> None:
         raise BadInput(
             f"{path} cannot be written.",
             why=error.strerror or str(error),
-            next_step="name a file elsewhere with -o FILE, or --trace FILE",
+            next_step="choose another file with -o FILE or --trace FILE",
         ) from error
     print(path)
 
 
 def compare(
-    before: Annotated[Path, typer.Argument(metavar="A", help=f"{_FOLDER}: before.")],
-    after: Annotated[Path, typer.Argument(metavar="B", help="Another: after.")],
+    before: Annotated[Path, typer.Argument(metavar="A", help=f"{_FOLDER} before the change.")],
+    after: Annotated[Path, typer.Argument(metavar="B", help=f"{_FOLDER} after the change.")],
     fail_on: Annotated[
         list[str] | None,
         typer.Option(
             metavar="CHANGE",
-            help="Leave with exit code 3 beyond it: 'ttft:p95>+5%', 'requests_per_s<-5%'.",
+            help="Exit with code 3 beyond this change, such as 'ttft:p95>+5%' or "
+            "'requests_per_s<-5%'; repeatable.",
         ),
     ] = None,
     allow_different: Annotated[
         bool,
-        typer.Option("--allow-different", help="Compare results of other workloads or loads, too."),
+        typer.Option("--allow-different", help="Compare results of different workloads or loads."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what changed from A to B, figure by figure, and whether that is more than noise.
+    """Compare two results, and report which differences exceed the noise.
 
-    Results of several runs (--repeat) tell the noise from run to run; best are those that a sweep
-    measured in turns. One run tells only that from request to request.
+    Results of several runs (--repeat) include the noise between runs; a sweep, which alternates
+    between its points, estimates it best. One run includes only the noise between requests.
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
     """
@@ -120,8 +123,8 @@ def _read_one(folder: Path) -> StoredResult:
     results = read_results([folder])
     if len(results) > 1:
         raise BadInput(
-            f"{folder} holds {len(results)} results.",
-            why="two results are compared, not two sweeps",
+            f"{folder} contains {len(results)} results.",
+            why="the command compares single results, not sweeps",
             next_step="tllm bench compare "
             + shlex.join(str(folder / each.name) for each in results[:2]),
         )
@@ -139,6 +142,6 @@ def _show(comparison: Comparison) -> None:
     )
     rows = compare_text.difference_rows(comparison)
     if rows:
-        output.show_table(("Not alike", "A", "B"), rows)
+        output.show_table(("Difference", "A", "B"), rows)
     for line in compare_text.noise_notes(comparison):
         output.notify(line)

@@ -1,4 +1,4 @@
-"""Run what a workload command was asked for: a benchmark, a sweep or a search."""
+"""Run the job of a workload command: a benchmark, a sweep or a search."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def run_job(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Run the benchmark, the sweep or the search that the options ask for; show and keep it.
+    """Run the benchmark, sweep or search of the options, and print and write its result.
 
-    Raises what its exit code stands for.
+    Raise the exception of its exit code if it fails.
     """
     match job.common:
         case SweepOptions() as options:

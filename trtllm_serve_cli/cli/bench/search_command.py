@@ -32,7 +32,7 @@ def run_search_job(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Find the rate, show and keep it; raises `CheckFailed` where there is none."""
+    """Find the rate, print and write it; raise `CheckFailed` if there is no such rate."""
     if not options.slo:
         raise typer.BadParameter("A search needs objectives: --slo 'ttft:p95<500ms'.")
     if options.max_rate is not None and options.max_rate < options.min_rate:
@@ -91,25 +91,25 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
         rates = ", ".join(f"{rate:g}/s" for rate in result.client_bottlenecks)
         output.console(stderr=True).print(
             f"The client was the bottleneck at {rates}, where an objective was missed: the server "
-            "may do better. Give the client more (--workers), or a machine of its own.",
+            "may be faster. Next: use more --workers, or run the client on another machine.",
             style="bold red",
         )
 
 
 def check_rate_found(result: SearchResult) -> None:
-    """Raises what the exit code stands for, where no rate was found or the search was cut off."""
+    """Raise the exception of the exit code if no rate was found or the search was interrupted."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure(list(result.results.values()))
     if result.rate is None:
         lowest = result.probes[0]
         broken = "; ".join(
-            f"{each.objective} measured as "
-            + ("never" if each.measured_ms is None else f"{each.measured_ms:.1f} ms")
+            f"{each.objective} was "
+            + ("not measured" if each.measured_ms is None else f"{each.measured_ms:.1f} ms")
             for each in lowest.measured
             if not each.is_met
         )
         raise CheckFailed(
             f"The lowest rate, {lowest.rate:g}/s, already misses an objective.",
             why=broken,
-            next_step=f"begin lower: --min-rate {lowest.rate / 10:g}; or allow more: --slo",
+            next_step=f"start lower: --min-rate {lowest.rate / 10:g}; or relax the --slo",
         )

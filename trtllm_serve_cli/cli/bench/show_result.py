@@ -1,4 +1,4 @@
-"""Show a result on the screen, and leave with the exit code that it stands for."""
+"""Print a result, and exit with its exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
-    """Print the result as tables or as JSON, and where it was written."""
+    """Print the result as tables or as JSON, and the folder it was written to."""
     from trtllm_serve_cli.bench.report import result_json
 
     if as_json:
@@ -26,18 +26,18 @@ def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) 
         _show_tables(result)
     notify_remarks(result)
     if result.ending == "interrupted":
-        output.notify("Interrupted: the figures are partial.")
+        output.notify("Interrupted: the results are partial.")
     notify_written(folder)
 
 
 def notify_written(folder: Path | None) -> None:
-    """Where the result lies, if it was kept."""
+    """Print the folder that the result was written to, if any."""
     if folder is not None:
-        output.notify(f"Kept in {folder}, with a page: {folder / 'report.html'}")
+        output.notify(f"Result: {folder}\nReport: {folder / 'report.html'}")
 
 
 def notify_remarks(result: BenchmarkResult, where: str = "") -> None:
-    """What one must know of the figures, and what failed; in red, if the client was too slow."""
+    """Print remarks and failures of the result, and in red if the client was the bottleneck."""
     from trtllm_serve_cli.bench.report import tables
 
     for remark in tables.remarks(result):
@@ -65,7 +65,7 @@ def _show_tables(result: BenchmarkResult) -> None:
 
 
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
-    """Leave with what the first stands for that was cut off, or else of which nothing came back."""
+    """Raise the exception of the first partial result, or else of the first without a response."""
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]
     for result in (*cut_off, *failed):
@@ -78,14 +78,14 @@ def _raise_failure_of(result: BenchmarkResult) -> NoReturn:
         raise typer.Exit(INTERRUPTED)
     if result.ending == "server_lost":
         raise RequestFailed(
-            "The server was lost in the middle of the run.",
-            why=f"{summary.num_completed} requests were completed before, {summary.num_failed} "
-            "failed; it then refused every connection, and nothing more was sent",
+            "The connection to the server was lost during the run.",
+            why=f"the server refused all connections after {summary.num_completed} completed and "
+            f"{summary.num_failed} failed requests",
             next_step="tllm status",
         )
     message, count = result.error_messages[0]
     raise RequestFailed(
         f"Every request failed: {summary.num_failed} of {summary.num_requests}.",
-        why=f"{count} of them with {message}",
+        why=f"{count} of them failed with {message}",
         next_step="tllm logs",
     )

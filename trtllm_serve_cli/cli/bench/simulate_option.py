@@ -1,4 +1,4 @@
-"""`--simulate` of `tllm bench`: the same run on a virtual clock, without a server."""
+"""`tllm bench --simulate`: run a benchmark on a virtual clock, without a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# What only says how a server is asked.
+# Options that apply only to a server.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
@@ -31,7 +31,7 @@ _SERVER_OPTIONS = {
 def open_simulation(
     settings: BenchmarkSettings, name_or_file: str, options: SharedOptions
 ) -> Benchmark:
-    """Such a benchmark. Raises `UnknownModel` or `BadInput` for what is no simulation."""
+    """Return the simulated benchmark; raise `UnknownModel` or `BadInput` if there is no timing."""
     from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
     _refuse_server_options(options)
@@ -44,11 +44,11 @@ def _refuse_server_options(options: SharedOptions) -> None:
         flag for name, flag in _SERVER_OPTIONS.items() if getattr(options, name) != defaults[name]
     ]
     if used:
-        raise typer.BadParameter(f"--simulate asks no server: leave out {', '.join(used)}.")
+        raise typer.BadParameter(f"--simulate does not use a server: leave out {', '.join(used)}.")
 
 
 def find_simulation(name_or_file: str) -> Simulation:
-    """That of an imported model, or of a file."""
+    """Return the simulation of an imported model or of a file."""
     from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation
     from trtllm_serve_cli.paths import find_home
@@ -59,7 +59,7 @@ def find_simulation(name_or_file: str) -> Simulation:
     if "/" not in name_or_file and (model := find_model(find_home(), name_or_file)):
         return read_imported_simulation(model)
     raise UnknownModel(
-        f"There is nothing to simulate called {name_or_file!r}.",
+        f"{name_or_file!r} cannot be simulated.",
         why="it is neither an imported model nor a file",
         next_step="tllm import -m NAME -s SOURCE --engine sim --gpu h200   (docs/simulation.md)",
     )

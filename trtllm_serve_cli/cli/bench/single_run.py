@@ -1,4 +1,4 @@
-"""One benchmark: run it, show its result, and compare it with a reference."""
+"""Run one benchmark, show its result and compare it with a reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_one(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Run the benchmark, show and write its result. Raise what its exit code stands for."""
+    """Run the benchmark, print and write its result; raise the exception of its exit code."""
     settings = plan_settings(job, common, workload)
     reference = _read_reference(common)
 

@@ -1,4 +1,4 @@
-"""`tllm bench sweep`: one workload at several loads, or on several models, in turns."""
+"""`tllm bench sweep`: alternate one workload between several loads or models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """`label` names its folder."""
+    """One load of a sweep; `label` is the name of its result folder."""
 
     label: str
     job: Job
@@ -35,7 +35,7 @@ class _Point:
 def run_sweep_job(
     job: Job, options: SweepOptions, workload: Workload, tokenizer: Tokenizer | None
 ) -> None:
-    """Measure every point in turns, show and keep them."""
+    """Measure the points in turns, print and write their results."""
     points = _plan_points(job, options)
     planned = [(p.job, plan_settings(p.job, p.common, workload)) for p in points]
 
@@ -58,14 +58,14 @@ def run_sweep_job(
 
 @contextmanager
 def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
-    """Progress of the next run of one point."""
+    """Show the progress of the next run of one point."""
     settings = replace(benchmark.settings, repeat=1)
     with show_progress(settings, addresses_of(benchmark)) as watch:
         yield watch
 
 
 def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
-    """Each result in a folder of its own, with a page over all; `files` lie beside it."""
+    """Write each result to its own folder, with a report of all and the JSON texts of `files`."""
     if folder is None or not results:
         return
     from trtllm_serve_cli.bench.report.report_writer import write_reports
@@ -80,7 +80,7 @@ def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **fil
 
 
 def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
-    """Every model at every load; raises `BadParameter` if that is one point."""
+    """Return each model with each load; raise `BadParameter` if there is only one point."""
     rates = _parse_list(options.request_rates, "--request-rate", float)
     caps = _parse_list(options.concurrencies, "--concurrency", int)
     named = [*dict.fromkeys(options.model or ())]
@@ -114,13 +114,13 @@ def _plan_point(
 
 
 def _parse_list(text: str | None, option: str, kind: type[float] | type[int]) -> list[Any]:
-    """Numbers above 0 with commas between them, each once."""
+    """Return comma-separated numbers above 0 without duplicates."""
     if text is None:
         return []
     try:
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
-        words = f"{text!r} is no list of {'whole ' if kind is int else ''}numbers such as 1,2,4."
+        words = f"{text!r} is not a list of {'whole ' if kind is int else ''}numbers such as 1,2,4."
         raise typer.BadParameter(f"{option}: {words}") from None
     try:
         for number in numbers:

@@ -1,4 +1,4 @@
-"""The benchmarks whose prompts are text: `tllm bench dataset` and `tllm bench end-to-end`."""
+"""Benchmarks with text prompts: `tllm bench dataset` and `tllm bench end-to-end`."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
 from trtllm_serve_cli.cli.bench.run_job import run_job
 
 _DATASET_FORMATS = (
-    "JSON with input, instruction and output; ShareGPT's JSON; JSONL with prompt and lengths; "
-    "or hf:NAME[:SPLIT]."
+    "Data set: JSON with input, instruction and output; ShareGPT JSON; JSONL with prompt and "
+    "lengths; or hf:NAME[:SPLIT]."
 )
 _INPUT_WORDS = 100
 OutputTokens = Annotated[
     int | None,
-    typer.Option("--output-tokens", min=1, help="Length of every answer. Default: the entry's."),
+    typer.Option("--output-tokens", min=1, help="Length of each response. Default: the entry's."),
 ]
 TokensPerWord = Annotated[
     float | None,
     typer.Option(
         "--op-tokens-per-word",
         min=0.01,
-        help="Count an entry's answer as upstream does: its words times this (there 1.3).",
+        help="Tokens per word of an entry's output, to compute its length as upstream does "
+        "(upstream uses 1.3).",
     ),
 ]
 MaxInputLen = Annotated[
-    int | None, typer.Option("--max-input-len", min=1, help="Leave out longer prompts.")
+    int | None,
+    typer.Option("--max-input-len", min=1, help="Skip prompts longer than this number of tokens."),
 ]
 IgnoreEos = Annotated[
     bool,
     typer.Option(
-        "--ignore-eos", help="Answers of exactly that length, whatever the model would say."
+        "--ignore-eos", help="Generate responses of exactly this length, past the end token."
     ),
 ]
 TokenizerDir = Annotated[
@@ -44,13 +46,13 @@ TokenizerDir = Annotated[
         "--tokenizer",
         "--tokenizer-dir",
         metavar="DIR",
-        help="The model's tokenizer. Default: the one that the server's repository names.",
+        help="Folder of the model's tokenizer. Default: the tokenizer of the server's repository.",
     ),
 ]
 
 
 class TextModel(str, Enum):
-    """The models that take text."""
+    """Models that take text."""
 
     OWN = "own"
     ENSEMBLE = "ensemble"
@@ -66,7 +68,7 @@ def dataset(
     ignore_eos: IgnoreEos = False,
     tokenizer: TokenizerDir = None,
 ) -> None:
-    """Send the prompts of a data set, as token ids, to `tensorrt_llm`.
+    """Send the prompts of a data set as token ids to `tensorrt_llm`.
 
     Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
     """
@@ -80,7 +82,7 @@ def dataset(
     found = None
     if any(entry.prompt is not None for entry in entries):
         if tokenizer is None and targets is None:
-            raise typer.BadParameter("--simulate needs --tokenizer: no server tells it.")
+            raise typer.BadParameter("--simulate requires --tokenizer, since there is no server.")
         served = [Target(t.address, t.model, common.interface) for t in targets or ()]
         found = open_tokenizer(tokenizer or find_tokenizer_folder(served))
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
@@ -96,10 +98,11 @@ def end_to_end(
         ),
     ] = None,
     through: Annotated[
-        TextModel, typer.Option(help="Which of the models that take text.")
+        TextModel, typer.Option(help="Text model to send requests to.")
     ] = TextModel.ENSEMBLE,
     input_words: Annotated[
-        int | None, typer.Option(min=1, help="Mean words of a random prompt. Default: 100.")
+        int | None,
+        typer.Option(min=1, help="Mean number of words in a random prompt. Default: 100."),
     ] = None,
     output_tokens: OutputTokens = None,
     op_tokens_per_word: TokensPerWord = None,
@@ -107,10 +110,10 @@ def end_to_end(
     ignore_eos: IgnoreEos = False,
     tokenizer: TokenizerDir = None,
 ) -> None:
-    """Send text to `ensemble`, `tensorrt_llm_bls` or the model's own name, and get text.
+    """Send text prompts to `ensemble`, `tensorrt_llm_bls` or the model's own name.
 
-    With -i http through generate_stream (--stream), as a browser would. --tokenizer counts the
-    tokens of answers where the server does not.
+    With -i http --stream, requests use generate_stream. --tokenizer counts the tokens of responses
+    if the server does not return the count.
 
     Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """
@@ -131,7 +134,9 @@ def end_to_end(
         words = input_words or _INPUT_WORDS
         workload = RandomWords(words, words / 20, output_tokens or 20, 0, ignore_eos)
     elif input_words is not None:
-        raise typer.BadParameter("--input-words is of random prompts, and --dataset names others.")
+        raise typer.BadParameter(
+            "--input-words applies to random prompts only: leave it out with --dataset."
+        )
     else:
         workload = as_text(source, read_entries(source), lengths)
     counting_tokenizer = None if tokenizer is None else open_tokenizer(tokenizer)

@@ -1,4 +1,4 @@
-"""`tllm bench`: load running servers and print what they did."""
+"""`tllm bench`: benchmark running servers with synthetic workloads."""
 
 from __future__ import annotations
 
@@ -30,20 +30,22 @@ _LENGTHS = "Lengths, in tokens"
 bench_app = typer.Typer(
     cls=FullSummaryGroup,
     no_args_is_help=True,
-    help="Load running servers and measure them.\n\n"
+    help="Benchmark running servers.\n\n"
     "Example:  tllm bench token-norm-dist --request-rate 5 --stream",
 )
 sweep_app = typer.Typer(
     cls=FullSummaryGroup,
     no_args_is_help=True,
     help="Measure a workload at several loads, or on several models, in turns.\n\n"
-    "With --output each point has a folder, and one page shows throughput against latency.\n\n"
+    "With --output, each point has its own folder, and a report plots latency against "
+    "throughput.\n\n"
     "Example:  tllm bench sweep token-norm-dist --concurrency 1,2,4,8,16 --stream --output sweep",
 )
 search_app = typer.Typer(
     cls=FullSummaryGroup,
     no_args_is_help=True,
-    help="Find the highest rate that meets objectives, with its confidence interval.\n\n"
+    help="Find the highest request rate that meets the objectives, with its confidence "
+    "interval.\n\n"
     "Example:  tllm bench search token-norm-dist --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms' "
     "--stream",
 )
@@ -53,10 +55,10 @@ def _length(help_text: str, least: int = 1) -> object:
     return typer.Option(min=least, max=_MAX_TOKENS, help=help_text, rich_help_panel=_LENGTHS)
 
 
-InputMean = Annotated[int, _length("Mean prompt.")]
-InputStdev = Annotated[int, _length("Its standard deviation.", 0)]
-OutputMean = Annotated[int, _length("Mean answer.")]
-OutputStdev = Annotated[int, _length("Its standard deviation.", 0)]
+InputMean = Annotated[int, _length("Mean length of a prompt, in tokens.")]
+InputStdev = Annotated[int, _length("Standard deviation of the prompt length.", 0)]
+OutputMean = Annotated[int, _length("Mean length of a response, in tokens.")]
+OutputStdev = Annotated[int, _length("Standard deviation of the response length.", 0)]
 
 
 def token_norm_dist(
@@ -66,10 +68,10 @@ def token_norm_dist(
     output_mean: OutputMean = 20,
     output_stdev: OutputStdev = 2,
 ) -> None:
-    """Send random token ids of normally distributed lengths to `tensorrt_llm`.
+    """Send random token ids with normally distributed lengths to `tensorrt_llm`.
 
-    Without --request-rate and --concurrency, all requests are sent at once. Every answer has
-    exactly the length that was drawn.
+    Without --request-rate and --concurrency, all requests are sent at the same time. Each response
+    has exactly the length that was drawn for it.
 
     Example:  tllm bench token-norm-dist --num-requests 64 --concurrency 8 --stream
     """
@@ -80,14 +82,16 @@ def token_norm_dist(
 def token_from_histogram(
     common: SharedOptions,
     histogram_key: Annotated[
-        str, typer.Option(help="The histograms KEY_ip and KEY_op; upstream's is `example`.")
+        str, typer.Option(help="Key of the histograms KEY_ip and KEY_op; `example` is upstream's.")
     ] = "example",
     histogram_file: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Histograms of yours, as JSON (docs/benchmark.md)."),
+        typer.Option(
+            metavar="FILE", help="JSON file with histograms (docs/benchmark.md). Default: built-in."
+        ),
     ] = None,
 ) -> None:
-    """Send random token ids whose lengths follow histograms to `tensorrt_llm`.
+    """Send random token ids with lengths from histograms to `tensorrt_llm`.
 
     Example:  tllm bench token-from-histogram --histogram-key example --concurrency 32
     """
@@ -100,15 +104,15 @@ def token_from_histogram(
 def shared_prefix(
     common: SharedOptions,
     prefix_tokens: Annotated[
-        int, typer.Option(min=1, max=_MAX_TOKENS, help="Tokens that requests begin with alike.")
+        int, typer.Option(min=1, max=_MAX_TOKENS, help="Length of the shared prefix, in tokens.")
     ] = 512,
-    num_prefixes: Annotated[int, typer.Option(min=1, help="How many such beginnings.")] = 1,
+    num_prefixes: Annotated[int, typer.Option(min=1, help="Number of different prefixes.")] = 1,
     input_mean: InputMean = 128,
     input_stdev: InputStdev = 5,
     output_mean: OutputMean = 20,
     output_stdev: OutputStdev = 2,
 ) -> None:
-    """Send prompts that begin alike, as system prompts do: shows what KV-cache reuse saves.
+    """Send prompts with shared prefixes, to measure KV cache reuse.
 
     Example:  tllm bench shared-prefix --prefix-tokens 1024 --num-prefixes 4 --stream
     """
@@ -120,24 +124,30 @@ def shared_prefix(
 
 def multi_turn(
     common: SharedOptions,
-    turns: Annotated[int, typer.Option(min=2, help="Requests of each conversation.")] = 4,
+    turns: Annotated[int, typer.Option(min=2, help="Number of requests in a conversation.")] = 4,
     think_time: Annotated[
         float,
         typer.Option(
-            min=0, metavar="SECONDS", help="Mean time between an answer and the next question."
+            min=0, metavar="SECONDS", help="Mean time between a response and the next request."
         ),
     ] = 0.0,
     prefix_tokens: Annotated[
-        int, typer.Option(min=0, max=_MAX_TOKENS, help="A system prompt that all share.")
+        int,
+        typer.Option(
+            min=0,
+            max=_MAX_TOKENS,
+            help="Length of a system prompt that all conversations share, in tokens.",
+        ),
     ] = 0,
     input_mean: InputMean = 128,
     input_stdev: InputStdev = 5,
     output_mean: OutputMean = 20,
     output_stdev: OutputStdev = 2,
 ) -> None:
-    """Hold conversations: each prompt has all turns before it, with the server's answers.
+    """Send conversations, where each prompt contains the previous turns and responses.
 
-    --request-rate and --concurrency count conversations; a turn is due when its user has thought.
+    --request-rate and --concurrency count conversations. The next turn is sent after the think
+    time.
 
     Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
     """
@@ -149,11 +159,17 @@ def multi_turn(
 
 def identity(
     common: SharedOptions,
-    batch_size: Annotated[int, typer.Option("-b", "--batch-size", min=1, help="Rows.")] = 8,
-    start_len: Annotated[int, typer.Option("-s", "--start-len", min=1, help="Prompt.")] = 8,
-    output_len: Annotated[int, typer.Option("-o", "--output-len", min=1, help="Answer.")] = 10,
+    batch_size: Annotated[
+        int, typer.Option("-b", "--batch-size", min=1, help="Number of rows in the request.")
+    ] = 8,
+    start_len: Annotated[
+        int, typer.Option("-s", "--start-len", min=1, help="Length of the prompt, in tokens.")
+    ] = 8,
+    output_len: Annotated[
+        int, typer.Option("-o", "--output-len", min=1, help="Length of the response, in tokens.")
+    ] = 10,
 ) -> None:
-    """Send one request of several rows again and again, as upstream's identity test does.
+    """Send the same request of several rows repeatedly, as upstream's identity test does.
 
     Example:  tllm bench identity --num-requests 10 --concurrency 1
     """
@@ -168,19 +184,19 @@ def trace(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="JSONL with timestamp (ms), input_length, output_length, hash_ids.",
+            help="JSONL file with timestamp (ms), input_length, output_length and hash_ids.",
         ),
     ],
     speed: Annotated[
-        float, typer.Option(min=0.001, help="Replay so many times as fast as recorded.")
+        float, typer.Option(min=0.001, help="Speed factor relative to the recording.")
     ] = 1.0,
     max_input_len: Annotated[
-        int | None, typer.Option(min=1, help="Cut longer prompts to this.")
+        int | None, typer.Option(min=1, help="Truncate longer prompts to this number of tokens.")
     ] = None,
 ) -> None:
-    """Replay a recorded load: its times, its lengths, and which prompts began alike.
+    """Replay a recorded load with its arrival times, lengths and shared prefixes.
 
-    With --request-rate its requests come at that rate instead.
+    With --request-rate, requests are sent at that rate instead.
 
     Example:  tllm bench trace conversation_trace.jsonl --speed 0.5 --duration 60 --stream
     """

@@ -1,1 +1,1 @@
-"""`tllm infer`: prompts, batches and conversations."""
+"""Commands of `tllm infer`: prompts, batches and conversations."""

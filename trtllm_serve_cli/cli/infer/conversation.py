@@ -1,4 +1,4 @@
-"""A running conversation on a terminal: `tllm infer` without a PROMPT."""
+"""Hold a conversation on a terminal: `tllm infer` without a PROMPT."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 _PROMPT = "> "
 _HELP = """\
-/reset        forget what was said
-/system TEXT  instructions ahead of all that was said; without TEXT: none
-/quit         leave, as Ctrl-D does
-Ctrl-C ends an answer. A line that is to start with / has a space in front."""
+/reset        Clear the conversation.
+/system TEXT  Set the system prompt; without TEXT, clear it.
+/quit         Exit; so does Ctrl-D.
+Ctrl-C cancels a response. To start a message with /, put a space before it."""
 
 
 def converse(
     target: Target, info: ModelInfo, request: GenerateRequest, system: str | None, *, is_live: bool
 ) -> None:
-    """Asks line by line until the user leaves; `request` has the options of every answer."""
+    """Send each line until the user exits; `request` has the options of every request."""
     from trtllm_serve_cli.client.conversation import Conversation
 
     check_template(info)
     conversation = Conversation(info, system)
     _prepare_editing()
-    output.notify(f"{target.model}: /help shows the commands, Ctrl-D leaves.")
+    output.notify(f"{target.model}: /help lists the commands, Ctrl-D exits.")
     while True:
         try:
             line = input(_PROMPT)
@@ -48,35 +48,37 @@ def converse(
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:  # at the prompt: another line, as in a shell
+        except KeyboardInterrupt:  # at the prompt: start a new line, as a shell does
             print()
         except TllmError as error:
             output.show_error(error)
 
 
 def _prepare_editing() -> None:
-    with contextlib.suppress(ImportError):  # not every Python has it
-        import readline  # noqa: F401  (importing it is what gives `input` its editing)
+    with contextlib.suppress(ImportError):  # not in every Python
+        import readline  # noqa: F401  (the import enables line editing in `input`)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
 
 
 def _run_command(line: str, conversation: Conversation) -> bool:
-    """Whether the conversation goes on after this command."""
+    """Run the command; return whether the conversation continues."""
     command, _, argument = line.partition(" ")
     match command:
         case "/quit" | "/exit" | "/bye":
             return False
         case "/reset" | "/clear":
             conversation.reset()
-            output.notify("Forgotten.")
+            output.notify("Conversation cleared.")
         case "/system":
             conversation.system = argument.strip() or None
-            output.notify("The instructions are gone." if conversation.system is None else "Noted.")
+            output.notify(
+                "System prompt cleared." if conversation.system is None else "System prompt set."
+            )
         case "/help" | "/?":
             output.notify(_HELP)
         case _:
-            output.notify(f"There is no {command}. The commands:\n{_HELP}")
+            output.notify(f"Unknown command {command}. Commands:\n{_HELP}")
     return True
 
 
@@ -93,8 +95,8 @@ def _send_message(
     num_before = len(conversation.turns)
     prompt = conversation.make_prompt(message, request.max_tokens)
     if num_dropped := num_before - len(conversation.turns):
-        turns = "turn" if num_dropped == 1 else f"{num_dropped} turns"
-        output.notify(f"The context is full: the oldest {turns} had to be forgotten.")
+        turns = "turn was" if num_dropped == 1 else f"{num_dropped} turns were"
+        output.notify(f"The context is full: the oldest {turns} dropped.")
     name = f"{request.request_id}-{len(conversation.turns)}"
     request = dataclasses.replace(request, text_input=prompt, request_id=name)
     collected = render_answer.collect_stream(target, request, is_live=is_live)

@@ -1,4 +1,4 @@
-"""Guided decoding as options: which guide an answer must follow."""
+"""Read the guide of a response from the options of guided decoding."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Guide(NamedTuple):
 
 
 def plan_guide(options: InferOptions) -> Guide:
-    """Return the guide; a schema, grammar or tag may be the name of a file."""
+    """Return the guide of the options; schemas, grammars and tags may be text or a file."""
     guides = {
         f"--{name.replace('_', '-')}": getattr(options, name)
         for name in ("guide", "json_schema", "regex", "grammar", "structural_tag")
     }
     names = [name for name, value in guides.items() if value is not None]
     if len(names) > 1:
-        raise typer.BadParameter(f"an answer follows one guide, not {' and '.join(names)}")
+        raise typer.BadParameter(f"use only one of {' and '.join(names)}")
     if options.json_schema is not None:
         return Guide("json_schema", _read_json(options.json_schema, "--json-schema"))
     if options.structural_tag is not None:
@@ -47,9 +47,9 @@ def _read_json(value: str, option: str) -> str:
         json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadInput(
-            f"What {option} gives is not JSON.",
+            f"The value of {option} is not valid JSON.",
             why=str(error),
-            next_step=f"""write it as in {option} '{{"type": "object"}}', or name a file of it""",
+            next_step=f"""set JSON such as {option} '{{"type": "object"}}', or a JSON file""",
         ) from error
     return text
 
@@ -63,5 +63,5 @@ def _read(value: str, option: str, is_text: Callable[[str], bool]) -> str:
         raise BadInput(
             f"{value} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step=f"give {option} a file of UTF-8 text, or the text itself",
+            next_step=f"set {option} to a UTF-8 file or to the text itself",
         ) from error

@@ -42,9 +42,9 @@ def infer(
 ) -> None:
     """Send a prompt to a running model and print the response as it arrives.
 
-    The server is the one that `tllm start` keeps running. Without PROMPT, the prompt is read from
-    stdin; on a terminal, a conversation starts. Ctrl-C cancels the request on the server. With
-    --batch, the responses are JSONL on stdout, in the order of the file.
+    By default, the request goes to the server that `tllm start` keeps running. Without PROMPT, the
+    prompt is read from stdin; on a terminal, a conversation starts. Ctrl-C cancels the request on
+    the server. With --batch, responses are printed as JSONL, in the order of the file.
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
@@ -60,15 +60,15 @@ def infer(
         )
     guide = guided_decoding.plan_guide(options)
     lora_weights, lora_config = _load_adapter(options, request.get("lora_task_id"))
-    # A letter that the terminal's encoding lacks must not end the command.
+    # A character that the terminal's encoding lacks must not fail the command.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     from trtllm_serve_cli.client.server import fetch_model_config
 
     target = find_target(options.url, options.interface, model, options.timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
-    # A stop needs parts that it can keep, and over HTTP the server notices only between two parts
-    # that its caller has gone.
+    # --stop-after-ms keeps the parts received so far, and over HTTP the server detects a
+    # disconnected client only between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
     defaults = GenerateRequest(
@@ -98,16 +98,18 @@ def infer(
 
 def _check_usage(prompt: str | None, options: InferOptions) -> None:
     if prompt is not None and options.batch is not None:
-        raise typer.BadParameter("give a PROMPT, or --batch FILE", param_hint="PROMPT")
+        raise typer.BadParameter("use either PROMPT or --batch FILE", param_hint="PROMPT")
     if options.system is not None and options.chat is False:
-        raise typer.BadParameter("needs the chat template, so not --raw", param_hint="--system")
+        raise typer.BadParameter(
+            "requires the chat template: leave out --raw", param_hint="--system"
+        )
 
 
 def _check_conversation(*, is_possible: bool) -> None:
     if not is_possible or not _is_terminal(sys.stdout):
         raise typer.BadParameter(
-            "give one, or --batch FILE: a conversation needs a terminal, and goes with none of "
-            "--raw, --json, --beam-width and --num-return-sequences",
+            "is required, or --batch FILE: a conversation needs a terminal, and cannot be used "
+            "with --raw, --json, --beam-width or --num-return-sequences",
             param_hint="PROMPT",
         )
 
@@ -122,9 +124,9 @@ def _load_adapter(
     if options.lora_dir is None:
         return None, None
     if task_id is None:
-        raise typer.BadParameter("needs --lora-task-id N", param_hint="--lora-dir")
+        raise typer.BadParameter("requires --lora-task-id N", param_hint="--lora-dir")
     if options.interface == "http":
-        raise typer.BadParameter("goes over gRPC only", param_hint="--lora-dir")
+        raise typer.BadParameter("requires gRPC: leave out -i http", param_hint="--lora-dir")
     from trtllm_serve_cli.client.lora import load_adapter
 
     return load_adapter(options.lora_dir)
@@ -174,17 +176,17 @@ def _infer_batch(
                 line = {"index": index, "request_id": names[index], **render_answer.as_data(answer)}
                 print(json.dumps(line, ensure_ascii=False), flush=True)
         except KeyboardInterrupt:
-            output.notify(render_answer.describe_cancel(target, defaults, "what was in flight"))
+            output.notify(render_answer.describe_cancel(target, defaults, "requests in flight"))
             raise typer.Exit(INTERRUPTED) from None
     if num_failed:
-        output.notify(f'{num_failed} of {index + 1} lines failed: see their "error".')
+        output.notify(f'{num_failed} of {index + 1} lines failed: see "error" in the output.')
         raise typer.Exit(USER_CAN_FIX)
 
 
 def _assign_ids(
     requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
 ) -> Iterator[GenerateRequest | TllmError]:
-    """The requests of a batch, each with an id of its own, which are put in `names`, too."""
+    """Yield the requests of a batch with unique ids, and append the ids to `names`."""
     for index, request in enumerate(requests):
         if isinstance(request, TllmError):
             names.append("")

@@ -1,4 +1,4 @@
-"""The options of `tllm infer` that are not fields of the request itself."""
+"""Declare the options of `tllm infer` that are not fields of the request."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _FILE_OR_TEXT = "FILE|TEXT"
 
 PromptArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[PROMPT]", help="The prompt; `-` reads it from stdin."),
+    typer.Argument(metavar="[PROMPT]", help="Prompt to send; `-` reads it from stdin."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class InferOptions:
-    """Which server, how the prompt is made and the response printed, and what guides it."""
+    """Options of the server, the prompt, the output and guided decoding."""
 
     interface: Annotated[
         Interface, Option("Protocol of the request.", flags=("-i", "--interface"))
@@ -29,7 +29,8 @@ class InferOptions:
     url: Annotated[
         str | None,
         Option(
-            "Another server: its gRPC address, or with -i http its HTTP address.",
+            "gRPC address of the server, or HTTP address with -i http. Default: the running "
+            "server.",
             flags=("-u", "--url"),
             metavar="HOST:PORT",
         ),
@@ -37,22 +38,24 @@ class InferOptions:
     timeout: Annotated[
         float | None,
         Within(0.001),
-        Option("Cancel the request after this time.", metavar="SECONDS"),
+        Option("Time limit, after which the request is cancelled.", metavar="SECONDS"),
     ] = None
     chat: Annotated[
         bool | None,
         Option(
-            "Apply the model's chat template to the prompt, or send it as it is. Default: apply "
-            "the template if the model has one.",
+            "Apply the model's chat template, or send the prompt unchanged. Default: apply the "
+            "template if the model has one.",
             flags=("--chat/--raw",),
         ),
     ] = None
-    system: Annotated[str | None, Option("System prompt.", metavar="TEXT")] = None
+    system: Annotated[
+        str | None, Option("System prompt for the chat template.", metavar="TEXT")
+    ] = None
     batch: Annotated[
         Path | None,
         Option(
-            "Send every line of a file: a prompt, or JSON with prompt, max_tokens and so on; `-` "
-            "reads stdin.",
+            "File with one request per line: a prompt, or JSON with prompt, max_tokens and so on; "
+            "`-` reads stdin.",
             metavar="FILE",
         ),
     ] = None
@@ -63,25 +66,24 @@ class InferOptions:
         str | None, Option("Generate JSON that matches this schema.", metavar=_FILE_OR_TEXT)
     ] = None
     regex: Annotated[
-        str | None, Option("Generate text that matches this expression.", metavar="TEXT")
+        str | None, Option("Generate text that matches this regular expression.", metavar="TEXT")
     ] = None
     grammar: Annotated[
-        str | None, Option("Generate text of this EBNF grammar.", metavar=_FILE_OR_TEXT)
+        str | None, Option("Generate text that matches this EBNF grammar.", metavar=_FILE_OR_TEXT)
     ] = None
     structural_tag: Annotated[
-        str | None, Option("Generate text of this structural tag (JSON).", metavar=_FILE_OR_TEXT)
+        str | None,
+        Option("Generate text that matches this structural tag (JSON).", metavar=_FILE_OR_TEXT),
     ] = None
-    guide: Annotated[
-        Literal["json"] | None, Option("Generate JSON of any form.", metavar="json")
-    ] = None
+    guide: Annotated[Literal["json"] | None, Option("Generate valid JSON.", metavar="json")] = None
     lora_dir: Annotated[
         Path | None,
-        Option("Send the LoRA adapter in this folder with the request (gRPC).", metavar="DIR"),
+        Option("Folder of a LoRA adapter to send with the request (gRPC only).", metavar="DIR"),
     ] = None
     request_id: Annotated[
         str | None,
         Option(
-            "Name of the request in the server's log and traces. Default: a new one.",
+            "Id of the request in the server's log and traces. Default: random.",
             metavar="ID",
         ),
     ] = None

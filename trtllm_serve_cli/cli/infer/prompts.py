@@ -1,4 +1,4 @@
-"""The words that a user gives to be asked: an argument, stdin, a file; through a chat template."""
+"""Read prompts from an argument, stdin or a file, and apply the chat template."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ if TYPE_CHECKING:
 
 
 def check_prompt(words: str) -> None:
-    """A chat template would hide from the server that nothing was asked."""
+    """Raise `BadInput` for an empty prompt, which a chat template would hide from the server."""
     if not words:
         raise BadInput("The prompt is empty.", next_step='tllm infer "What is ML?"')
 
 
 def read_prompt(prompt: str) -> str:
-    """The prompt, which for `-` is all of stdin but for the newline at its end."""
+    """Return the prompt; for `-`, the content of stdin without its last newline."""
     if prompt != "-":
         return prompt
-    if sys.stdin is None:  # closed: as empty as a file without anything
+    if sys.stdin is None:  # closed
         return ""
     return _decode(sys.stdin.buffer.read(), "stdin").removesuffix("\n").removesuffix("\r")
 
 
 def read_lines(file: Path) -> Iterable[str]:
-    """The lines of a file, or for `-` of stdin."""
+    """Return the lines of a file, or of stdin for `-`."""
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
         raise BadInput(
             f"{file} cannot be read.",
             why=error.strerror or str(error),
-            next_step="give --batch a text file with a prompt a line, or a JSONL file",
+            next_step="set --batch to a text file with one prompt per line, or to a JSONL file",
         ) from error
     return _decode(content, str(file)).split("\n")
 
 
 def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Callable[[str], str]:
-    """What makes a prompt of the user's words: the model's chat template, or nothing."""
+    """Return the function that renders a prompt: the chat template, or no change."""
     if chat is True or system is not None:
         check_template(info)
     if chat is False or info.chat_template is None:
@@ -53,12 +53,12 @@ def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Calla
 
 
 def check_template(info: ModelInfo) -> None:
-    """Raise `BadInput` for a model without a chat template."""
+    """Raise `BadInput` if the model has no chat template."""
     if info.chat_template is None:
         raise BadInput(
             f"{info.name} has no chat template.",
-            why="a conversation, --chat and --system mean nothing without one",
-            next_step="tllm infer --raw PROMPT, with everything in the prompt",
+            why="conversations, --chat and --system require one",
+            next_step="tllm infer --raw PROMPT, with a complete prompt",
         )
 
 
@@ -68,6 +68,6 @@ def _decode(content: bytes, origin: str) -> str:
     except UnicodeDecodeError as error:
         raise BadInput(
             f"{origin} is not UTF-8 text.",
-            why=f"byte {error.start} is not",
-            next_step="convert it first, as with `iconv -t utf-8`",
+            why=f"byte {error.start} is invalid",
+            next_step="convert it, for example with `iconv -t utf-8`",
         ) from error

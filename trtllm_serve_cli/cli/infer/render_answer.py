@@ -1,4 +1,4 @@
-"""An answer as the user sees it: text as it comes, figures below it, or data for JSON."""
+"""Print a response: its text as it arrives, its statistics after it, or JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
-# Where a line must not break; no text has it, since `repr` writes it otherwise.
+# A space at which lines do not break; `repr` escapes it, so that text does not contain it.
 _NO_BREAK = "\0"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedStream:
-    """What came of an answer, whole or until the user's Ctrl-C."""
+    """A response, complete or up to the user's Ctrl-C."""
 
     pieces: Sequence[Piece]
     completion: Completion
@@ -35,7 +35,7 @@ class CollectedStream:
 
 
 def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -> CollectedStream:
-    """Asks, and prints the answer as it comes if `is_live`; Ctrl-C cancels it on the server."""
+    """Send the request; print the response as it arrives if `is_live`. Ctrl-C cancels it."""
     from trtllm_serve_cli.client.ask import stream_in_thread
     from trtllm_serve_cli.client.generate import summarize_pieces
 
@@ -58,20 +58,22 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
         raise
     _end_line(is_live)
     if was_interrupted:
-        output.notify(describe_cancel(target, request, f"after {len(pieces)} pieces of the answer"))
+        output.notify(
+            describe_cancel(target, request, f"after {len(pieces)} pieces of the response")
+        )
     completion = summarize_pieces(pieces, started_s, time.monotonic())
     return CollectedStream(pieces, completion, was_interrupted)
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """What became of a request that the user's Ctrl-C ended."""
+    """Describe what Ctrl-C did to a request."""
     if target.interface == "http" and not request.stream:
-        return f"Left, {what}. Over HTTP the server does not hear of that; with -i grpc it would."
+        return f"Disconnected, {what}. Over HTTP the server still finishes it; -i grpc cancels it."
     return f"Cancelled on the server, {what}."
 
 
 def show_texts(completion: Completion) -> None:
-    """The texts of an answer that was not shown as it came."""
+    """Print the texts of a response that was not streamed."""
     if len(completion.texts) == 1:
         print(printable(completion.text))
         return
@@ -90,14 +92,14 @@ def show_figures(collected: CollectedStream, request_id: str, *, was_streamed: b
 
 
 def printable(text: str) -> str:
-    """`text` as a terminal may have it: a model's control characters must not drive it."""
+    """Return `text` with control characters escaped if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def as_data(answer: Completion | TllmError) -> dict[str, Any]:
-    """An answer as JSON has it; times in milliseconds."""
+    """Return a response as data for JSON, with times in milliseconds."""
     if isinstance(answer, TllmError):
         return {"error": str(answer)}
     rate = answer.tokens_per_s
@@ -122,7 +124,7 @@ def as_data(answer: Completion | TllmError) -> dict[str, Any]:
 
 
 def describe(completion: Completion, *, was_streamed: bool) -> str:
-    """As in `46 tokens · first after 85 ms · 48.2 tokens/s`."""
+    """Return a line such as `46 tokens · first after 85 ms · 48.2 tokens/s`."""
     count = completion.num_output_tokens
     parts = ["tokens unknown" if count is None else f"{count} token{'s' * (count != 1)}"]
     if was_streamed and completion.ttft_s is not None:
@@ -137,7 +139,7 @@ def describe(completion: Completion, *, was_streamed: bool) -> str:
 
 
 def describe_perf(perf: Mapping[str, float]) -> str:
-    """As in `queued 1.2 ms · prefill 30.0 ms · decode 200.0 ms · 5 KV blocks, 3 new, 2 reused`."""
+    """Return a line such as `queued 1.2 ms · prefill 30.0 ms · 5 KV blocks, 3 new, 2 reused`."""
     parts = []
     for name, start, end in (
         ("queued", "arrival", "first_scheduled"),
@@ -157,9 +159,10 @@ def describe_perf(perf: Mapping[str, float]) -> str:
 
 
 def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
-    """Lines for each sequence: its log probability, then its pieces with theirs.
+    """Return lines for each sequence: its log probability, then those of its pieces.
 
-    An answer that came in one piece does not tell which text is whose: only the numbers.
+    If the response is a single piece, its text cannot be split into tokens: only the numbers are
+    printed.
     """
     lines: list[str] = []
     completion = collected.completion

@@ -1,1 +1,1 @@
-"""`tllm metrics`: one page, a live dashboard, and exports."""
+"""Commands of `tllm metrics`: a page, a live dashboard and exports."""

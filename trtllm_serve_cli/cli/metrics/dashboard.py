@@ -1,4 +1,4 @@
-"""The live screen of `tllm metrics --watch`: figures now, and how they came to be."""
+"""Draw the live screen of `tllm metrics --watch`: current values and trends."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.metrics.summary import ModelRow, Summary
     from trtllm_serve_cli.metrics.watch import Watch, WatchQueue
 
-# What the figures of the table are means and percentiles of.
+# Window of the means and percentiles in the table.
 _WINDOW_S = 30.0
-# As many as the widest terminal shows.
+# More than the widest terminal shows.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
-# How often the keyboard is asked whether there is something new to draw, too.
+# Interval at which keys are read and the screen is redrawn.
 _TICK_S = 0.1
 _BAR_WIDTH = 12
 
 
 class Feed:
-    """One server: the scrapes of the last while, and the trend of what is drawn."""
+    """The scrapes of one server in the last `_WINDOW_S`, and their trends."""
 
     def __init__(self, address: str, interval_s: float) -> None:
         self.address = address
@@ -50,23 +50,23 @@ class Feed:
         self._snapshots: deque[Snapshot] = deque()
 
     def add_scrape(self, scraped: Snapshot | TllmError) -> None:
-        """The next scrape, or why there is none."""
+        """Add the next scrape, or the error of a failed one."""
         from trtllm_serve_cli.metrics.summary import summarize
 
         if isinstance(scraped, TllmError):
             since = time.strftime("%H:%M:%S")
-            self.problem = f"{since}  {scraped.what} Why: {scraped.why}. Trying again …"
+            self.problem = f"{since}  {scraped.what} Why: {scraped.why}. Retrying …"
             self._extend(dict.fromkeys(self.trends))
             return
         last = self._snapshots[-1] if self._snapshots else None
         took_s = scraped.taken_at_s - last.taken_at_s if last and not self.problem else 0.0
         self.problem = (
-            f"A scrape comes every {took_s:.1f} s, not every {self._interval_s:g} s: slow server."
+            f"The server is slow: a scrape takes {took_s:.1f} s instead of {self._interval_s:g} s."
             if took_s > 1.8 * self._interval_s
             else ""
         )
         self._snapshots.append(scraped)
-        # A rate needs two, however far apart they are.
+        # A rate requires two scrapes, even if they are older than the window.
         while (
             len(self._snapshots) > 2
             and scraped.taken_at_s - self._snapshots[0].taken_at_s > _WINDOW_S
@@ -81,13 +81,13 @@ class Feed:
             self.trends.setdefault(name, deque(maxlen=_MAX_POINTS)).append(value)
 
     def last(self, name: str) -> float | None:
-        """The newest figure of a trend."""
+        """Return the latest value of a trend."""
         trend = self.trends.get(name)
         return trend[-1] if trend else None
 
 
 def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
-    """Draw what the `sources`, by their address, scrape in threads of their own, until q."""
+    """Draw the scrapes of `sources`, which run in their own threads by address, until q."""
     from rich.live import Live
 
     from trtllm_serve_cli.cli.shared import output
@@ -121,7 +121,7 @@ def _receive_scrapes(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
 
 
 def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Group:
-    """The screen, `width` columns wide: of one server all, of several one line each."""
+    """Render the screen, `width` columns wide: one server in full, several in one line each."""
     from rich.console import Group
 
     parts: list[RenderableType] = [_render_title(feeds, width, interval_s)]
@@ -164,7 +164,7 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 
 
 def _client_models(summary: Summary) -> list[ModelRow]:
-    """The models that clients ask, where the server tells; all of them elsewhere."""
+    """Return the models that count tokens, to which clients send requests; else all models."""
     ours = [row for row in summary.models if row.num_generated_tokens is not None]
     return ours or list(summary.models)
 
@@ -230,7 +230,7 @@ def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
 
 
 def render_servers(feeds: Sequence[Feed], width: int) -> Table:
-    """One line for each server; its times are those of the model that generated most."""
+    """Render a line per server; its latencies are those of the model with the most tokens."""
     names = ("server", "ok/s", "tok/s", "TTFT", "ITL", "batch", "wait", "KV", "CPU")
     table = _table(*names)
     table.add_column("trend of tok/s", no_wrap=True, overflow="crop")

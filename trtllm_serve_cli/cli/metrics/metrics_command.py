@@ -1,4 +1,4 @@
-"""`tllm metrics`: what running servers say about themselves."""
+"""`tllm metrics`: show and export the metrics of running servers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Another server: the address of its metrics; several times for several.",
+        help="Metrics address of a server; repeatable. Default: the running server.",
     ),
 ]
 
@@ -47,38 +47,38 @@ def metrics(
     model: ModelOption = None,
     url: UrlsOption = None,
     as_json: JsonOption = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Print the page as the server sends it.")
-    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the metrics page unchanged.")] = False,
     since: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Rates and times since this page, that --raw printed, was saved."
+            metavar="FILE",
+            help="Show rates and latencies since this file, a saved output of --raw.",
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="A live screen until q, with trends and rates.")
+        bool, typer.Option("--watch", help="Show a live screen with trends and rates; q quits.")
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="With --watch: how often.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Interval of --watch.")
     ] = _INTERVAL_S,
 ) -> None:
-    """Show requests, engine and host of the running server.
+    """Show the metrics of running servers: requests, engine and host.
 
-    Counters count since the server started. Without a terminal --watch prints lines, until Ctrl-C.
+    Counters start with the server. If stdout is not a terminal, --watch prints a line per interval
+    until Ctrl-C.
 
     Example:  tllm metrics --watch --interval 5
     """
     if context.invoked_subcommand is not None:
         if any((model, url, as_json, raw, since, watch, interval != _INTERVAL_S)):
-            raise typer.BadParameter("Options of `export` stand after that word.")
+            raise typer.BadParameter("Put the options of `export` after the word `export`.")
         return
     if raw and (as_json or watch or since or len(url or ()) > 1):
         raise typer.BadParameter(
-            "goes with one server, and without --json, --watch and --since", param_hint="--raw"
+            "requires one server, and excludes --json, --watch and --since", param_hint="--raw"
         )
     if since is not None and (watch or len(url or ()) > 1):
-        raise typer.BadParameter("goes with one server, and without --watch", param_hint="--since")
+        raise typer.BadParameter("requires one server, and excludes --watch", param_hint="--since")
     addresses = _find_addresses(url, model)
     if watch:
         _watch(addresses, interval, as_json=as_json)
@@ -94,9 +94,9 @@ def metrics(
 
 @metrics_app.command("export")
 def export(
-    what: Annotated[MetricsExport, typer.Argument(help="For which program.")],
+    what: Annotated[MetricsExport, typer.Argument(help="Program to export for.")],
     output_dir: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR", help="Where the files go.")
+        Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write the files to.")
     ],
     model: ModelOption = None,
     url: UrlsOption = None,
@@ -105,24 +105,24 @@ def export(
         typer.Option(
             "--for",
             metavar="TIME",
-            help=f"How long a state has to last before it is an alert. Default: {_HOLD}.",
+            help=f"Time that a condition must last before it raises an alert. Default: {_HOLD}.",
         ),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace files that are there already.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write what Prometheus or Grafana needs to watch a server.
+    """Write the configuration of Prometheus or Grafana to monitor servers.
 
-    For prometheus: a configuration that scrapes the servers, rules that record what is asked often,
-    and alerts. For grafana: a dashboard of the same figures.
+    prometheus: a scrape configuration, recording rules for common queries, and alerts. grafana: a
+    dashboard of the same metrics.
 
     Example:  tllm metrics export prometheus -o monitoring
     """
     from trtllm_serve_cli.metrics.exporters.export import plan_export, write_export
 
     if what == "grafana" and any((model, url, hold)):
-        raise typer.BadParameter("A dashboard is of any server: -m, -u and --for are prometheus'.")
+        raise typer.BadParameter(
+            "-m, -u and --for apply to prometheus only: the dashboard is for any server."
+        )
     addresses = _find_addresses(url, model) if what == "prometheus" else ()
     for path in write_export(output_dir, plan_export(what, addresses, hold or _HOLD), force=force):
         print(path)
@@ -130,7 +130,7 @@ def export(
 
 def _find_addresses(urls: list[str] | None, model: str | None) -> tuple[str, ...]:
     if urls and model is not None:
-        raise typer.BadParameter("finds a server of `tllm start`: not with -u", param_hint="-m")
+        raise typer.BadParameter("selects a server of `tllm start`: leave out -u", param_hint="-m")
     return find_metrics(urls or (), model)
 
 
@@ -149,7 +149,7 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """All servers that answer; ends with the error of the first that does not."""
+    """Show the servers that respond; then raise the error of the first that does not."""
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics
     from trtllm_serve_cli.metrics.parse import parse_metrics
@@ -206,7 +206,7 @@ def _print_lines(sources: dict[str, Watch], *, as_json: bool) -> None:
         name = f"{address}  " if len(sources) > 1 else ""
         if isinstance(scraped, TllmError):
             now = time.strftime("%H:%M:%S")
-            output.notify(f"{now}  {name}{scraped.what} Why: {scraped.why}. Trying again …")
+            output.notify(f"{now}  {name}{scraped.what} Why: {scraped.why}. Retrying …")
             continue
         summary = summarize(scraped, before.get(address))
         before[address] = scraped
@@ -221,7 +221,7 @@ def _as_data(address: str, summary: Summary) -> dict[str, Any]:
 
 
 def _as_line(name: str, summary: Summary) -> str:
-    """One scrape in one line, for logs."""
+    """Return a scrape as one line, for logs."""
     from trtllm_serve_cli.cli.metrics.metrics_screen import percent, rate, text
 
     parts = [f"{time.strftime('%H:%M:%S')}  {name}".rstrip()]

@@ -1,4 +1,4 @@
-"""A server's metrics for the eye: one screen, tables that fit 80 columns."""
+"""Render a server's metrics as one screen, in tables that fit 80 columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UNKNOWN = "-"
 
 
 def render_summary(summary: Summary) -> Group:
-    """Models, engines and host of one server."""
+    """Render the models, engines and host of one server."""
     from rich.console import Group
 
     parts: list[RenderableType] = []
@@ -59,13 +59,13 @@ def _render_models(rows: tuple[ModelRow, ...]) -> Table:
 
 
 def _render_answers(rows: list[ModelRow]) -> Table:
-    """What clients had of the models: tokens, and how soon."""
+    """Render the tokens and latencies of the models' responses."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
     has_rates = any(row.tokens_per_s is not None for row in rows)
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("answers of", overflow="fold")
+    table.add_column("responses of", overflow="fold")
     for name in ("tokens in", "out", "TTFT p50", "p90", "ITL p50", "p90 ms"):
         table.add_column(name, justify="right", overflow="fold")
     if has_rates:
@@ -78,14 +78,14 @@ def _render_answers(rows: list[ModelRow]) -> Table:
 
 
 def show_latency(latency: Latency | None) -> tuple[str, str]:
-    """Median and 90th percentile in milliseconds."""
+    """Return the median and the 90th percentile, in milliseconds."""
     if latency is None:
         return UNKNOWN, UNKNOWN
     return show_ms(latency.p50_ms), show_ms(latency.p90_ms)
 
 
 def show_ms(value: float) -> str:
-    """Milliseconds, as exactly as buckets tell them."""
+    """Return milliseconds, as precisely as histogram buckets allow."""
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
@@ -151,7 +151,7 @@ def _engine_lines(engine: EngineRow) -> list[tuple[str, str]]:
 
 
 def describe_worker(engine: EngineRow) -> str:
-    """Whether it runs, and how often it had to be started again."""
+    """Return whether the engine worker is running, and how often it was restarted."""
     restarts = engine.num_worker_restarts or 0
     state = "up" if engine.is_worker_up else "DOWN"
     return f"{state}, {restarts} restart{'s' * (restarts != 1)}"
@@ -170,7 +170,7 @@ def _host_lines(host: HostRow) -> list[tuple[str, str]]:
 
 
 def describe_gpu(gpu: GpuRow) -> str:
-    """Its use, memory and power."""
+    """Return the utilization, memory and power of a GPU."""
     power = "" if gpu.power_w is None else f", {gpu.power_w:.0f} W"
     if gpu.power_w is not None and gpu.power_limit_w:
         power += f" of {gpu.power_limit_w:.0f} W"
@@ -181,13 +181,13 @@ def describe_gpu(gpu: GpuRow) -> str:
 
 
 def bar(fraction: float | None, width: int = _BAR_WIDTH) -> str:
-    """How full something is."""
+    """Return a bar that is filled to the fraction."""
     filled = round(min(1.0, max(0.0, fraction or 0.0)) * width)
     return "█" * filled + "░" * (width - filled)
 
 
 def text(value: int | None) -> str:
-    """A count, if it is known."""
+    """Return a count, or "-" if it is unknown."""
     return UNKNOWN if value is None else str(value)
 
 
@@ -196,12 +196,12 @@ def _ms(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """How many a second."""
+    """Return a rate per second, or "-" if it is unknown."""
     return UNKNOWN if value is None else f"{value:.1f}/s"
 
 
 def percent(fraction: float | None) -> str:
-    """A share of the whole."""
+    """Return a fraction as a percentage, or "-" if it is unknown."""
     return UNKNOWN if fraction is None else f"{fraction * 100:.0f} %"
 
 

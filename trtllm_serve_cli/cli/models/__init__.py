@@ -1,1 +1,1 @@
-"""Commands about models: import, build, plan, list, show, set, validate, export, remove, lora."""
+"""Commands for models: import, build, plan, list, show, set, validate, export, remove, lora."""

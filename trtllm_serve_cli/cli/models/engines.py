@@ -1,4 +1,4 @@
-"""`tllm list --engines`: the engine store."""
+"""`tllm list --engines`: list the engine store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def list_engines(*, as_json: bool) -> None:
-    """Show every engine of the store with what uses it, and every build that is not done."""
+    """List the engines of the store with the repositories that use them, and partial builds."""
     from trtllm_serve_cli.build import store
     from trtllm_serve_cli.build.partial_build import list_partial_builds
     from trtllm_serve_cli.engine_kinds.dispatch import load_engine
@@ -51,16 +51,16 @@ def list_engines(*, as_json: bool) -> None:
         is_first_column_whole=True,
     )
     if any(row["state"] != "in use" for row in rows):
-        output.notify("Next: tllm remove --engines deletes those that nothing uses")
+        output.notify("Next: tllm remove --engines deletes unused engines and partial builds")
 
 
 def show_user(home: Home, repository: Path) -> str:
-    """A repository by its model's name, or where it lies when that is elsewhere."""
+    """Return the name of an imported model's repository, or the path of another repository."""
     return repository.name if repository.parent == home.models else str(repository)
 
 
 def show_age(seconds: float) -> str:
-    """`seconds` for people, in the largest unit that fits."""
+    """Return a duration in its largest unit, such as "2 hours"."""
     for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if (count := int(seconds / size)) >= 1:
             return f"{count} {unit}{'s' if count > 1 else ''}"
@@ -106,7 +106,7 @@ def _describe_unfinished(build: PartialBuild) -> dict[str, Any]:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    """The weights, and the other options of the build."""
+    """Return the weights and the other options of the build."""
     options = (row["facts"] or {}).get("options") or {}
     chosen = [f"{name}={value}" for name, value in options.items()]
     return " ".join([row["weights"] or "", *chosen]).strip()

@@ -1,4 +1,4 @@
-"""`tllm export`: the file that would make an imported model again."""
+"""`tllm export`: print the tllm.yaml of an imported model."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from trtllm_serve_cli.cli.models.parameters import open_named
 
 
 def export(
-    name: Annotated[
-        str | None, typer.Argument(help="The model, by its name in `tllm list`.")
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="Model, by its name in `tllm list`.")] = None,
     repo: Annotated[
         Path | None,
-        typer.Option("--repo", metavar="DIR", help="An imported model's repository elsewhere."),
+        typer.Option("--repo", metavar="DIR", help="Model repository outside of TLLM_HOME."),
     ] = None,
 ) -> None:
-    """Print the tllm.yaml that makes a model again.
+    """Export a model as tllm.yaml.
 
-    Its source is pinned to the very checkpoint, and what `tllm set` changed is in it.
+    The source is pinned to the imported checkpoint, and changes by `tllm set` are included.
 
     Example:  tllm export demo > tllm.yaml && tllm import -f tllm.yaml
     """

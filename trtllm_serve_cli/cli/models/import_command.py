@@ -1,4 +1,4 @@
-"""`tllm import` and `tllm build`: from a name to an engine, and on to a model repository."""
+"""`tllm import` and `tllm build`: build the engine and render the repository of a model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ FileOption = Annotated[
         "-f",
         "--file",
         metavar="TLLM.YAML",
-        help="A file with all these options (docs/declaration.md); options beside it override it.",
+        help="File with all of these options (docs/declaration.md). Options on the command line "
+        "override it.",
     ),
 ]
 BuildOptionsOption = Annotated[
@@ -36,7 +37,7 @@ BuildOptionsOption = Annotated[
     typer.Option(
         "--build-option",
         metavar="KEY=VALUE",
-        help="Any other option of the build, by upstream's name (docs/building.md); repeatable.",
+        help="Other build option, by upstream's name (docs/building.md); repeatable.",
     ),
 ]
 
@@ -59,10 +60,10 @@ def import_model(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a model, build its engine, render its repository.
+    """Fetch a model, build its engine and render its repository.
 
-    An import reuses what exists already and keeps what `tllm set` has changed, so it can be
-    repeated.
+    An import can be repeated: it reuses existing checkpoints and engines, and keeps changes made by
+    `tllm set`.
 
     Example:  tllm import -m demo
 
@@ -106,7 +107,7 @@ def build_model(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a model and build its engine; render nothing.
+    """Fetch a model and build its engine, without rendering a repository.
 
     Example:  tllm build -m demo --dry-run
     """
@@ -118,7 +119,9 @@ def build_model(
 
     home = find_home()
     if dry_run:
-        _show_plan(plan_import(declaration, home), "Render nothing", as_json=as_json)
+        _show_plan(
+            plan_import(declaration, home), "Do not render a model repository", as_json=as_json
+        )
         return
     with show_work() as display:
         built = importer.build_model(declaration, home, force=force, display=display)
@@ -132,7 +135,7 @@ def build_model(
 def _declare(
     file: Path | None, build_options: list[str], sections: dict[str, OptionValues]
 ) -> Declaration:
-    """Return the declaration in the file, overridden by the options of each section."""
+    """Return the declaration of the file, overridden by the options of each section."""
     from trtllm_serve_cli.importing.declaration import (
         Declaration,
         override,
@@ -147,7 +150,9 @@ def _declare(
     elif "name" in sections["model"]:
         declared = Declaration(ModelSection(sections["model"]["name"]))
     else:
-        raise typer.BadParameter("name a model: -m NAME, or a file that has it: -f tllm.yaml")
+        raise typer.BadParameter(
+            "set the model with -m NAME, or with a file that names it: -f tllm.yaml"
+        )
     words = parse_pairs(build_options, option="--build-option ")
     named = parse_text_fields(EngineOptions, words, where="--build-option")
     overrides = {**sections, "build": {**named, **sections["build"]}}
@@ -165,11 +170,11 @@ def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:
 
 
 def notify_unused(names: Iterable[str], engine_kind: str) -> None:
-    """Tell which of the parameters the engine kind does not heed."""
+    """Print which of the parameters do not apply to the engine kind."""
     from trtllm_serve_cli.repository.model.parameters import list_unused
 
     for each in list_unused(names, engine_kind):
         output.notify(
-            f"{each.name} has no effect on the engine kind {engine_kind}: only "
-            f"{' and '.join(each.engines)} heeds it."
+            f"{each.name} has no effect on the engine kind {engine_kind}: it applies to "
+            f"{' and '.join(each.engines)} only."
         )

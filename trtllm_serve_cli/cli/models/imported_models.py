@@ -1,4 +1,4 @@
-"""`tllm list` and `tllm remove`: the models that have been imported."""
+"""`tllm list` and `tllm remove`: list and delete imported models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 def list_models(
     catalog: Annotated[
-        bool, typer.Option("--catalog", help="The aliases that can be imported instead.")
+        bool, typer.Option("--catalog", help="List the aliases in the catalog instead.")
     ] = False,
     engines: Annotated[
-        bool, typer.Option("--engines", help="The engines there are, and what uses them, instead.")
+        bool,
+        typer.Option(
+            "--engines", help="List the engines and the repositories that use them instead."
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -32,7 +35,7 @@ def list_models(
     Example:  tllm list --engines
     """
     if catalog and engines:
-        raise typer.BadParameter("say --catalog or --engines")
+        raise typer.BadParameter("use only one of --catalog and --engines")
     if catalog:
         _list_catalog(as_json=as_json)
         return
@@ -63,30 +66,26 @@ def list_models(
 
 
 def remove(
-    name: Annotated[
-        str | None, typer.Argument(help="The model, by its name in `tllm list`.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Every imported model.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Model, by its name in `tllm list`.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Remove all imported models.")] = False,
     engines: Annotated[
         bool,
-        typer.Option(
-            "--engines", help="Every engine that nothing uses, and every build that is not done."
-        ),
+        typer.Option("--engines", help="Remove unused engines and partial builds."),
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete a model's repository, and its engine unless something else uses it.
+    """Delete a model's repository, and its engine if unused.
 
-    What was downloaded stays, and so do engines outside of the engine store.
+    Downloaded checkpoints and engines outside of the engine store are kept.
 
     Example:  tllm remove demo --yes
 
     Example:  tllm remove --engines
     """
     if name is not None and everything:
-        raise typer.BadParameter("name a model, or say --all")
+        raise typer.BadParameter("use either a model or --all")
     if name is None and not everything and not engines:
-        raise typer.BadParameter("name a model, or say --all or --engines")
+        raise typer.BadParameter("a model, --all or --engines is required")
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model import store
     from trtllm_serve_cli.repository.settings import engine_references
@@ -106,9 +105,9 @@ def remove(
     users = engine_references.find_users(home)
     for path in sorted({model.engine_path for model in models} & set(users)):
         names = ", ".join(show_user(home, user) for user in users[path])
-        output.notify(f"The engine {path.name} stays: {names} uses it.")
+        output.notify(f"Kept the engine {path.name}, used by {names}.")
     for path in needed:
-        output.notify(f"{path} stays: another tllm needs it now.")
+        output.notify(f"Kept {path}, in use by another tllm process.")
     if sizes:
         freed = sum(size for path, size in sizes.items() if path not in needed)
         output.notify(f"Freed {show_size(freed)}.")
@@ -129,14 +128,16 @@ def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
 
 def _confirm(paths: list[str], *, yes: bool) -> None:
     if not paths:
-        output.notify("There is nothing to remove.")
+        output.notify("Nothing to remove.")
         return
     if yes:
         return
-    output.notify("This deletes:\n  " + "\n  ".join(paths))
+    output.notify("These will be deleted:\n  " + "\n  ".join(paths))
     if not sys.stdin.isatty():
-        raise BadInput("Nothing was deleted.", why="nobody can be asked", next_step="say --yes")
-    if not typer.confirm("Go on?", err=True):
+        raise BadInput(
+            "Nothing was deleted.", why="stdin is not a terminal", next_step="confirm with --yes"
+        )
+    if not typer.confirm("Continue?", err=True):
         output.notify("Nothing was deleted.")
         raise typer.Exit
 

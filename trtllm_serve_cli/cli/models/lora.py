@@ -1,4 +1,4 @@
-"""`tllm lora`: adapters as upstream's clients send them."""
+"""`tllm lora`: convert LoRA adapters to the tensors of upstream's clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ lora_app = typer.Typer(cls=FullSummaryGroup, help="Convert LoRA adapters.", no_a
 
 
 class Dtype(str, Enum):
-    """What `--dtype` takes."""
+    """Values of `--dtype`."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -26,23 +26,23 @@ class Dtype(str, Enum):
 @lora_app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="IN", help="The folder of a PEFT adapter (safetensors).")
+        Path, typer.Argument(metavar="IN", help="Folder of a PEFT adapter (safetensors).")
     ],
     destination: Annotated[
-        Path, typer.Argument(metavar="OUT", help="The folder that both files go into.")
+        Path, typer.Argument(metavar="OUT", help="Folder to write both files to.")
     ],
     dtype: Annotated[
-        Dtype, typer.Option("--dtype", help="Of the weights. Requests send float16.")
+        Dtype, typer.Option("--dtype", help="Data type of the weights. Requests send float16.")
     ] = Dtype.float16,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Make model.lora_weights.npy and model.lora_config.npy out of a PEFT adapter.
+    """Convert a PEFT adapter to model.lora_weights.npy and model.lora_config.npy.
 
-    A request sends them as the tensors lora_weights and lora_config with a lora_task_id of your
-    choice, once; or the server reads them at its start: put the folder, named like the task id,
-    into the model's lora_prefetch_dir.
+    Send them in one request as the tensors lora_weights and lora_config, with a lora_task_id of
+    your choice. To load them when the server starts, put the folder, named after the task id, into
+    the model's lora_prefetch_dir.
 
     Example:  tllm lora convert ./my-adapter ./lora/1
     """

@@ -1,4 +1,4 @@
-"""`tllm show`, `set` and `validate`: a repository's parameters, and what is wrong in it."""
+"""`tllm show`, `set` and `validate`: show, change and check a model repository."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="The model; not needed when there is only one."),
+    typer.Argument(metavar="[NAME]", help="Model. Default: the only imported model."),
 ]
 RepoOption = Annotated[
     Path | None,
     typer.Option(
-        "--repo", metavar="DIR", help="A model repository elsewhere, such as a copy of upstream's."
+        "--repo", metavar="DIR", help="Other model repository, such as a copy of upstream's."
     ),
 ]
 _WIDTH = 80
 _ORIGINS = {
-    "set": "set since",
-    "import": "asked for at import",
+    "set": "set by `tllm set`",
+    "import": "set at import",
     "engine": "from the engine",
     "default": "default",
-    "file": "as in the file",
+    "file": "from the file",
     "unset": "not set",
 }
 
 
 def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
-    """Show a model's parameters, explained.
+    """Show and explain a model's parameters.
 
-    Each with its value, what it means, and where the value came from.
+    Each parameter has its value, the origin of the value, and its meaning.
 
     Example:  tllm show demo
     """
@@ -77,7 +77,7 @@ def set_(
         list[str],
         typer.Argument(
             metavar="[NAME] KEY=VALUE...",
-            help="The model, if there are several, and parameters by upstream's template names.",
+            help="Model, if there are several, and parameters by upstream's template names.",
         ),
     ],
     repo: RepoOption = None,
@@ -85,7 +85,8 @@ def set_(
 ) -> None:
     """Change a model's parameters.
 
-    The rest of its files stays as it is, to the byte. A running server has to be restarted.
+    The rest of the repository is unchanged, byte for byte. Restart a running server to apply the
+    changes.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
@@ -99,7 +100,7 @@ def set_(
     requested = resolve_paths(pairs, Path.cwd())
     if not requested:
         raise BadInput(
-            "Nothing was said to set.",
+            "No parameter to set was specified.",
             next_step=f"for example: tllm set {words[0]} enable_kv_cache_reuse=false",
         )
     repository = open_named(words[0] if has_name else None, repo)
@@ -119,20 +120,20 @@ def set_(
         return
     notify_unused(requested, repository.kind)
     if not changes:
-        output.notify("It is so already; nothing was changed.")
+        output.notify("Already set; nothing changed.")
         return
     _show_changes(changes)
     for server in serving:
         name = _name_served(repository, server)
-        output.notify(f"A running server has the old values. Next: tllm restart -m {name}")
+        output.notify(f"A running server uses the old values. Next: tllm restart -m {name}")
 
 
 def validate(
     name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption = False
 ) -> None:
-    """Look for what is wrong in a model repository.
+    """Check a model repository for errors.
 
-    Exit code 3 if there is an error, 0 if there are only warnings.
+    The exit code is 3 if there is an error, and 0 if there are only warnings.
 
     Example:  tllm validate demo
     """
@@ -153,7 +154,7 @@ def validate(
 
 
 def open_named(name: str | None, repo: Path | None) -> OpenRepository:
-    """The repository of that name, or in that folder. Raises `BadInput` for both."""
+    """Return the repository of the model, or in the folder; raise `BadInput` for both."""
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.model_repository import open_repository
     from trtllm_serve_cli.repository.model.store import load_model
@@ -161,12 +162,14 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
     if repo is None:
         return open_repository(load_model(find_home(), name).path)
     if name is not None:
-        raise BadInput(f"Both {name} and --repo {repo} were named.", next_step="name one of them")
+        raise BadInput(
+            f"{name} and --repo {repo} exclude each other.", next_step="leave out one of them"
+        )
     return open_repository(repo.absolute())
 
 
 def _find_serving(repository: OpenRepository) -> list[RunningServer]:
-    """The running servers that serve this repository."""
+    """Return the running servers that serve this repository."""
     from trtllm_serve_cli.launch.servers.running import list_servers
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.store import is_imported
@@ -187,14 +190,14 @@ def _name_served(repository: OpenRepository, server: RunningServer) -> str:
 
 
 def _show_changes(changes: list[Change]) -> None:
-    """One row where several fields of a model change alike."""
+    """Print the changes; identical changes of several fields of a model are one row."""
     rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))
 
 
 def _short(value: str | None) -> str:
     if value is None:
-        return "not there"
+        return "missing"
     return "not filled" if value.startswith("${") else value or "empty"
 
 
@@ -212,15 +215,15 @@ def _describe(setting: Setting) -> dict[str, Any]:
 
 
 def _render_setting(setting: Setting, *, has_versions: bool) -> list[str]:
-    """`name = value (from where)`, and under it what it means, within the width of a terminal.
+    """Return the lines of `name = value  (origin)` and the explanation, up to 80 columns wide.
 
-    Where TensorRT-LLM's version matters, the first that knows the parameter is told.
+    With `has_versions`, the explanation includes the first TensorRT-LLM version of the parameter.
     """
     parameter, origin = setting.parameter, _ORIGINS[setting.origin]
     if setting.origin == "unset":
         otherwise = parameter.default if parameter.unset is None else parameter.unset
         head = parameter.name
-        origin += f"; then: {otherwise}" if otherwise else ""
+        origin += f"; default: {otherwise}" if otherwise else ""
     else:
         head = f"{parameter.name} = {textwrap.shorten(setting.value, 200, placeholder=' …')}"
     lines = textwrap.wrap(f"{head}  ({origin})", _WIDTH, subsequent_indent="    ")

@@ -1,4 +1,4 @@
-"""`tllm plan`: whether a model fits on which GPUs, before anything large is downloaded."""
+"""`tllm plan`: estimate whether a model fits on GPUs, before its weights are downloaded."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.source import Source
 
 _WIDTH = 79
-_COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "room for", "one stream", "all at once")
+_COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "sequences", "one stream", "all streams")
 
 
 @takes_options(model=option_fields(ModelSection, "source", "revision"))
@@ -31,24 +31,32 @@ def plan(
     *,
     name: Annotated[
         str | None,
-        typer.Option("-m", "--model", metavar="NAME", help="An alias, or an imported model."),
+        typer.Option(
+            "-m", "--model", metavar="NAME", help="Alias in the catalog, or imported model."
+        ),
     ] = None,
     model: OptionValues,
     gpu: Annotated[
         str | None,
-        typer.Option("--gpu", metavar="GPU", help="A card, such as h200. Default: those here."),
+        typer.Option(
+            "--gpu",
+            metavar="GPU",
+            help="GPU type, such as h200. Default: the GPUs of this machine.",
+        ),
     ] = None,
     num_gpus: Annotated[
         int | None,
-        typer.Option("--num-gpus", min=1, help="How many. Default: 8, or as many as are here."),
+        typer.Option(
+            "--num-gpus", min=1, help="Number of GPUs. Default: 8, or the GPUs of this machine."
+        ),
     ] = None,
     size: SizeOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Say whether a model fits on a GPU, and what it could do there.
+    """Estimate whether a model fits on GPUs, and how fast it runs.
 
-    Of a model on the hub only config.json and the index of its weights are read. docs/sizing.md
-    says what is counted, and how.
+    For a model on the hub, only config.json and the index of its weights are read. docs/sizing.md
+    describes the estimate.
 
     Example:  tllm plan -m llama-3.1-8b --gpu h200
 
@@ -70,7 +78,7 @@ def plan(
 
 
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
-    """The card, and how many of it are here if it was not named."""
+    """Return the GPU, and the number of GPUs on this machine if the GPU was not named."""
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 
     if named is not None:
@@ -87,8 +95,8 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
         return parse_source(source)
     if name is None:
         raise BadInput(
-            "No model is named.",
-            why="neither -m nor -s was given",
+            "No model was specified.",
+            why="neither -m nor -s is set",
             next_step="tllm plan -m llama-3.1-8b --gpu h200",
         )
     check_model_name(name)
@@ -111,9 +119,9 @@ def _show(plan: SizePlan) -> None:
         f"{plan.demand.output_len} out\n"
     )
     output.show_table(_COLUMNS, [_row(each) for each in plan.plans], is_numeric=True)
-    print("GiB per GPU, sequences, tokens/s of a stream alone, tokens/s of all together.")
+    print("Weights and KV cache are in GiB per GPU, one stream and all streams in tokens/s.")
     print(_describe_smallest(plan))
-    print("\nTaken for granted:")
+    print("\nAssumptions:")
     for sentence in plan.assumptions:
         print(textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  "))
 
@@ -132,13 +140,15 @@ def _row(plan: ParallelPlan) -> tuple[str, ...]:
 
 def _describe_smallest(plan: SizePlan) -> str:
     if plan.smallest is None:
-        return "It fits on no number of these GPUs up to 128."
+        return "The model does not fit on up to 128 of these GPUs."
     at = plan.smallest.parallelism
     experts = f" --moe-tp {at.moe_tp} --moe-ep {at.moe_ep}" if plan.facts.shape.experts else ""
     where = f"--tp {at.tp} --pp {at.pp}{experts}"
     if at.world_size > plan.num_gpus:
-        return f"It does not fit on {plan.num_gpus}; it would on {at.world_size}: {where}"
-    return f"The fewest it fits on: {at.world_size} ({where})"
+        return (
+            f"The model does not fit on {plan.num_gpus} GPUs; it fits on {at.world_size}: {where}"
+        )
+    return f"Minimum number of GPUs: {at.world_size} ({where})"
 
 
 def _gib(num_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""`tllm deploy`: a model on machines that somebody else schedules."""
+"""`tllm deploy`: deploy a model to Slurm or Kubernetes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,25 @@ from trtllm_serve_cli.errors import BadInput
 
 deploy_app = typer.Typer(
     cls=FullSummaryGroup,
-    help="Serve a model on a cluster: Slurm or Kubernetes.",
+    help="Deploy a model to Slurm or Kubernetes.",
     no_args_is_help=True,
 )
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write it there, not to stdout."),
+    typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: stdout."),
 ]
 NodesOption = Annotated[
-    int, typer.Option("--nodes", min=1, help="Nodes that share the engine's ranks.")
+    int, typer.Option("--nodes", min=1, help="Number of nodes that share the ranks of the engine.")
 ]
-PortOption = Annotated[
-    int | None, typer.Option(min=1, max=65535, help="Default: the job finds a free one.")
+HttpPortOption = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="HTTP port. Default: a free port.")
+]
+GrpcPortOption = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="gRPC port. Default: a free port.")
+]
+MetricsPortOption = Annotated[
+    int | None, typer.Option(min=1, max=65535, help="Metrics port. Default: a free port.")
 ]
 
 
@@ -37,69 +43,81 @@ PortOption = Annotated[
 def slurm(
     model: ModelOption = None,
     submit: Annotated[
-        bool, typer.Option("--submit", help="Submit it, and follow it with `tllm status`.")
+        bool, typer.Option("--submit", help="Submit the job; `tllm status` shows its state.")
     ] = False,
     output_file: OutputOption = None,
-    account: Annotated[str | None, typer.Option("-A", "--account", help="Who is charged.")] = None,
+    account: Annotated[
+        str | None, typer.Option("-A", "--account", help="Slurm account to charge.")
+    ] = None,
     partition: Annotated[
-        str | None, typer.Option("-p", "--partition", help="Where it is queued.")
+        str | None, typer.Option("-p", "--partition", help="Slurm partition.")
     ] = None,
     nodes: NodesOption = 1,
     ntasks_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Default: as many as the engine has ranks there.")
+        int | None,
+        typer.Option(min=1, help="Tasks per node. Default: the ranks of the engine on a node."),
     ] = None,
     gpus_per_node: Annotated[
-        int | None, typer.Option(min=0, help="Default: those of the engine; 0 asks for none.")
+        int | None,
+        typer.Option(
+            min=0, help="GPUs per node; 0 requests none. Default: the GPUs of the engine."
+        ),
     ] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="[D-]HH:MM:SS", help="When Slurm ends it.")
+        str | None, typer.Option(metavar="[D-]HH:MM:SS", help="Time limit of the job.")
     ] = None,
     mpi: Annotated[
-        str | None, typer.Option(help="How srun starts ranks. Default: pmix, for several.")
+        str | None, typer.Option(help="MPI type of srun. Default: pmix for several ranks.")
     ] = None,
     container_image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="A container with Triton, for pyxis; `auto` is NVIDIA's that fits the engine. "
-            "Default: the Triton found here, on the nodes.",
+            help="Container image with Triton, for pyxis; `auto` selects NVIDIA's image for the "
+            "engine. Default: Triton on the nodes, at the same path as here.",
         ),
     ] = None,
     container_mounts: Annotated[
         list[str] | None,
-        typer.Option(metavar="SRC:DST[:FLAGS]", help="Beside the model's own folders; repeatable."),
+        typer.Option(metavar="SRC:DST[:FLAGS]", help="Additional container mount; repeatable."),
     ] = None,
-    container_workdir: Annotated[str | None, typer.Option(metavar="DIR")] = None,
+    container_workdir: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Working directory in the container.")
+    ] = None,
     sbatch: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="OPTION", help="Any other option of sbatch, such as --sbatch=--exclusive."
+            metavar="OPTION",
+            help="Other option of sbatch, such as --sbatch=--exclusive; repeatable.",
         ),
     ] = None,
     prologue: Annotated[
         list[str] | None,
-        typer.Option(metavar="COMMAND", help="Run on the first node before; repeatable."),
+        typer.Option(
+            metavar="COMMAND",
+            help="Command to run on the first node before Triton starts; repeatable.",
+        ),
     ] = None,
-    http_port: PortOption = None,
-    grpc_port: PortOption = None,
-    metrics_port: PortOption = None,
-    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Triton's verbosity.")] = 0,
+    http_port: HttpPortOption = None,
+    grpc_port: GrpcPortOption = None,
+    metrics_port: MetricsPortOption = None,
+    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Verbosity of Triton's log.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write the sbatch script that serves a model, or submit it.
 
-    A job that is submitted keeps its script in its own folder; --json says which that is.
-    TLLM_HOME has to lie on a file system that the nodes share. The server listens on all addresses
-    of its node, for clients elsewhere; what a Triton restricts stays so.
+    TLLM_HOME must be on a file system that the nodes share. A submitted job has its own folder with
+    its script, which --json prints. The server binds all addresses of its node, so that clients on
+    other machines can connect; restricted APIs of Triton stay restricted.
 
     Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
     if submit and output_file is not None:
         raise typer.BadParameter(
-            "a job keeps its script itself: not with --submit", param_hint="-o"
+            "excludes --submit: the script of a job is in the job's folder", param_hint="-o"
         )
     if as_json and not submit:
-        raise typer.BadParameter("tells of a job: only with --submit", param_hint="--json")
+        raise typer.BadParameter("requires --submit", param_hint="--json")
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.launch.launch_options import LaunchOptions
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
@@ -134,7 +152,7 @@ def slurm(
     if as_json:
         output.show_json({"job": job.id, "state": job.state, "directory": str(directory)})
         return
-    output.notify(f"Submitted as Slurm job {job.id}; all of it lies in {directory}")
+    output.notify(f"Submitted Slurm job {job.id}; its files are in {directory}")
     output.notify("Next: tllm status")
 
 
@@ -142,58 +160,74 @@ def slurm(
 def k8s(
     model: ModelOption = None,
     output_file: OutputOption = None,
-    namespace: Annotated[str | None, typer.Option("-n", "--namespace")] = None,
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "-n",
+            "--namespace",
+            help="Namespace of the manifests. Default: unset, or `default` for several nodes.",
+        ),
+    ] = None,
     image: Annotated[
         str | None,
         typer.Option(
-            help="A container with Triton. Default: NVIDIA's that fits the engine. For several "
-            "nodes it needs kubectl as well."
+            help="Container image with Triton; several nodes also require kubectl in it. Default: "
+            "NVIDIA's image for the engine."
         ),
     ] = None,
     image_pull_secret: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The Secret that opens the image's registry.")
+        str | None, typer.Option(metavar="NAME", help="Secret for the image's registry.")
     ] = None,
     nodes: NodesOption = 1,
-    replicas: Annotated[int, typer.Option(min=1, help="Servers, or groups of nodes.")] = 1,
+    replicas: Annotated[
+        int, typer.Option(min=1, help="Number of servers, or of groups of nodes.")
+    ] = 1,
     max_replicas: Annotated[
-        int, typer.Option(min=1, help="How many the autoscaler may make of them.")
+        int, typer.Option(min=1, help="Maximum number of replicas for the autoscaler.")
     ] = 4,
     queue_target: Annotated[
         int,
-        typer.Option(min=1, help="Requests that may wait per replica before there is one more."),
+        typer.Option(min=1, help="Target of waiting requests per replica for the autoscaler."),
     ] = 4,
     claim: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="The PersistentVolumeClaim with a copy of TLLM_HOME. Default: the nodes have the "
+            help="PersistentVolumeClaim with a copy of TLLM_HOME. Default: the nodes have the "
             "model at the same paths as this machine.",
         ),
     ] = None,
     shared_memory: Annotated[
         str, typer.Option(metavar="QUANTITY", help="Size of /dev/shm.")
     ] = "1Gi",
-    cpu: Annotated[str | None, typer.Option(metavar="QUANTITY")] = None,
-    memory: Annotated[str | None, typer.Option(metavar="QUANTITY")] = None,
+    cpu: Annotated[
+        str | None, typer.Option(metavar="QUANTITY", help="CPU request and limit of a pod.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="QUANTITY", help="Memory request and limit of a pod.")
+    ] = None,
     gpu_resource: Annotated[
-        str, typer.Option(metavar="NAME", help="What a GPU is called; nvidia.com/mig-1g.10gb, say.")
+        str,
+        typer.Option(
+            metavar="NAME", help="Resource name of a GPU, such as nvidia.com/mig-1g.10gb."
+        ),
     ] = "nvidia.com/gpu",
-    service_type: Annotated[
-        ServiceType, typer.Option(help="How the server is reached.")
-    ] = "ClusterIP",
+    service_type: Annotated[ServiceType, typer.Option(help="Type of the Service.")] = "ClusterIP",
     pod_monitor: Annotated[
-        bool, typer.Option(help="Have the Prometheus operator scrape it.")
+        bool, typer.Option(help="Add a PodMonitor for the Prometheus operator.")
     ] = True,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="How long it may take to be ready.")
+        float,
+        typer.Option(min=1, metavar="SECONDS", help="Time limit for the server to become ready."),
     ] = 600.0,
-    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Triton's verbosity.")] = 0,
+    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Verbosity of Triton's log.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write the manifests that serve a model on Kubernetes.
 
-    One node is a Deployment, several are a LeaderWorkerSet; a Service, an autoscaler by the
-    requests that wait, and a PodMonitor come with it. --json makes a List of them, also in a file.
+    A single node is a Deployment, several nodes are a LeaderWorkerSet. The manifests include a
+    Service, an autoscaler by waiting requests, and a PodMonitor. With --json, they are one List,
+    also in a file.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
@@ -241,6 +275,6 @@ def _write_or_print(text: str, file: Path | None, command: str) -> None:
         raise BadInput(
             f"{file} cannot be written.",
             why=error.strerror or str(error),
-            next_step="name a file in a folder that is there: -o FILE",
+            next_step="choose a file in an existing folder: -o FILE",
         ) from error
     output.notify(f"Next: {command} {shlex.quote(str(file))}")

@@ -1,4 +1,4 @@
-"""`tllm doctor`: what this machine lacks, and the command that mends it."""
+"""`tllm doctor`: check this machine and print a fix for each problem."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MARKS = {"ok": "ok", "note": "note", "problem": "PROBLEM"}
 
 
 def doctor(as_json: JsonOption = False) -> None:
-    """Check this machine; say how to fix what is missing.
+    """Check this machine and print a fix for each problem.
 
-    Leaves with exit code 3 when something keeps a server from running.
+    The exit code is 3 if a problem prevents a server from running.
 
     Example:  tllm doctor
     """
@@ -38,15 +38,15 @@ def doctor(as_json: JsonOption = False) -> None:
             if finding.fix and finding.verdict != "ok":
                 print(_fold(_INDENT, f"→ {finding.fix}"))
         if problems:
-            output.notify(f"{len(problems)} to mend before a server can run here.")
+            output.notify(f"Problems to fix before a server can run here: {len(problems)}.")
         else:
-            output.notify("Nothing keeps a server from running here.")
+            output.notify("A server can run here.")
     if problems:
         raise typer.Exit(USER_CAN_FIX)
 
 
 def _fold(before: str, text: str) -> str:
-    """`text` after `before`, on a terminal folded between words; no path is cut."""
+    """Return `text` after `before`, wrapped between words on a terminal."""
     if not sys.stdout.isatty():
         return before + text
     return textwrap.fill(

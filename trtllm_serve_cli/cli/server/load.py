@@ -1,4 +1,4 @@
-"""`tllm load` and `tllm unload`: models that come and go while their server runs."""
+"""`tllm load` and `tllm unload`: load and unload models of a running server."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 NameArgument = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="An imported model, with all it is made of; or one of Triton's alone."
+        metavar="MODEL",
+        help="Imported model with all of its Triton models, or a single Triton model.",
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(min=1, metavar="SECONDS", help="How long each of Triton's models may take.")
+    float, typer.Option(min=1, metavar="SECONDS", help="Time limit for each Triton model.")
 ]
 
 
 def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
     """Load a model into a server that was started with --model-control-mode explicit.
 
-    One that is loaded is loaded anew, so that what `tllm set` has changed takes effect.
+    A loaded model is reloaded, so that changes by `tllm set` take effect.
 
     Example:  tllm load demo
     """
@@ -35,11 +36,11 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
     server = find_controlled(find_home(), name, parse_url(url))
     with exit_on_signals():
         load_models(server, name, timeout, on_model=_notify_each("Loading"))
-    output.notify(f"{name} is loaded.")
+    output.notify(f"Loaded {name}.")
 
 
 def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
-    """Unload a model, after its requests in flight; the server goes on with the others.
+    """Unload a model after its requests in flight; other models stay loaded.
 
     Example:  tllm unload demo
     """
@@ -48,10 +49,10 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
     from trtllm_serve_cli.processes import exit_on_signals
 
     server = find_controlled(find_home(), name, parse_url(url))
-    # Whatever ends us, its models do not go on refusing requests.
+    # If a signal ends this process, the models accept requests again.
     with exit_on_signals():
         unload_models(server, name, timeout, on_model=_notify_each("Unloading"))
-    output.notify(f"{name} is unloaded.")
+    output.notify(f"Unloaded {name}.")
 
 
 def _notify_each(what: str) -> Callable[[str], None]:

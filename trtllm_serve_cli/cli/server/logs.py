@@ -1,4 +1,4 @@
-"""`tllm logs`: what a server has written."""
+"""`tllm logs`: print a server's log."""
 
 from __future__ import annotations
 
@@ -15,30 +15,34 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch.logs.log_lines import LogReader
 
-# More of a log than anybody reads back.
+# Limit of how much of a log is read back.
 _MAX_BYTES = 8 * 1024 * 1024
 
 
 def logs(
     model: ModelOption = None,
     url: ServerOption = None,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as the log grows.")] = False,
-    lines: Annotated[int, typer.Option("-n", "--lines", min=0, help="How many last lines.")] = 100,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="Keep printing as the log grows.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("-n", "--lines", min=0, help="Number of lines to print.")
+    ] = 100,
     level: Annotated[
         Literal["error", "warning", "info"],
-        typer.Option(help="Only what is at least as grave."),
+        typer.Option(help="Lowest level to print."),
     ] = "info",
     source: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Only what is of this model of Triton's, by its name in `tllm status`.",
+            help="Print only lines of this Triton model, by its name in `tllm status`.",
         ),
     ] = None,
 ) -> None:
-    """Print the end of a server's log, also of one that died.
+    """Print the end of a server's log, also after the server died.
 
-    A traceback goes with the line that it belongs to.
+    A traceback has the level and the model of the line before it.
 
     Example:  tllm logs -f --level warning
     """
@@ -56,7 +60,7 @@ def logs(
         )
     log, reader = server.plan.log, LogReader(server.plan.every_model)
     output.notify(f"{log}:")
-    # What is not a whole line yet, or comes while we read, is left to those that follow.
+    # Incomplete lines, and lines that are written meanwhile, are left to `follow_lines`.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))

@@ -1,4 +1,4 @@
-"""`tllm restart`: a server anew, as it was started."""
+"""`tllm restart`: stop a server and start it with the same options."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 def restart(
     model: ModelOption = None, url: ServerOption = None, timeout: DrainOption = None
 ) -> None:
-    """Stop a server after the requests in flight, and start it again with the same options.
+    """Stop a server after the requests in flight, and start it with the same options.
 
-    What `tllm set` or an editor has changed since takes effect. A server that died is started, too.
+    Changes of its model repository take effect. A server that died is started again.
 
     Example:  tllm restart
     """
@@ -23,7 +23,7 @@ def restart(
 
     home = find_home()
     server = find_started(home, model, parse_url(url))
-    # Whatever is wrong is said while the server still runs, and its image takes no time from it.
+    # While the server still runs: errors do not stop it, and fetching the image adds no downtime.
     plan = replan(home, server)
     prepare_and_notify(plan)
     if server.is_running:

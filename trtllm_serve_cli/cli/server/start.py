@@ -1,4 +1,4 @@
-"""`tllm start`: from imported models to a server that answers."""
+"""`tllm start`: start a server for imported models."""
 
 from __future__ import annotations
 
@@ -34,30 +34,31 @@ def start(
             "-m",
             "--model",
             metavar="NAME",
-            help="A model, by its name in `tllm list`; repeatable for several in one server.",
+            help="Model, by its name in `tllm list`; repeatable for several models in one server. "
+            "Default: the only imported model.",
         ),
     ] = None,
     repo: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="A model repository of `tllm import --repo DIR`, or a filled copy of upstream's; "
+            help="Model repository of `tllm import --repo DIR`, or a filled copy of upstream's; "
             "repeatable.",
         ),
     ] = None,
     launch: OptionValues,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay attached; Ctrl-C stops the server.")
+        bool, typer.Option("--foreground", help="Run in the foreground; Ctrl-C stops the server.")
     ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve imported models; return when they answer.
+    """Start a server for imported models, and wait until it has generated a token.
 
     A supervisor keeps the server running until `tllm stop`. A server of one model also has the
-    models ensemble, tensorrt_llm and so on; a server of several has NAME_ensemble,
-    NAME_tensorrt_llm and so on for each. The section launch of a model's tllm.yaml has the defaults
-    for these options. Words after -- are passed to tritonserver.
+    models ensemble, tensorrt_llm and so on; a server of several models has NAME_ensemble,
+    NAME_tensorrt_llm and so on for each. The section `launch` of a model's tllm.yaml overrides the
+    defaults of these options. Arguments after -- are passed to tritonserver.
 
     Example:  tllm start -m demo -- --http-thread-count=16
     """
@@ -85,19 +86,19 @@ def start(
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
-    """Tell what is to be known of `plan` before it is launched, and fetch what it needs."""
+    """Print the reason for the mode and a warning for public addresses, and fetch the image."""
     if plan.reason:
         output.notify(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
         output.notify(
-            f"Whoever reaches {plan.host} can use this server: nothing stands guard before it."
+            f"Triton has no authentication: anyone who can connect to {plan.host} can use it."
         )
     if plan.container is not None:
         _fetch_image(plan.container)
 
 
 def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
-    """Start the server of `plan`, and report how it goes and where it answers."""
+    """Start the server of `plan`, and print its progress and addresses."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 
     started_s = time.monotonic()
@@ -125,12 +126,12 @@ def _serve_attached(plan: LaunchPlan) -> None:
     from trtllm_serve_cli.launch.supervisor.lifecycle import run_in_foreground
     from trtllm_serve_cli.processes import exit_on_signals
 
-    output.notify(f"Starting {', '.join(plan.models)}; its log is {plan.log}")
+    output.notify(f"Starting {', '.join(plan.models)}; log: {plan.log}")
 
     def on_ready() -> None:
         output.notify(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
 
-    # SIGTERM, too, ends the server in order before it ends us.
+    # SIGTERM, too, stops the server cleanly before this process ends.
     with exit_on_signals():
         run_in_foreground(plan, on_ready=on_ready)
 
@@ -154,7 +155,7 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
-    """Tells which models are loading: a spinner on a terminal, a line per change elsewhere."""
+    """Yield a function that shows loading models: a spinner on a terminal, else lines."""
     if sys.stderr.isatty():
         from rich.text import Text
 
@@ -173,4 +174,4 @@ def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
 
 
 def _loading_line(loading: Sequence[str]) -> str:
-    return f"Loading {', '.join(loading)} …" if loading else "Generating a first token …"
+    return f"Loading {', '.join(loading)} …" if loading else "Generating the first token …"

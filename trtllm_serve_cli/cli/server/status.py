@@ -1,4 +1,4 @@
-"""`tllm status`: what runs, and how it is."""
+"""`tllm status`: show servers and their state."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PART = "model "
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Show the servers: state, ports, models, memory and GPUs.
+    """Show servers: state, ports, models, memory and GPUs.
 
     Example:  tllm status
     """
@@ -33,14 +33,14 @@ def status(as_json: JsonOption = False) -> None:
 
 
 def describe_server(server: RunningServer) -> dict[str, Any]:
-    """All that is known of a server, as plain data."""
+    """Return the state of a server as plain data."""
     import dataclasses
 
     from trtllm_serve_cli.launch.servers.live_status import read_gpu_status, read_model_states
     from trtllm_serve_cli.launch.supervisor.server_processes import measure_memory
 
     state, endpoint, job = server.state, server.plan.endpoint, server.job
-    # One that is starting or ending has no time to answer.
+    # A server that is starting or stopping may not respond.
     answers = server.is_running and server.phase == "ready"
     return {
         "models": list(server.models),
@@ -91,7 +91,7 @@ def _show_server(server: dict[str, Any]) -> None:
     elif not server["why"]:
         print(f"  Slurm job {server['job']['id']}")
     if server["job"] and server["state"] == "failed":
-        print("  `tllm stop` takes it off this list")
+        print("  Next: tllm stop removes it from this list")
     _show_parts(server)
     for gpu in server["gpus"]:
         print(f"  GPU {_describe_gpu(gpu)}")
@@ -100,7 +100,7 @@ def _show_server(server: dict[str, Any]) -> None:
 
 
 def _show_parts(server: dict[str, Any]) -> None:
-    """A line for each of Triton's models and for each other part, with its memory."""
+    """Print a line with memory for each Triton model and each other process."""
     from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
@@ -120,7 +120,7 @@ def _show_parts(server: dict[str, Any]) -> None:
 
 
 def _describe_state(model: dict[str, Any]) -> str:
-    """Triton's word, or the reason where it has one that is as short."""
+    """Return Triton's state of a model, or "unloaded" if that is the reason."""
     if model["reason"] == "unloaded":
         return "unloaded"
     return model["state"].lower() or "not loaded"

@@ -1,4 +1,4 @@
-"""`tllm stop`: the end of a server."""
+"""`tllm stop`: stop servers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help="How long requests in flight may take to end; 0 cuts them off, as Slurm does. "
-        "Default: 30.",
+        help="Time limit for the requests in flight; 0 cancels them, as Slurm does. Default: 30.",
     ),
 ]
 
@@ -31,14 +30,13 @@ DrainOption = Annotated[
 def stop(
     model: ModelOption = None,
     url: ServerOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="Stop every server.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Stop all servers.")] = False,
     timeout: DrainOption = None,
 ) -> None:
-    """Stop a server, after the requests in flight.
+    """Finish the requests in flight, then stop a server.
 
-    It takes no new requests from then on. What it has started ends with it: workers and the
-    processes of models and ranks. A Slurm job that has ended by itself goes off the list of
-    `tllm status`.
+    The server rejects new requests immediately. All of its processes stop with it: engine workers,
+    models and ranks. A Slurm job that has already ended is removed from the list of `tllm status`.
 
     Example:  tllm stop --timeout 120
     """
@@ -56,7 +54,7 @@ def stop(
 
 
 def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
-    """Gives what kept it from being stopped, so that the others are."""
+    """Stop a server; return the error, so that the other servers are stopped, too."""
     try:
         stop_and_notify(server, timeout_s)
     except TllmError as error:
@@ -65,7 +63,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
 
 
 def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
-    """Stop `server`, and report what it waits for and what it cut off."""
+    """Stop `server`, and print the requests that it waits for or cancels."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 
     was_over = server.is_over
@@ -73,11 +71,11 @@ def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
         output.notify(f"Stopping {', '.join(server.models)} on {server.location} …")
     for why in stop_server(server, timeout_s, on_progress=_progress()):
         output.notify(f"  {why}")
-    output.notify(f"{server.location} had ended already." if was_over else "Stopped.")
+    output.notify(f"{server.location} had already ended." if was_over else "Stopped.")
 
 
 def _progress() -> Callable[[Mapping[str, int]], None]:
-    """Says which requests are waited for, whenever that changes."""
+    """Return a function that prints the requests in flight when they change."""
     reported: Mapping[str, int] = {}
 
     def report(in_flight: Mapping[str, int]) -> None:

@@ -1,1 +1,1 @@
-"""What commands share: output, options, exit codes, progress, and the server they address."""
+"""Code that commands share: output, options, exit codes, progress and the target server."""

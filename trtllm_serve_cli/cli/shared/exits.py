@@ -1,4 +1,4 @@
-"""The exit codes; besides these, 0 is done, 1 a bug of ours, 2 wrong usage (Typer's)."""
+"""Exit codes; in addition, 0 is success, 1 is a bug in tllm and 2 is wrong usage (Typer)."""
 
 USER_CAN_FIX = 3
 INTERRUPTED = 130

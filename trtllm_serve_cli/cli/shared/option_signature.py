@@ -1,4 +1,4 @@
-"""Options classes as options of a command: one declaration, read by Typer from a signature."""
+"""Add the fields of options classes to the signature of a command, which Typer reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 
 from trtllm_serve_cli.option_fields import OptionField, option_fields
 
-# Values by the option's name.
+# Values by the name of the option.
 OptionValues = dict[str, Any]
 
 
@@ -22,8 +22,8 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add groups of options to a command; `groups` maps a parameter of it to `option_fields`.
 
-    The command gets each group as a dictionary of the options that were given, their paths
-    absolute. They are listed in the place of the parameter.
+    The command receives each group as a dictionary of the options that were set, with absolute
+    paths. They are listed in the place of the parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -59,9 +59,9 @@ def builds_options(
     key: Callable[[OptionField], Any] | None = None,
     at_end: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of a class to a command, which gets an instance as `parameter`.
+    """Add the options of a class to a command, which receives an instance as `parameter`.
 
-    They are listed in the place of the parameter, or `at_end`, sorted by `key` if there is one.
+    They are listed in the place of the parameter, or `at_end`, and sorted by `key` if it is set.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -88,7 +88,7 @@ def with_signature(
 ) -> Callable[..., None]:
     """Return `command` with the name, help and signature of `function`.
 
-    Parameters in `replaced` give way to others, and `appended` come last.
+    Parameters in `replaced` are replaced by others, and `appended` are the last.
     """
     own = [
         new
@@ -108,12 +108,12 @@ def _on_command_line(fields: Sequence[OptionField]) -> list[OptionField]:
 
 
 def _is_switch(field: OptionField) -> bool:
-    """Whether the flag can only turn the option on."""
+    """Return whether the flag can only turn the option on."""
     return field.kind is bool and not any("/" in flag for flag in field.option.flags)
 
 
 def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> inspect.Parameter:
-    """Return the option as a parameter; without `has_default`, one not given is None."""
+    """Return the option as a parameter, which defaults to None without `has_default`."""
     option, within = field.option, field.within
     settings: dict[str, Any] = {"help": _help(field, has_default=has_default)}
     if option.metavar is not None:
@@ -152,7 +152,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 
 
 def _help(field: OptionField, *, has_default: bool) -> str:
-    """Add the default to the help, unless Typer shows it or the help says it."""
+    """Add the default to the help, unless Typer or the help itself states it."""
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
     if is_stated or has_default or field.kind is bool:
@@ -174,14 +174,14 @@ def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def _plain(field: OptionField, value: Any) -> Any:
-    """Return the value as the options class has it."""
+    """Return the value as the options class declares it."""
     if field.is_table:
         return parse_pairs(value, option=f"{field.option.flags[0]} ")
     return tuple(value or ()) if field.is_list else value
 
 
 def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
-    """Return KEY=VALUE words as a dictionary. Raise `BadInput` for a word of another form."""
+    """Return KEY=VALUE words as a dictionary; raise `BadInput` for any other word."""
     from trtllm_serve_cli.errors import BadInput
 
     pairs = {}

@@ -1,4 +1,4 @@
-"""What the commands print: results to stdout, talk to stderr, JSON alone when asked for."""
+"""Print results to stdout and messages to stderr; with --json, stdout contains only JSON."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 def notify(message: str) -> None:
-    """A line of talk, on stderr."""
+    """Print a message on stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 def show_json(value: Any) -> None:
-    """`value` as the only thing on stdout."""
+    """Print `value` as JSON on stdout."""
     print(json.dumps(value, indent=2, default=str, ensure_ascii=False))
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A Rich console that neither highlights nor interprets markup in the user's own words."""
+    """Return a Rich console that does not highlight text or interpret markup in it."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
 
 
 def show(renderable: RenderableType) -> None:
-    """A Rich renderable on stdout; plain text when stdout is not a terminal."""
+    """Print a Rich renderable on stdout, as plain text if stdout is not a terminal."""
     console().print(renderable)
 
 
@@ -65,7 +65,7 @@ def show_table(
 
 
 def show_error(error: TllmError) -> None:
-    """What happened, why, and what to do next, on stderr."""
+    """Print what happened, why, and what to do next on stderr."""
     screen = console(stderr=True)
     screen.print(f"Error: {error.what}", style="bold red", soft_wrap=True)
     if error.why:

@@ -1,4 +1,4 @@
-"""What `tllm import` and `tllm build` show of a download or a step that is running."""
+"""Show the progress of downloads and build steps in `tllm import` and `tllm build`."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class WorkDisplay:
-    """Tells in lines what is said, and on a terminal how far a download or a running step is.
+    """Display of messages as lines, and on a terminal of the progress of a download or step.
 
-    What is live is there from its first news until something is said.
+    Live progress is shown from its first update until the next message.
     """
 
     def __init__(self, *, is_live: bool) -> None:
@@ -34,12 +34,12 @@ class WorkDisplay:
         self._is_counted = False
 
     def notify(self, text: str) -> None:
-        """A line that stays."""
+        """Print a message, which stays on the screen."""
         self.stop()
         output.notify(text)
 
     def on_line(self, line: str) -> None:
-        """A line of a step's output; what it tells is shown until the next that tells."""
+        """Update the progress from a line of a step's output, if the line contains any."""
         if not self._is_live:
             return
         from trtllm_serve_cli.build.progress import parse_progress
@@ -59,7 +59,7 @@ class WorkDisplay:
 
     @property
     def watch(self) -> Watch | None:
-        """Where the news of a download go; without a terminal, nobody watches."""
+        """Callback for the progress of a download; None without a terminal."""
         return self._show_transfer if self._is_live else None
 
     def _show_transfer(self, progress: Transfer) -> None:
@@ -74,7 +74,7 @@ class WorkDisplay:
         self._transfer.update(draw_transfer(progress))
 
     def stop(self) -> None:
-        """Clear away what is live, if anything is."""
+        """Clear the live progress, if any is shown."""
         if self._transfer is not None:
             self._transfer.stop()
             self._transfer = None
@@ -108,7 +108,7 @@ class WorkDisplay:
 
 @contextmanager
 def show_work() -> Iterator[Display]:
-    """A display on stderr; SIGTERM and a hang-up end the work as Ctrl-C does."""
+    """Yield a display on stderr; SIGTERM and SIGHUP end the block as Ctrl-C does."""
     from trtllm_serve_cli.importing.importer import Display
     from trtllm_serve_cli.processes import exit_on_signals
 

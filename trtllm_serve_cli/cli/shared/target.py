@@ -1,4 +1,4 @@
-"""Which server a command asks: the one of `-u`, or the one that `tllm start` left running."""
+"""Find the server of a command: that of `-u`, or the one that `tllm start` keeps running."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 ServerOption = Annotated[
     str | None,
     typer.Option(
-        "-u", "--url", metavar="HOST:PORT", help="The server, by an address in `tllm status`."
+        "-u", "--url", metavar="HOST:PORT", help="Server, by an address in `tllm status`."
     ),
 ]
-# Every copy of upstream's repository has a text model of this name.
+# The text model in every copy of upstream's repository.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """Whom to ask and how long to wait."""
+    """The endpoint, model and interface of requests, and their time limit."""
 
     endpoint: Endpoint
     model: str
@@ -39,7 +39,7 @@ class Target:
 def find_target(
     url: str | None, interface: Interface, model: str | None, timeout_s: float | None
 ) -> Target:
-    """The text model to ask; raises `NoServer`, and `BadInput` when there are several."""
+    """Return the text model to query; raise `NoServer`, or `BadInput` if there are several."""
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
 
@@ -57,7 +57,7 @@ def find_target(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchTarget:
-    """A model to load: its name on the server at `address`, and where that has its metrics."""
+    """A model to benchmark: its server's address, its name there, and the metrics address."""
 
     address: str
     model: str
@@ -67,10 +67,10 @@ class BenchTarget:
 def find_bench_target(
     url: str | None, interface: Interface, model: str | None, text_model: str | None = None
 ) -> BenchTarget:
-    """The `tensorrt_llm` model to load, or with `text_model` that one, which takes text.
+    """Return the `tensorrt_llm` model to benchmark, or the text model `text_model`.
 
-    `text_model` is `own`, or a name of upstream's repository. Of a server that is not ours `model`
-    is the name itself. Raises `NoServer`, and `BadInput` when there are several to choose from.
+    `text_model` is `own`, or a name in upstream's repository. On a server that tllm did not start,
+    `model` is the Triton name. Raise `NoServer`, or `BadInput` if there are several models.
     """
     from trtllm_serve_cli.launch.servers.running import find_running, find_servers
     from trtllm_serve_cli.paths import find_home
@@ -101,9 +101,9 @@ def find_bench_target(
 
 
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
-    """The `host:port` of each server's metrics, those of `urls` or of the one that runs.
+    """Return the metrics addresses (`host:port`) in `urls`, or those of the running server.
 
-    That of several ranks has as many. Raises `NoServer`, `BadInput`.
+    A server with several ranks has one address per rank. Raise `NoServer` or `BadInput`.
     """
     if urls:
         from trtllm_serve_cli.client.address import parse_address
@@ -129,7 +129,7 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
 
 
 def parse_url(url: str | None) -> str | None:
-    """`-u` as a plain `host:port`, as servers of this machine say theirs; None if not given."""
+    """Return `-u` as `host:port`, in the form that local servers store; None if not set."""
     if url is None:
         return None
     from trtllm_serve_cli.client.address import parse_address

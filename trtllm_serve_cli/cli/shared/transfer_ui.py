@@ -1,4 +1,4 @@
-"""A download as a terminal shows it: bytes, rate and time left, in total and per file."""
+"""Draw a download on a terminal: size, rate and remaining time, in total and per file."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.progress import Progress
 
 _MAX_FILES = 8
-_NAME_WIDTH = 24  # leaves room for the figures in 80 columns
+_NAME_WIDTH = 24  # leaves space for the numbers in 80 columns
 
 
 def draw_transfer(progress: Progress) -> RenderableType:
-    """A line for all, and one for each file that is under way."""
+    """Draw a line for the total, and one for each file in progress."""
     from rich.table import Table
 
     from trtllm_serve_cli.sources.progress import show_progress

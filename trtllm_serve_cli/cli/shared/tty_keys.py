@@ -1,4 +1,4 @@
-"""Keys as they are pressed, and the terminal's changes of size."""
+"""Read single keys from the terminal, and wake up when it is resized."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from types import FrameType
 
 
 class Keyboard:
-    """What comes from the terminal on stdin."""
+    """The keys of the terminal on stdin."""
 
     def __init__(self, resize_read_end: int) -> None:
         self._resize_read_end = resize_read_end
 
     def wait(self, timeout_s: float) -> str:
-        """The keys pressed since the last call; waits for one, or for a change of size.
+        """Wait for a key or a resize, and return the keys pressed since the last call.
 
-        "" when neither comes in time, or the size has changed.
+        The result is "" after a timeout or a resize.
         """
         stdin = sys.stdin.fileno()
         ready, _, _ = select.select([stdin, self._resize_read_end], [], [], timeout_s)
@@ -33,7 +33,7 @@ class Keyboard:
 
 @contextmanager
 def open_keyboard() -> Iterator[Keyboard]:
-    """The terminal on stdin, which neither echoes nor waits for whole lines until the end."""
+    """Yield the keyboard on stdin, without echo and line buffering within the block."""
     stdin = sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
     resize_read_end, resize_write_end = os.pipe()
