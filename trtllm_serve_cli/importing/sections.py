@@ -90,7 +90,7 @@ class RepositorySection:
         Layout,
         Option(
             "Layout of the model repository: inflight and llmapi are upstream's, vllm is for "
-            "Triton's vLLM backend (docs/layouts.md)."
+            "Triton's vLLM backend (docs/concepts/contract.md)."
         ),
     ] = "inflight"
     dir: Annotated[

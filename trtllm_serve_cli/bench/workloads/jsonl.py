@@ -25,7 +25,7 @@ class Line:
         return BadInput(
             f"{self.where}: this entry is invalid.",
             why=f"{why}; its fields are {has}",
-            next_step="fix that line; docs/benchmark.md describes the supported formats",
+            next_step="fix that line; docs/guides/benchmark.md describes the supported formats",
         )
 
     def text(self, *names: str) -> str:

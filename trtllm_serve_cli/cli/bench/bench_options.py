@@ -180,7 +180,7 @@ class SharedOptions:
         str | None,
         Option(
             "Simulate an imported model of the engine kind sim, or a timing file, without a "
-            "server (docs/simulation.md).",
+            "server (docs/concepts/simulation.md).",
             flags=("--simulate",),
             metavar="NAME|FILE",
             panel=_WHERE,

@@ -61,5 +61,6 @@ def find_simulation(name_or_file: str) -> Simulation:
     raise UnknownModel(
         f"{name_or_file!r} cannot be simulated.",
         why="it is neither an imported model nor a file",
-        next_step="tllm import -m NAME -s SOURCE --engine sim --gpu h200   (docs/simulation.md)",
+        next_step="tllm import -m NAME -s SOURCE --engine sim --gpu h200; see "
+        "docs/concepts/simulation.md",
     )

@@ -87,7 +87,8 @@ def token_from_histogram(
     histogram_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="JSON file with histograms (docs/benchmark.md). Default: built-in."
+            metavar="FILE",
+            help="JSON file with histograms (docs/guides/benchmark.md). Default: built-in.",
         ),
     ] = None,
 ) -> None:

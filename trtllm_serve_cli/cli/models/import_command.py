@@ -28,8 +28,8 @@ FileOption = Annotated[
         "-f",
         "--file",
         metavar="TLLM.YAML",
-        help="File with all of these options (docs/declaration.md). Options on the command line "
-        "override it.",
+        help="File with all of these options (docs/reference/tllm-yaml.md). Options on the "
+        "command line override it.",
     ),
 ]
 BuildOptionsOption = Annotated[
@@ -37,7 +37,7 @@ BuildOptionsOption = Annotated[
     typer.Option(
         "--build-option",
         metavar="KEY=VALUE",
-        help="Other build option, by upstream's name (docs/building.md); repeatable.",
+        help="Other build option, by upstream's name (docs/reference/tllm-yaml.md); repeatable.",
     ),
 ]
 

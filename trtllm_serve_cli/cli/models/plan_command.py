@@ -55,8 +55,8 @@ def plan(
 ) -> None:
     """Estimate whether a model fits on GPUs, and how fast it runs.
 
-    For a model on the hub, only config.json and the index of its weights are read. docs/sizing.md
-    describes the estimate.
+    For a model on the hub, only config.json and the index of its weights are read.
+    docs/concepts/sizing.md describes the estimate.
 
     Example:  tllm plan -m llama-3.1-8b --gpu h200
 

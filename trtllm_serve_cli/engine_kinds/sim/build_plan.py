@@ -77,7 +77,7 @@ def read_simulation(path: Path) -> Simulation:
             f"{path} is not a timing of an engine.",
             why=getattr(error, "strerror", None) or str(error),
             next_step="create one from a measured run: tllm bench calibrate RESULT_DIR -o "
-            "timing.json (docs/simulation.md describes the fields)",
+            "timing.json (docs/concepts/simulation.md describes the fields)",
         ) from error
 
 
