@@ -1,4 +1,4 @@
-"""`tllm bench --simulate`: run a benchmark on a virtual clock, without a server."""
+"""Run benchmarks with `--simulate`: on a virtual clock, without a server."""
 
 from __future__ import annotations
 
