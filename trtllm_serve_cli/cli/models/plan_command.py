@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.source import Source
 
 _WIDTH = 79
-_COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "sequences", "one stream", "all streams")
+_COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "sequences", "one stream", "full load")
 
 
 @takes_options(model=option_fields(ModelSection, "source", "revision"))
@@ -119,7 +119,7 @@ def _show(plan: SizePlan) -> None:
         f"{plan.demand.output_len} out\n"
     )
     output.show_table(_COLUMNS, [_row(each) for each in plan.plans], is_numeric=True)
-    print("Weights and KV cache are in GiB per GPU, one stream and all streams in tokens/s.")
+    print("Weights and KV cache are in GiB per GPU, one stream and full load in tokens/s.")
     print(_describe_smallest(plan))
     print("\nAssumptions:")
     for sentence in plan.assumptions:
