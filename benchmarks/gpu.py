@@ -3,9 +3,9 @@
     python benchmarks/gpu.py [--engine-python PY] [--work DIR] [--only PART]... [--rehearse]
 
 Creates a checkpoint of Llama-2-7B's shape with random weights and a small one with real files,
-imports and serves them with the engine kind vllm, and measures them; docs/gpu.md describes each
-part. Each part has a time limit, and a failure does not affect the others. After each part, the
-results are in DIR/gpu.json; finally, a table is printed. `--rehearse` runs everything without a
+imports and serves them with the engine kind vllm, and measures them; docs/guides/vllm.md describes
+each part. Each part has a time limit, and a failure does not affect the others. After each part,
+the results are in DIR/gpu.json; finally, a table is printed. `--rehearse` runs everything without a
 GPU, on the tests' stand-in for vLLM: use it to test the script; the measurements are meaningless.
 """
 

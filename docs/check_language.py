@@ -124,11 +124,13 @@ def check(passage: Passage) -> Iterator[tuple[int, str]]:
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
-    """Yield the text of a Python or Markdown file, without code."""
+    """Yield the text of a Python or Markdown file, without code, or all of YAML or a template."""
     if path.suffix == ".py":
         yield from _read_python(path)
     elif path.suffix == ".md":
         yield from _read_markdown(path)
+    elif path.suffix in (".yaml", ".j2"):
+        yield Passage(path, 1, path.read_text(encoding="utf-8"))
 
 
 def _read_python(path: Path) -> Iterator[Passage]:

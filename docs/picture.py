@@ -1,4 +1,4 @@
-"""Draws docs/images/demo.svg out of the transcript in docs/guides/laptop.md.
+"""Draw docs/images/demo.svg from the transcript in docs/guides/laptop.md.
 
     python docs/picture.py
 
@@ -19,7 +19,7 @@ SHOWN = ("$ tllm infer", "$ tllm status")
 
 
 def read_transcript(page: str) -> list[str]:
-    """The lines of the first fenced block, from the first to before the second of `SHOWN`."""
+    """Return the lines of the first block from the first command of `SHOWN` to the second."""
     block = page.split("```text\n", 1)[1].split("```", 1)[0]
     lines = block.splitlines()
     start, end = (
@@ -29,7 +29,7 @@ def read_transcript(page: str) -> list[str]:
 
 
 def draw(lines: list[str]) -> str:
-    """The lines as an SVG of a terminal, without fonts from elsewhere."""
+    """Draw the lines as an SVG of a terminal that loads no fonts."""
     console = Console(record=True, width=80, file=io.StringIO(), force_terminal=True)
     for line in lines:
         style = "bold green" if line.startswith("$ ") else ""

@@ -1,6 +1,6 @@
 """Requests of upstream's client programs, and the checks that those programs make.
 
-`docs/clients.md` lists the requests of each program.
+`docs/guides/upstream-clients.md` lists the requests of each program.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Targets and settings go in; a `BenchmarkResult` with the record of every request
 computed from them comes out. Guarantees: the same seed sends the same requests at the same due
 times; latencies count from the time when a request was due; responses are timestamped before they
 are decoded; the result reports when the client itself was too slow; the formulas are those of
-docs/metrics.md.
+docs/reference/benchmark-metrics.md.
 
     workloads     the requests to send (pure)
     model         records, arrivals, objectives, and the served model

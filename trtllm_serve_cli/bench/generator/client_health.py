@@ -13,7 +13,7 @@ from trtllm_serve_cli.bench.model.metrics import ITL, LATENCY, SCHEDULE_LAG
 from trtllm_serve_cli.bench.stats.statistics import Distribution, Summary, distribute
 
 _TICK_S = 0.01
-# The criteria that docs/metrics.md documents.
+# The criteria that docs/reference/benchmark-metrics.md documents.
 _BUSY_LOOP = 0.9
 _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
@@ -86,7 +86,10 @@ def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
 
 
 def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
-    """Check whether the client was the bottleneck, by the criteria in docs/metrics.md."""
+    """Check whether the client was the bottleneck.
+
+    docs/reference/benchmark-metrics.md has the criteria.
+    """
     judged = [worker for worker in workers if worker.wall_s >= _MIN_RUN_S]
     busiest = max((worker.loop_cpu_s / worker.wall_s for worker in judged), default=0.0)
     lag = distribute(lag for worker in judged for lag in worker.loop_lags_s)

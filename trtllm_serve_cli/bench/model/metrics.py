@@ -1,7 +1,8 @@
 """The metrics of a benchmark, each declared once; to add a metric, add a row.
 
 `TIMES` are measured for each request, `RATES` for the completed requests of a run. The summary,
-objectives, tables, page, comparison, JSON schema and docs/metrics.md are generated from these rows.
+objectives, tables, page, comparison, JSON schema and docs/reference/benchmark-metrics.md are
+generated from these rows.
 """
 
 from __future__ import annotations

@@ -28,7 +28,9 @@ class RequestError:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """The times and counts of one request; docs/metrics.md has the formulas based on them.
+    """The times and counts of one request.
+
+    docs/reference/benchmark-metrics.md has the formulas of the metrics.
 
     `chunk_s` and `chunk_tokens` have one entry for each response with tokens; `end_s` is the
     arrival of the final response, or of the failure. `held_s` is how long a concurrency cap delayed

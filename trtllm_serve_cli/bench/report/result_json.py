@@ -1,4 +1,7 @@
-"""Convert a result to JSON and files; docs/metrics.md and result.schema.json describe them."""
+"""Convert a result to JSON and files.
+
+docs/reference/benchmark-metrics.md and result.schema.json describe them.
+"""
 
 from __future__ import annotations
 

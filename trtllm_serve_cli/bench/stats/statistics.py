@@ -1,4 +1,7 @@
-"""Summaries of the records of many requests; docs/metrics.md defines the metrics."""
+"""Summaries of the records of many requests.
+
+docs/reference/benchmark-metrics.md defines the metrics.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """A minimal HTTP/2 client for gRPC on asyncio: many calls on one connection.
 
 gRPC's asyncio client uses several times the CPU time per call, which reduces the rate that a load
-generator can send at and the CPU time left for a server on the same machine (docs/performance.md).
-Frames: RFC 9113. The client disables the server's header table, so identical header blocks have the
-same content and are decoded once.
+generator can send at and the CPU time left for a server on the same machine
+(docs/concepts/performance.md). Frames: RFC 9113. The client disables the server's header table, so
+identical header blocks have the same content and are decoded once.
 """
 
 from __future__ import annotations
