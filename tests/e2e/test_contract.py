@@ -176,7 +176,7 @@ def test_invalid_utf8_is_refused(endpoint: Endpoint) -> None:
 
 
 def test_invalid_token_ids_are_refused(endpoint: Endpoint) -> None:
-    with pytest.raises(Exception, match="input_ids holds -1"):
+    with pytest.raises(Exception, match="input_ids contains -1"):
         infer(endpoint, [1, -1], 3)
 
 
