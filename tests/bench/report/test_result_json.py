@@ -94,12 +94,12 @@ def test_time_rows_fit_their_columns() -> None:
 @pytest.mark.parametrize(
     ("load", "words"),
     [
-        (AllAtOnce(), "all at the start"),
+        (AllAtOnce(), "in one burst"),
         (AtConcurrency(8), "8 in flight"),
         (AtRate(2.5), "2.5 requests/s, poisson"),
         (AtRate(2, "gamma", 0.5), "2 requests/s, gamma, burstiness 0.5"),
     ],
-    ids=["all at the start", "closed", "poisson", "gamma"],
+    ids=["in one burst", "closed", "poisson", "gamma"],
 )
 def test_describe_load(load: Load, words: str) -> None:
     assert tables.describe_load(load) == words

@@ -48,7 +48,7 @@ def test_results_in_a_folder_are_sorted_by_number(tmp_path: Path) -> None:
         ),
         ({"kind": "concurrency", "concurrency": 4}, "4 in flight"),
         ({"kind": "trace", "speed": 2.0, "concurrency": None}, "a trace, 2x"),
-        ({"kind": "all_at_once"}, "all at the start"),
+        ({"kind": "all_at_once"}, "in one burst"),
     ],
     ids=["rate", "capped", "closed", "trace", "at the start"],
 )

@@ -43,7 +43,7 @@ def test_every_response_has_the_requested_length(
 @pytest.mark.parametrize(
     "load",
     [AllAtOnce(), AtRate(500, "constant"), AtRate(500), AtRate(500, "gamma", 0.5)],
-    ids=["all at the start", "constant", "poisson", "gamma"],
+    ids=["in one burst", "constant", "poisson", "gamma"],
 )
 def test_open_loads_send_everything(serve: Serve, load: Load) -> None:
     assert _run(serve(FakeTriton()), load).summary.num_completed == 6

@@ -101,7 +101,7 @@ def test_requests_are_counted_by_how_they_ended() -> None:
 @pytest.mark.parametrize(
     ("load", "rates"),
     [(AtRate(1), (0.5, 1.0)), (AllAtOnce(), (None, None)), (AtConcurrency(1), (None, None))],
-    ids=["rate", "all at the start", "concurrency"],
+    ids=["rate", "in one burst", "concurrency"],
 )
 def test_only_a_run_at_a_rate_has_offered_and_achieved_rates(
     load: Load, rates: tuple[float | None, float | None]
@@ -277,7 +277,7 @@ def test_increasing_latencies_are_never_steady() -> None:
     assert not steady.is_reached
 
 
-@pytest.mark.parametrize("load", [AllAtOnce(), AtRate(1)], ids=["all at the start", "short"])
+@pytest.mark.parametrize("load", [AllAtOnce(), AtRate(1)], ids=["in one burst", "short"])
 def test_steady_state_requires_a_sustained_load(load: Load) -> None:
     num_requests = 200 if isinstance(load, AllAtOnce) else 40
     assert find_steady_state(_records([1.0] * num_requests), load) is None

@@ -87,7 +87,7 @@ def describe_load(load: Mapping[str, Any]) -> str:
         case "trace":
             words = "a trace" if load["speed"] == 1 else f"a trace, {load['speed']:g}x"
         case _:
-            return "all at the start"
+            return "in one burst"
     cap = load.get("concurrency")
     return words if cap is None else f"{words}, at most {cap} in flight"
 

@@ -190,7 +190,7 @@ def describe_load(load: Load) -> str:
     """Describe the load for a table title."""
     match load:
         case AllAtOnce():
-            return "all at the start"
+            return "in one burst"
         case AtConcurrency(concurrency):
             return f"{concurrency} in flight" + _ramp(load.ramp_s)
         case AtTimes():
