@@ -184,3 +184,14 @@ def test_closed_pipe_has_no_traceback() -> None:
         process.stdout.close()
         assert b"Traceback" not in process.stderr.read()
         wait_until(lambda: process.poll() is not None)
+
+
+@pytest.mark.parametrize("arguments", [("statr",), ("bench", "sweeep")])
+def test_a_misspelt_command_gets_one_suggestion(tllm: Tllm, arguments: tuple[str, ...]) -> None:
+    _, _, err = tllm(*arguments)
+    assert err.count("Did you mean") == 1
+
+
+def test_help_explains_arguments(tllm: Tllm) -> None:
+    _, out, _ = tllm("validate", "--help")
+    assert "[NAME]  Model." in out

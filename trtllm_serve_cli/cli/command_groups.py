@@ -15,6 +15,8 @@ from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
 
+# Newer versions of Typer have their own copy of Click.
+UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
 _NAME_WIDTH = max(map(len, _COMMANDS))
 
@@ -57,7 +59,22 @@ class _LazyCommands(Mapping[str, Any]):
         return len(_COMMANDS)
 
 
-class LazyGroup(TyperGroup):
+class SuggestingGroup(TyperGroup):
+    """Group that suggests similar commands once: Typer and Click from 8.4 on both do."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Return the name and the command that the arguments select, and the other arguments."""
+        self.suggest_commands = False
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if "Did you mean" in error.format_message():
+                raise
+        self.suggest_commands = True
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(SuggestingGroup):
     """Group that lists the commands of COMMAND_GROUPS without importing them."""
 
     def __init__(self, **settings: Any) -> None:
@@ -73,7 +90,7 @@ class LazyGroup(TyperGroup):
                 )
 
 
-class FullSummaryGroup(TyperGroup):
+class FullSummaryGroup(SuggestingGroup):
     """Group that lists the first sentence of each command's help in full; Click truncates it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
