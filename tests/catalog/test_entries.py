@@ -74,7 +74,7 @@ def test_unknown_alias_without_near_matches():
             "a: {source: 'hf:a/b', family: f, parameters: 7B, gated: 1}",
             "gated must be true or false",
         ),
-        (f"a/b: {ENTRY}", "a name is a folder"),
+        (f"a/b: {ENTRY}", "is not a valid model name"),
         ("a: {", "while parsing"),
     ],
     ids=lambda value: value[:18],
