@@ -186,7 +186,9 @@ class LaunchOptions:
     )
     log_requests: Annotated[
         RequestLogging,
-        Option("Log one line per request; prompts also logs the prompt.", panel=_TELEMETRY),
+        Option(
+            "Log one line per request (yes), or one with its prompt (prompts).", panel=_TELEMETRY
+        ),
     ] = "no"
     otlp_endpoint: Annotated[
         str | None,

@@ -191,7 +191,7 @@ def test_limit_on_a_metric_that_was_0_is_rejected(keep: Keep) -> None:
     [
         ("ttft:p95>+5%", "ttft requires --stream"),
         ("goodput<-5%", "goodput requires --slo"),
-        ("latency>+5%", "one of them has no completed requests"),
+        ("latency>+5%", "one of the results has no completed requests"),
     ],
 )
 def test_limit_on_a_missing_metric_is_rejected(keep: Keep, limit: str, why: str) -> None:

@@ -178,7 +178,7 @@ def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
     assert made.argv.count("mpirun") == 1
     assert made.reason == (
         "Using a container: The Triton in the package nvidia-pytriton cannot serve mine (the model "
-        "needs Triton's backend tensorrtllm, which only containers have)"
+        "needs Triton's tensorrtllm backend, which only containers have)"
     )
     assert made.reason in made.describe()
 
@@ -191,7 +191,7 @@ def test_auto_reports_both_reasons(home: Home, tmp_path: Path, podman: Path) -> 
         MissingPart, match="Neither the local Triton nor a container can serve mine"
     ) as raised:
         plan_for_this_machine(home, [], {"mode": "auto"})
-    assert "the model needs Triton's backend tensorrtllm" in raised.value.why
+    assert "the model needs Triton's tensorrtllm backend" in raised.value.why
     assert "No container engine works on this machine" in raised.value.why
 
 

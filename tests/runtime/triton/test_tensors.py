@@ -144,7 +144,7 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sent", "why"),
     [
-        ("input_ids", [7, 8], "input_ids has the shape [2]; send [rows, n]"),
+        ("input_ids", [7, 8], "input_ids has shape [2]; expected [rows, tokens]"),
         ("input_lengths", [[4]], "input_lengths is 4, but input_ids has 3"),
         ("input_lengths", [[-1]], "input_lengths is -1, but input_ids has 3"),
         (

@@ -221,7 +221,7 @@ def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
     with pytest.raises(SourceError) as caught:
         fetch(hub)
     assert str(caught.value) == (
-        f"The response from {fake.url} is not the hub's.\n"
+        f"The response from {fake.url} did not come from the hub.\n"
         "Why: it is neither a listing nor a file; causes are a proxy, a login page or a wrong "
         "HF_ENDPOINT\n"
         f"Next: inspect it: curl -sI {fake.url}; check HTTPS_PROXY and HF_ENDPOINT"

@@ -99,7 +99,7 @@ def test_reports_a_web_page_instead_of_a_file(hub):
         )
         fake.body, fake.headers = b"<html>log in</html>", {"Content-Type": "text/html"}
         with (
-            pytest.raises(SourceError, match="is not the hub's"),
+            pytest.raises(SourceError, match="did not come from the hub"),
             remote.openers[0](0),
         ):
             pass

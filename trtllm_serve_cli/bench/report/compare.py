@@ -187,13 +187,13 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
             raise BadInput(
                 f"The results do not contain {limit.measure}.",
                 why=_explain_missing(limit.measure),
-                next_step="measure both again with the required option, or remove that --fail-on",
+                next_step=f"measure both again, with any required option, or omit {limit}",
             )
         if change.change is None:
             raise BadInput(
                 f"{limit.measure} is 0 in the first result.",
                 why=f"{limit} limits a relative change, which is undefined for 0",
-                next_step="compare with another result, or remove that --fail-on",
+                next_step=f"compare with another result, or omit {limit}",
             )
         percent = change.change * 100
         if percent > limit.percent if limit.is_above else percent < limit.percent:
@@ -210,7 +210,7 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
 
 def _explain_missing(measure: Measure) -> str:
     if measure.declared is None or measure.declared.needs is None:
-        return "one of them has no completed requests"
+        return "one of the results has no completed requests"
     return f"{measure.metric} requires {measure.declared.needs}"
 
 

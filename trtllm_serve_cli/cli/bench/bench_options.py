@@ -145,8 +145,8 @@ class SharedOptions:
     model: Annotated[
         tuple[str, ...],
         Option(
-            "Model, by its name in `tllm list`; repeatable. Requests alternate between several "
-            "models.",
+            "Name of the model, as shown by `tllm list`; repeatable. Requests alternate between "
+            "several models.",
             flags=("-m", "--model"),
             metavar="NAME",
             panel=_WHERE,
@@ -266,14 +266,14 @@ class CommonOptions(SharedOptions):
         float,
         Within(0),
         Option(
-            "Absolute tolerance of --check-perf-json.", flags=("--check-perf-atol",), panel=_RESULT
+            "Absolute tolerance for --check-perf-json.", flags=("--check-perf-atol",), panel=_RESULT
         ),
     ] = 50.0
     check_perf_rtol: Annotated[
         float,
         Within(0),
         Option(
-            "Relative tolerance of --check-perf-json.", flags=("--check-perf-rtol",), panel=_RESULT
+            "Relative tolerance for --check-perf-json.", flags=("--check-perf-rtol",), panel=_RESULT
         ),
     ] = 0.05
 

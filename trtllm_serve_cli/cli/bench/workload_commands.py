@@ -82,7 +82,11 @@ def token_norm_dist(
 def token_from_histogram(
     common: SharedOptions,
     histogram_key: Annotated[
-        str, typer.Option(help="Key of the histograms KEY_ip and KEY_op; `example` is upstream's.")
+        str,
+        typer.Option(
+            help="Pair of histograms: KEY selects KEY_ip (prompt lengths) and KEY_op (response "
+            "lengths); `example` is upstream's."
+        ),
     ] = "example",
     histogram_file: Annotated[
         Path | None,

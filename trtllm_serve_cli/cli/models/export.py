@@ -11,7 +11,9 @@ from trtllm_serve_cli.cli.models.parameters import open_named
 
 
 def export(
-    name: Annotated[str | None, typer.Argument(help="Model, by its name in `tllm list`.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the model, as shown by `tllm list`.")
+    ] = None,
     repo: Annotated[
         Path | None,
         typer.Option("--repo", metavar="DIR", help="Model repository outside of TLLM_HOME."),

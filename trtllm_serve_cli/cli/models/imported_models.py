@@ -66,7 +66,9 @@ def list_models(
 
 
 def remove(
-    name: Annotated[str | None, typer.Argument(help="Model, by its name in `tllm list`.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the model, as shown by `tllm list`.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all imported models.")] = False,
     engines: Annotated[
         bool,

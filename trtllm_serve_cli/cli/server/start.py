@@ -34,7 +34,7 @@ def start(
             "-m",
             "--model",
             metavar="NAME",
-            help="Model, by its name in `tllm list`; repeatable for several models in one server. "
+            help="Name of the model, as shown by `tllm list`; repeatable to serve several models. "
             "Default: the only imported model.",
         ),
     ] = None,
@@ -42,8 +42,8 @@ def start(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Model repository of `tllm import --repo DIR`, or a filled copy of upstream's; "
-            "repeatable.",
+            help="Model repository to serve: one of `tllm import --repo DIR`, or a copy of "
+            "upstream's templates with all variables filled in; repeatable.",
         ),
     ] = None,
     launch: OptionValues,

@@ -10,7 +10,9 @@ from trtllm_serve_cli.option_fields import Option
 
 ModelOption = Annotated[
     str | None,
-    typer.Option("-m", "--model", metavar="NAME", help="Model, by its name in `tllm list`."),
+    typer.Option(
+        "-m", "--model", metavar="NAME", help="Name of the model, as shown by `tllm list`."
+    ),
 ]
 _JSON = "Print the result as JSON on stdout."
 JsonOption = Annotated[bool, typer.Option("--json", help=_JSON)]

@@ -127,7 +127,7 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
     world_size = options.world_size or 1
     if options.multi_model or options.disable_spawn_processes or options.hostfile is not None:
         raise BadInput(
-            "Only engines of Triton's C++ backend can run on several processes or nodes.",
+            "Only engines of Triton's C++ backend can run across several processes or nodes.",
             why="with an engine that runs in Python, each process is a separate server",
             next_step="omit --multi-model, --disable-spawn-processes and --hostfile",
         )

@@ -28,7 +28,7 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
     if backend is not None and triton.backend_parts is not None:
         raise MissingPart(
             f"The Triton in {triton.origin} cannot serve {model.name}.",
-            why=f"the model needs Triton's backend {backend}, which only containers have",
+            why=f"the model needs Triton's {backend} backend, which only containers have",
             next_step="add --mode container   (for a Slurm job: --container-image IMAGE)",
         )
 

@@ -104,7 +104,9 @@ def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
     if input_ids is None:
         raise InvalidRequest("input_ids is missing; send the prompt's token ids")
     if input_ids.ndim != 2:
-        raise InvalidRequest(f"input_ids has the shape {list(input_ids.shape)}; send [rows, n]")
+        raise InvalidRequest(
+            f"input_ids has shape {list(input_ids.shape)}; expected [rows, tokens]"
+        )
     num_rows = len(input_ids)
     if num_rows == 0:
         raise InvalidRequest("input_ids has no rows; send at least one")

@@ -195,7 +195,7 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 def explain_web_page(url: str) -> SourceError:
     """Return the error for a response that is not from the hub."""
     return SourceError(
-        f"The response from {url} is not the hub's.",
+        f"The response from {url} did not come from the hub.",
         why="it is neither a listing nor a file; causes are a proxy, a login page or a wrong "
         "HF_ENDPOINT",
         next_step=f"inspect it: curl -sI {shlex.quote(url)}; check HTTPS_PROXY and HF_ENDPOINT",

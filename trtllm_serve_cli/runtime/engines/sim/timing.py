@@ -97,7 +97,7 @@ def parse_simulation(text: str) -> Simulation:
     """Parse a `simulation.json`; raise `ValueError` that names an invalid field."""
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
-        raise ValueError("it has no object `timing`")
+        raise ValueError("the object `timing` is missing")
     if fields.get("schema", SCHEMA) != SCHEMA:
         raise ValueError(f"its schema is {fields['schema']}, but only {SCHEMA} is supported")
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))
