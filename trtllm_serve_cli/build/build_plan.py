@@ -1,4 +1,4 @@
-"""Plans of builds, as data: the requested engine and the commands that build it."""
+"""Describe a build before it runs: the requested engine and the commands that build it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# Part of every fingerprint: increase it when the same facts lead to a different engine.
+# Part of every fingerprint. Increase this number when tllm starts to build a different engine from
+# the same facts; otherwise, it would reuse the engines of the old plans.
 _PLAN_VERSION = 3
 
 
@@ -23,9 +24,9 @@ _PLAN_VERSION = 3
 class Toolchain:
     """The programs that run the steps of a build, and the GPU that the engine is for.
 
-    `python` is the interpreter, which needs the engine kind's packages; `versions` are those of the
-    installed ones. `gpu` is `None` if the machine has no GPU or one that is not in the table;
-    `gpu_name` is then its name in the driver.
+    `python` is the interpreter that runs the steps, and `versions` are the versions of the packages
+    installed for it. `gpu` is `None` if the machine has no GPU, or if tllm's table does not contain
+    the GPU; in the latter case, `gpu_name` is the driver's name for the GPU.
     """
 
     python: str
@@ -38,7 +39,7 @@ class Toolchain:
 
 @dataclass(frozen=True, slots=True)
 class BuildRequest:
-    """The engine to build, its checkpoint and its folder."""
+    """A request to build an engine for a model from a checkpoint."""
 
     model_name: str
     checkpoint: Checkpoint
@@ -62,9 +63,11 @@ class RequiredModule:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """The steps that build an engine at `engine_dir`; none if the checkpoint itself is served.
+    """The plan to build an engine in the folder `engine_dir`.
 
-    `facts` are everything that determines the engine, and `fingerprint` is their hash.
+    `steps` is empty if the engine kind serves the checkpoint itself. `facts` are everything that
+    determines the engine, and `fingerprint` is the hash of the facts. `requires` are the modules to
+    check before the first step.
     """
 
     model_name: str

@@ -1,4 +1,4 @@
-"""The commands of a build, as data."""
+"""Describe one command of a build: its inputs, its outputs and their size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Placeholder in a command for the folder that the step writes into.
 WORK = "{work}"
-# Folder in it for files that are deleted after the build.
+# Subfolder of the work folder for files that are deleted after the build.
 SCRATCH_NAME = ".scratch"
 SCRATCH = f"{WORK}/{SCRATCH_NAME}"
 
@@ -17,8 +17,8 @@ SCRATCH = f"{WORK}/{SCRATCH_NAME}"
 class BuildStep:
     """One command of a build.
 
-    `inputs` and `outputs` are paths in the command, or files below them. The outputs must exist
-    after the command has ended; `estimated_bytes` is their size.
+    `inputs` and `outputs` are paths that occur in the command, or files in these folders. The
+    outputs must exist after the command has ended. `estimated_bytes` is the size of the outputs.
     """
 
     title: str
@@ -28,19 +28,19 @@ class BuildStep:
     estimated_bytes: int = 0
 
     def show(self, work: Path) -> str:
-        """Return the command, writing into `work`, as a shell line."""
+        """Return the command as a shell line that writes into `work`."""
         return shlex.join(self.command_in(work))
 
     def command_in(self, work: Path) -> tuple[str, ...]:
-        """Return the command, writing into `work`."""
+        """Return the command with `work` in place of the placeholder."""
         return tuple(_replace_work(word, work) for word in self.command)
 
     def inputs_in(self, work: Path) -> tuple[str, ...]:
-        """Return the paths that the command reads when it writes into `work`."""
+        """Return `inputs` with `work` in place of the placeholder."""
         return tuple(_replace_work(word, work) for word in self.inputs)
 
     def outputs_in(self, work: Path) -> tuple[Path, ...]:
-        """Return the paths that the command must create when it writes into `work`."""
+        """Return `outputs` with `work` in place of the placeholder."""
         return tuple(Path(_replace_work(word, work)) for word in self.outputs)
 
 

@@ -1,4 +1,7 @@
-"""Read facts from the files of a checkpoint, without the packages that load it."""
+"""Read the context length, weight format and tokenizer facts from a checkpoint's files.
+
+The packages that load checkpoints, such as transformers, are not required.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import has_tokenizer
 from trtllm_serve_cli.sources.gguf import read_gguf
 
-# Keys of the context length in config.json, by architecture.
+# Keys for the context length in config.json, which differ between architectures.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """Facts of a tokenizer that clients need, named as the fields of `Engine`."""
+    """Facts about a tokenizer that clients need. `Engine` has fields of the same names."""
 
     chat_template: str
     bos_token: str
@@ -31,7 +34,7 @@ class TokenizerFacts:
 def read_context_length(checkpoint: Path) -> int:
     """Return the context length of a GGUF file or checkpoint folder, in tokens.
 
-    Raise `ValueError` if the checkpoint does not contain it.
+    Raise `ValueError` if the checkpoint does not contain its context length.
     """
     if checkpoint.is_file():
         length = read_gguf(checkpoint).context_length
@@ -49,9 +52,11 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 
 
 def read_weight_format(directory: Path) -> str | None:
-    """Return the weight format in `directory`, named as in the options, or `None` if unquantized.
+    """Return the weight format in `directory`, or `None` if the weights are not quantized.
 
-    NVIDIA's own checkpoints have it in a separate file, hf_quant_config.json.
+    A format that `--quantization` supports has the name used there, any other format the name in
+    the checkpoint. NVIDIA's own checkpoints name the format in a separate file,
+    hf_quant_config.json.
     """
     quantization = _read_json_if_present(directory / "hf_quant_config.json").get("quantization")
     quantization = quantization or read_text_config(directory).get("quantization_config")
@@ -62,7 +67,10 @@ def read_weight_format(directory: Path) -> str | None:
 
 
 def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
-    """Return the facts of a Hugging Face tokenizer. Raise `BadInput` if it is missing or broken."""
+    """Return the facts about a Hugging Face tokenizer.
+
+    Raise `BadInput` if the tokenizer is missing or cannot be read.
+    """
     if not has_tokenizer([path.name for path in directory.glob("*")]):
         raise BadInput(
             f"{directory} does not contain a tokenizer.",
@@ -107,7 +115,10 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str:
 
 
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
-    """Return whether the tokenizer prepends BOS, from its flag or else its post-processor."""
+    """Return whether the tokenizer prepends BOS.
+
+    Without the flag `add_bos_token`, the post-processor in tokenizer.json decides.
+    """
     if isinstance(adds_bos := config.get("add_bos_token"), bool):
         return adds_bos
     processor = _read_json_if_present(directory / "tokenizer.json").get("post_processor") or {}

@@ -1,4 +1,4 @@
-"""Engines on disk: folders with an `engine.json` that describes the engine and its build."""
+"""Read and write `engine.json`, the file in an engine folder that describes the engine."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BuildFailed
 
 ENGINE_FILE = "engine.json"
-# Folder of the tokenizer, for kinds whose engine files do not include one.
+# Folder for the tokenizer, if the engine files of a kind do not include the tokenizer.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
-# Fields of single engine kinds, which are stored elsewhere.
+# Fields that only some engine kinds use. engine.json does not contain these fields.
 _KIND_FIELDS = ("llm_arguments", "details")
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that can be served. `fingerprint` is that of the plan it was built from.
+    """An engine that can be served.
 
-    `max_position_embeddings` is the trained context length, in tokens. `adds_bos` is whether the
-    tokenizer prepends `bos_token` to every text. `chat_template` is Jinja source, empty if the
-    model has no template. `llm_arguments` are the load arguments of an engine that is a checkpoint.
+    `fingerprint` identifies the plan that the engine was built from. `max_position_embeddings` is
+    the trained context length, in tokens. `chat_template` is Jinja source, empty if the model has
+    no template. `adds_bos` is true if the tokenizer prepends `bos_token` to every text. If the
+    engine kind serves checkpoints, `llm_arguments` are the arguments for loading the checkpoint.
     `details` are facts that are specific to the engine kind.
     """
 
@@ -58,10 +59,11 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class BuildRecord:
-    """The record of a build: an engine built from the checkpoint at the path `checkpoint`.
+    """The record of how an engine was built.
 
-    `model_name` is the model it was first built for. `facts` are the content of its fingerprint:
-    source, options, tool versions, GPU type. `started_at` is in seconds since the epoch.
+    `model_name` is the model that the engine was first built for. `started_at` is in seconds since
+    the epoch. `checkpoint` is a path. `facts` are the facts that the fingerprint is the hash of:
+    source, options, tool versions, GPU type.
     """
 
     model_name: str
@@ -90,7 +92,10 @@ def read_engine(path: Path) -> Engine:
 
 
 def find_engine(path: Path, fingerprint: str) -> Engine | None:
-    """Return the engine at `path` if it was built from the plan with this fingerprint."""
+    """Return the engine at `path`, or `None` if it is missing or its fingerprint differs.
+
+    Raise `BuildFailed` if its `engine.json` cannot be read.
+    """
     if not (path / ENGINE_FILE).exists():
         return None
     engine = read_engine(path)

@@ -1,4 +1,4 @@
-"""Build options of all engine kinds."""
+"""Define the build options for all engine kinds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trtllm_serve_cli.choices import (
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option
 
-# Options that limit how an engine is served, too; every engine kind applies them.
+# Options that also limit how an engine is served. Every engine kind supports these options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 
 
@@ -30,8 +30,8 @@ LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 class EngineOptions:
     """Build options: options of `tllm import` and `build`, and the `build` section of a tllm.yaml.
 
-    Names are those of `trtllm-build` and the LLM API. `None` selects the default of the engine
-    kind. Planning a build refuses options that the kind does not support.
+    The options are named as in `trtllm-build` and the LLM API. `None` selects the engine kind's
+    default. Planning a build fails if the engine kind does not support an option.
     """
 
     tp: TensorParallelism = 1
@@ -165,7 +165,7 @@ class EngineOptions:
 
     @property
     def world_size(self) -> int:
-        """Number of GPUs."""
+        """Number of GPUs that the engine runs on."""
         return self.tp * self.pp
 
 
@@ -179,7 +179,7 @@ def list_chosen(options: EngineOptions) -> dict[str, object]:
 
 
 def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collection[str]) -> None:
-    """Raise `BadInput` for a chosen option that the engine kind does not support."""
+    """Raise `BadInput` if an option is set that the engine kind does not support."""
     for name, value in list_chosen(options).items():
         if name not in supported:
             raise BadInput(

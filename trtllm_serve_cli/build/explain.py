@@ -11,9 +11,9 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause of a failure and its fix, from the entry `name` of failures.yaml.
+    """The cause of a failure and its fix, from the entry `name` in failures.yaml.
 
-    `line` is the output line that matched, empty for a signal.
+    `line` is the output line that matched the entry, or empty if a signal ended the step.
     """
 
     name: str
@@ -22,8 +22,8 @@ class Explanation:
     line: str = ""
 
 
-# SIGILL, SIGBUS and SIGKILL, by their numbers on Linux because Windows lacks some of them: the
-# entry and its reason, or "" for the reason in the entry.
+# Signal -> entry in failures.yaml and its reason, or "" for the reason in the entry. SIGILL, SIGBUS
+# and SIGKILL are given by their numbers on Linux, because Python on Windows lacks some names.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),
@@ -36,9 +36,9 @@ def explain_failure(
 ) -> Explanation | None:
     """Return the explanation of a step's exit code and output lines, or `None` if unknown.
 
-    A negative `code` is a signal, as is a shell's code above 128. Signals take precedence, because
-    a killed program does not report it. Otherwise the last line that matches an entry is explained.
-    `among` restricts the search to the entries of these names.
+    A signal that ended the step is explained first, because a killed program does not report the
+    signal: `code` is then negative, or above 128 from a shell. Otherwise, the last line that
+    matches an entry is explained. `among` names the entries to match; by default, all are matched.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
         name, why = _SIGNALS[number]
@@ -53,7 +53,7 @@ def explain_failure(
 
 @cache
 def _load() -> tuple[tuple[Explanation, re.Pattern[str]], ...]:
-    """Return each entry of the table with its patterns compiled into one."""
+    """Return each entry of failures.yaml with its patterns compiled into one pattern."""
     import yaml
 
     file = resources.files("trtllm_serve_cli.build") / "failures.yaml"

@@ -30,7 +30,7 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether the module `name` can be imported. Its parent packages are imported."""
+    """Return whether the module `name` can be imported. Import only its parent packages."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -38,16 +38,16 @@ def has_package(name: str) -> bool:
 
 
 def find_python_with(distribution: str) -> str | None:
-    """Return this Python or the first one on PATH that has the package, or `None`."""
+    """Return the first Python that has the package, or `None`: try this Python, then PATH."""
     if find_version(distribution) is not None:
         return sys.executable
     return next((each for each in _pythons_on_path() if python_has(each, distribution)), None)
 
 
 def python_has(python: str, distribution: str) -> bool:
-    """Run `python` to check whether it has the package. Return False if it does not run."""
+    """Return whether the interpreter `python` runs and has the package."""
     code = f"import importlib.metadata as m; m.version({distribution!r})"
-    # -E: ignore PYTHONPATH, so that only its own packages count.
+    # -E ignores PYTHONPATH, which could contain packages of another environment.
     result = run_captured((python, "-E", "-c", code), _TIMEOUT_S)
     return result is not None and result.code == 0
 

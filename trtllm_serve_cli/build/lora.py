@@ -1,7 +1,7 @@
 """Convert a PEFT adapter into the two files that upstream's clients send.
 
-Their layout is that of examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM. `runtime.lora`
-implements it, because the server reads it, too.
+The files have the layout of examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM. `runtime.lora`
+implements the layout, because the server reads such files, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ LoraDtype = Literal["float16", "bfloat16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class LoraFiles:
-    """The content and folder of the two files. `modules` counts layers by module name."""
+    """The content of the two files and the folders of the adapter before and after conversion.
+
+    `modules` is the number of adapted layers by module name.
+    """
 
     source: Path
     destination: Path
@@ -59,7 +62,7 @@ class LoraFiles:
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
     """Convert the PEFT adapter in the folder `source` without writing anything.
 
-    Raise `BadInput` if it is not a PEFT adapter, or if upstream's layout cannot represent it.
+    Raise `BadInput` if `source` is not a PEFT adapter, or upstream's layout cannot represent it.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(
@@ -87,9 +90,10 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
 
 
 def write_lora(files: LoraFiles, *, force: bool) -> None:
-    """Write both files; their folder appears whole or stays as it was.
+    """Write both files. If an error occurs, their folder remains unchanged.
 
-    Raise `BadInput` if the folder contains other files, or an adapter and `force` is not set.
+    Raise `BadInput` if the folder contains other files, or if it contains an adapter and `force` is
+    not set.
     """
     _check_replaceable(files.destination, force=force)
     with write_aside(files.destination) as aside:

@@ -1,11 +1,11 @@
-"""Unfinished builds: a hidden folder next to the engine folder, kept until the build is finished.
+"""Keep an unfinished build in a hidden folder next to the engine folder, so that it can resume.
 
     .NAME.partial/steps.json   the plan's fingerprint, and its finished steps with their files
                  /work/        the future engine folder
                  /build.log    the output of the steps
 
-A killed build leaves the folder unchanged. The next build of the same plan resumes it and removes
-the files that no finished step left. Callers hold the engine's lock.
+If a build is killed, the folder remains. The next build of the same plan removes the files of the
+interrupted step and resumes with that step. Callers must hold the engine's lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from trtllm_serve_cli.build.build_step import BuildStep
 
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"
-# Relative path -> size and modification time, which identify an unchanged file.
+# Relative path -> size and modification time (ns). A file is unchanged if both are the same.
 Files = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """A step that succeeded, its duration, and all files of the work folder at its end."""
+    """A step that succeeded. `files` are all files in the work folder when the step ended."""
 
     title: str
     command: tuple[str, ...]
@@ -62,7 +62,7 @@ class PartialBuild:
 
     @property
     def num_bytes(self) -> int:
-        """Size of the files that the finished steps left."""
+        """Total size of the files in the work folder after the last finished step."""
         return sum(size for size, _ in self.finished[-1].files.values()) if self.finished else 0
 
 
@@ -94,7 +94,7 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
 
 
 def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialBuild:
-    """Return `build` with `step` finished, and record it on disk."""
+    """Add `step` to the finished steps of `build`, also on disk, and return the new build."""
     finished_step = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
     build = dataclasses.replace(build, finished=(*build.finished, finished_step))
     _write(build)
@@ -102,7 +102,7 @@ def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialB
 
 
 def drop_leftovers(build: PartialBuild) -> None:
-    """Remove the files in the work folder that no finished step left."""
+    """Remove the files that an unfinished step left in the work folder."""
     kept = build.finished[-1].files if build.finished else {}
     for folder, folders, files in os.walk(build.work, topdown=False):
         for name in (*files, *folders):
@@ -133,13 +133,16 @@ def read_partial_build(path: Path) -> PartialBuild | None:
 
 
 def list_partial_builds(folder: Path) -> list[PartialBuild]:
-    """Return the unfinished builds in `folder`, by name."""
+    """Return the unfinished builds in `folder`, sorted by name."""
     found = [read_partial_build(path) for path in sorted(folder.glob(f".*{_SUFFIX}"))]
     return [build for build in found if build is not None]
 
 
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
-    """Return the leading finished steps that match the plan and whose files are unchanged."""
+    """Return the leading steps that match the plan, up to the last step with unchanged files.
+
+    Earlier steps are not compared, because a later step can change their files.
+    """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()
     for count, (finished_step, step) in enumerate(

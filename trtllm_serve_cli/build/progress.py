@@ -8,24 +8,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The current activity and its finished fraction, from 0 to 1, or `None` if unknown."""
+    """The current activity of a step. `fraction` is from 0 to 1, or `None` if it is unknown."""
 
     what: str
     fraction: float | None = None
 
 
-# Prefix of the log lines of TensorRT programs: time, program, severity.
+# Prefix of log lines from TensorRT programs: time, program, severity.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
 # A progress bar of tqdm: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")
-# The same without a known total: `286it [00:50,  5.63it/s]`.
+# A tqdm progress bar without a known total: `286it [00:50,  5.63it/s]`.
 _TQDM_COUNT = re.compile(r"^(?:(?P<what>.*?): )?(?P<done>\d+)\w+ \[\d\d:\d\d")
 # A progress bar of Rich, `what ━━━━━━ 45% • 0:00:05`, or a plain percentage.
 _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# Log lines of the TensorRT programs and their quantizer before phases that take long.
+# Lines that the TensorRT programs and their quantizer log before long phases, with the activity to
+# show.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (

@@ -55,8 +55,8 @@ def build_engine(
     `notify` receives a message for each step and its duration, `on_line` each line of the log.
     Raise `BuildFailed` if a step fails, `MissingPart` if a program or package is missing, and
     `BadInput` if the engine folder contains other files. A failed build leaves no incomplete
-    engine, and the next build of the same plan resumes after the finished steps. Callers hold the
-    engine's lock.
+    engine, and the next build of the same plan resumes after the finished steps. Callers must hold
+    the engine's lock.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
@@ -126,7 +126,7 @@ def _move_scratch_out(build: PartialBuild) -> None:
 
 
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
-    """Keep the finished steps, and the log if the error refers to it."""
+    """Keep the finished steps. If no step has finished, keep only the log that the error names."""
     if build.finished:
         drop_leftovers(build)
         notify(f"Finished steps are kept in {build.path}; run the same command to resume.")
@@ -152,7 +152,7 @@ def _check_program(step: BuildStep) -> None:
 
 
 def _check_replaceable(engine_dir: Path, name: str) -> None:
-    """Raise `BadInput` if the folder has other files: a build replaces the whole folder."""
+    """Raise `BadInput` if the folder has other files, because a build replaces the whole folder."""
     if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
         return
     if not engine_dir.is_dir() or any(engine_dir.iterdir()):
@@ -171,7 +171,7 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
         file.write(f"{command_line}\n")
     on_line(command_line)
     log_start = build.log.stat().st_size
-    # Steps in Python log without buffering.
+    # Without this variable, Python programs buffer their output and `on_line` receives it late.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
         code = run_logged(command, build.log, environ=environ, on_line=on_line)

@@ -1,12 +1,12 @@
-"""The engine store: a folder with one engine for each fingerprint of a plan.
+"""Place, list and lock engines in the engine store, a folder with one engine per fingerprint.
 
     NAME-FINGERPRINT/            an engine; NAME is the model that it was first built for
     .NAME-FINGERPRINT.partial/   an unfinished build
     .locks/FINGERPRINT.lock      held while the engine is built or a reference to it is added
-    .used-by/                    links to the repositories that use engines of the store
+    .used-by/                    links to the repositories that use engines from the store
 
-Models with the same plan share an engine, whatever their names. Engines in other folders belong to
-the user.
+Models whose plans have the same fingerprint share an engine. Engines in other folders
+(`--engine-dir`) are not part of the store.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOCKS = ".locks"
 
 @dataclass(frozen=True, slots=True)
 class StoredEngine:
-    """An engine folder of the store; `engine` is `None` if its engine.json cannot be read."""
+    """An engine folder in the store. `engine` is `None` if its engine.json cannot be read."""
 
     path: Path
     num_bytes: int
@@ -46,7 +46,8 @@ class StoredEngine:
 def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
     """Return `plan` with an engine folder in `store`.
 
-    Prefer the folder of an existing engine, then that of an unfinished build, then a new one.
+    Prefer the folder of an existing engine, then the folder of an unfinished build. If the store
+    contains neither, choose a new folder.
     """
     fingerprint = plan.fingerprint
     finished = (
@@ -64,18 +65,24 @@ def place_engine(plan: BuildPlan, store: Path) -> BuildPlan:
 def list_engines(
     store: Path, *, read: Callable[[Path], Engine] = read_engine
 ) -> list[StoredEngine]:
-    """Return all engines of the store by name; `read` raises `BuildFailed` for a broken one."""
+    """Return all engines in the store, sorted by folder name.
+
+    `read` must raise `BuildFailed` if an engine is broken.
+    """
     folders = sorted(file.parent for file in store.glob(f"*/{ENGINE_FILE}"))
     return [_read(path, read) for path in folders if not path.name.startswith(".")]
 
 
 def is_store(folder: Path) -> bool:
-    """Return whether the folder is the engine store of any home."""
+    """Return whether the folder is an engine store, of this `TLLM_HOME` or another."""
     return (folder / _LOCKS).is_dir()
 
 
 def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
-    """Return the lock file of an engine, which all homes that share its store have in common."""
+    """Return the lock file of an engine.
+
+    An engine in the store is locked by a file in the store, because several homes can share it.
+    """
     if engine_dir.parent == home.engines:
         return home.engines / _LOCKS / f"{fingerprint}.lock"
     place = hashlib.sha256(str(engine_dir).encode()).hexdigest()[:16]
