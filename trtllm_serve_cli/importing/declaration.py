@@ -1,4 +1,4 @@
-"""Declarations of models: `tllm.yaml`, which contains all options of `tllm import`."""
+"""Read and write `tllm.yaml`, which declares a model with all options for `tllm import`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
 class Declaration:
     """The declaration of a model, from its checkpoint to its server.
 
-    `launch` contains the declared fields of `LaunchOptions`.
+    `launch` contains only the fields of `LaunchOptions` that the file declares.
     """
 
     model: ModelSection
@@ -39,7 +39,10 @@ class Declaration:
 
 
 def read_declaration(path: Path) -> Declaration:
-    """Read a `tllm.yaml`. Raise `BadInput` if it is unreadable or invalid, with the line."""
+    """Read a `tllm.yaml`.
+
+    Raise `BadInput` if the file is unreadable or invalid. The error names the invalid line.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -54,7 +57,7 @@ def read_declaration(path: Path) -> Declaration:
 def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
     """Parse a `tllm.yaml`, whose paths are relative to `folder`.
 
-    Raise `BadInput` if it is invalid, with `where` and the line.
+    Raise `BadInput` if `text` is invalid. The error names the line and, as the file, `where`.
     """
     declared = parse_yaml(Declaration, text, where=where)
     return Declaration(
@@ -98,9 +101,9 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
 
 
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
-    """Return the declaration with `overrides`, by section and field; `None` keeps a field.
+    """Return the declaration with `overrides`, by section and field.
 
-    Parameters are added to the declared ones.
+    `None` keeps the declared value. Template parameters are added to the declared parameters.
     """
     sections = {}
     for name, fields in overrides.items():

@@ -1,4 +1,4 @@
-"""Plan imports of models, before anything large is downloaded."""
+"""Plan the import of a model before large files are downloaded."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class ImportPlan:
     """The plan of an import.
 
     `build` is `None` if the checkpoint is not downloaded yet, or if the source is an engine.
+    `repository` is the folder of the model repository.
     """
 
     declaration: Declaration
@@ -62,7 +63,7 @@ class ImportPlan:
 
     @property
     def is_built(self) -> bool:
-        """True if the engine exists."""
+        """True if the engine has already been built."""
         plan = self.build
         return (
             plan is not None
@@ -112,9 +113,9 @@ class ImportPlan:
 def plan_import(
     declaration: Declaration, home: Home, *, machine: Machine | None = None
 ) -> ImportPlan:
-    """Plan an import before anything large is downloaded.
+    """Plan an import without downloading large files.
 
-    Raise `BadInput` if the name, source or an option is not valid.
+    Raise `BadInput` if the name, the source or an option is not valid.
     """
     check_model_name(declaration.model.name)
     check_name_is_free_in_layout(declaration.model.name)
@@ -140,9 +141,9 @@ def plan_import(
 
 
 def find_source(name: str, home: Home) -> Source:
-    """Return the source of a model by its name: that of the catalog, or of the imported model.
+    """Return the source of the model `name`: from the catalog, or else of the imported model.
 
-    Raise `UnknownModel` if neither has the name.
+    Raise `UnknownModel` if the catalog and the imported models do not contain the name.
     """
     alias = find_alias(name)
     if alias is None and (imported := find_model(home, name)):
@@ -151,7 +152,7 @@ def find_source(name: str, home: Home) -> Source:
 
 
 def serving_options(declaration: Declaration) -> ServingOptions:
-    """Return how the engine is served, within the limits that it is built for."""
+    """Return the options for serving the engine, including the limits that it is built for."""
     return ServingOptions(
         max_batch_size=declaration.build.max_batch_size,
         max_seq_len=declaration.build.max_seq_len,
@@ -163,7 +164,7 @@ def serving_options(declaration: Declaration) -> ServingOptions:
 
 
 def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOptions:
-    """Return how to fetch the checkpoint; not every engine kind needs its weights."""
+    """Return the options for fetching the checkpoint. Some engine kinds do not need its weights."""
     model = declaration.model
     return FetchOptions(
         model.revision,
@@ -186,7 +187,7 @@ def find_preserved_settings(
 
 
 def describe_engine_source(declaration: Declaration, source: EngineSource) -> Engine:
-    """Return the engine at the source, with its tokenizer."""
+    """Return the engine in the source's folder, with the tokenizer from `tokenizer_dir`."""
     describe = find_engine_source_kind().building.describe_source
     assert describe is not None
     folder = Path(declaration.repository.parameters["tokenizer_dir"])
@@ -210,13 +211,13 @@ def request_build(
 
 
 def plan_engine(request: BuildRequest, declaration: Declaration, home: Home) -> BuildPlan:
-    """Return the plan of the build, with its engine folder."""
+    """Plan the build of an engine and choose the engine's folder."""
     plan = plan_build(request, find_tools(declaration.engine.trtllm_version))
     return choose_engine_dir(plan, declaration, home) if plan.steps else plan
 
 
 def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> BuildPlan:
-    """Return the plan with a folder of the engine store, unless another folder is declared."""
+    """Return the plan with a folder in the engine store, unless the declaration sets a folder."""
     return plan if declaration.engine.dir else place_engine(plan, home.engines)
 
 
@@ -234,7 +235,7 @@ def _detect_machine(declaration: Declaration) -> Machine:
 
 
 def _choose_kind(declaration: Declaration, source: Source, machine: Machine) -> EngineChoice:
-    """Return the engine kind that the source or the layout implies, or else the requested one."""
+    """Return the engine kind that the source or the layout implies, or else the requested kind."""
     requested = declaration.engine.kind
     if isinstance(source, EngineSource):
         return _choose_for_engine_source(source, requested)

@@ -54,9 +54,10 @@ def _ignore(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Display:
-    """Receivers of an import's output: messages, log lines of a step, and download progress.
+    """Callbacks for the output of an import.
 
-    Without `watch`, `notify` receives the download progress now and then.
+    `notify` receives messages, `on_line` the log lines of build steps, and `watch` the download
+    progress. Without `watch`, `notify` receives the download progress every 30 s.
     """
 
     notify: Notify = _ignore
@@ -80,7 +81,10 @@ def build_model(
     display: Display = Display(),
     build: Build = build_engine,
 ) -> Engine:
-    """Fetch the checkpoint and build its engine if it does not exist. Raise `TllmError`."""
+    """Fetch the checkpoint, and build its engine if the engine does not exist or `force` is set.
+
+    Raise `TllmError` if a stage fails.
+    """
     plan = plan_import(declaration, home)
     with (
         _locked(home, declaration.model.name, display.notify),
@@ -97,11 +101,12 @@ def import_model(
     display: Display = Display(),
     build: Build = build_engine,
 ) -> tuple[RepositoryPlan, Path]:
-    """Fetch the checkpoint, build the engine and render the repository; return it and its folder.
+    """Fetch the checkpoint, build the engine and render the repository.
 
-    Reuse an existing checkpoint and engine, and keep the settings of `tllm set`. Raise
-    `RepositoryError` if the name belongs to another source and `force` is not set, `BadInput` if
-    the repository folder contains other files, and the errors of the stages.
+    Return the rendered repository and its folder. Reuse an existing checkpoint and engine, and keep
+    the settings made with `tllm set`. Raise `RepositoryError` if the name belongs to another source
+    and `force` is not set, `BadInput` if the repository folder contains other files, and another
+    `TllmError` if a stage fails.
     """
     plan = plan_import(declaration, home)
     with _locked(home, declaration.model.name, display.notify):
@@ -109,7 +114,7 @@ def import_model(
         if not force:
             _check_name_is_free(declaration.model.name, plan)
         with _obtain_engine(plan, home, force=force, display=display, build=build) as engine:
-            # `tllm set` may have run during the build.
+            # Read the settings again, because `tllm set` may have run during the build.
             preserved = find_preserved_settings(
                 declaration, plan.source, plan.choice.kind, plan.repository
             )
@@ -139,7 +144,7 @@ def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) 
 def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
 ) -> Iterator[Engine]:
-    """Yield the engine, and hold its lock so that it is neither rebuilt nor removed."""
+    """Yield the engine. Hold its lock, so that no other process rebuilds or removes the engine."""
     declaration, source = plan.declaration, plan.source
     display.notify(plan.choice.reason)
     if isinstance(source, EngineSource):
@@ -159,14 +164,14 @@ def _obtain_engine(
         lock_of(home, planned.engine_dir, planned.fingerprint),
         lambda: display.notify("Another tllm is building this engine; waiting for it to finish …"),
     ):
-        # The other process may have built it under another name.
+        # Choose again: another process may have built the engine for a model of another name.
         planned = choose_engine_dir(planned, declaration, home)
         built = build(planned, force=force, notify=display.notify, on_line=display.on_line)
         yield complete_engine(built)
 
 
 def _check_replaceable(repository: Path) -> None:
-    """Raise `BadInput` if the folder has other files: an import replaces the whole folder."""
+    """Raise `BadInput` if the folder has other files, because an import replaces the folder."""
     if not repository.exists() or (repository / MANIFEST).exists():
         return
     if not repository.is_dir() or any(repository.iterdir()):
@@ -190,7 +195,7 @@ def _check_name_is_free(name: str, plan: ImportPlan) -> None:
 
 
 def _locked(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
-    """Hold the lock of a model, so that concurrent imports of it run one after the other."""
+    """Hold the lock of a model, so that concurrent imports of the model run one after the other."""
     return hold_lock(
         home.locks / f"{name}.lock",
         lambda: notify(f"Another tllm is importing {name}; waiting for it to finish …"),

@@ -1,6 +1,6 @@
-"""Sections of a `tllm.yaml` for the model, its engine and its repository.
+"""Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-`tllm import` and `tllm build` have the same options.
+The fields are also options of `tllm import`. `tllm build` has no options for the repository.
 """
 
 from __future__ import annotations

@@ -2,6 +2,6 @@
 
 `plan_tensorrt` takes a model's shape, `EngineOptions` and a TensorRT-LLM version. It returns the
 commands: one that converts or quantizes the checkpoint, and `trtllm-build`. It runs nothing and
-does not need TensorRT-LLM. Commands have only flags of the version. An option that the version does
-not support raises `BadInput` with the version and the option.
+works without TensorRT-LLM. The commands contain only flags that the version supports. If the
+version does not support an option, `plan_tensorrt` raises `BadInput`, which names both.
 """

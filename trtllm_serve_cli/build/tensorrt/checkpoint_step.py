@@ -17,15 +17,15 @@ from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.errors import BadInput
 
 _QUANTIZE = "quantize.py"
-# Names of formats in quantize.py that differ from those of the options.
+# Value of `--quantization` -> name of the format in quantize.py, if the two differ.
 _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """A converter that adds the heads of speculative decoding to the model.
+    """A converter that adds the heads for speculative decoding to the model.
 
-    `length_flag` is the flag for the number of draft tokens.
+    `length_flag` is the flag for the number of draft tokens, or empty if there is no such flag.
     """
 
     folder: str
@@ -42,7 +42,10 @@ _HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """The program that writes the checkpoint, named as in `flags_of`, and its script's folder."""
+    """The program that writes the checkpoint.
+
+    `program` is a name that `flags_of` accepts. `folder` contains the script, under `examples/`.
+    """
 
     program: str
     folder: str
@@ -58,7 +61,10 @@ def plan_checkpoint(
     dtype: str,
     estimated_bytes: int,
 ) -> BuildStep:
-    """Plan the conversion of the folder `checkpoint` to `SCRATCH`. `dtype` is the resolved one."""
+    """Plan the conversion of the folder `checkpoint` to `SCRATCH`.
+
+    `dtype` is `options.dtype` with "auto" resolved. Raise `BadInput` if an option is not supported.
+    """
     version = toolkit.version
     heads = _HEADS.get(options.speculative_decoding_mode or "")
     conversion = _choose_conversion(options, family, heads, version)
@@ -114,8 +120,8 @@ def _choose_conversion(
 def _suits_converter(options: EngineOptions, converter: str, version: Version) -> bool:
     """Return whether the converter supports the formats, so that quantize.py is not needed.
 
-    quantize.py needs another package and loads the model on a GPU. Both support SmoothQuant:
-    quantize.py is used for it, because it supports more families and `calib_size`.
+    quantize.py needs another package and loads the model on a GPU. Both programs support
+    SmoothQuant; use quantize.py for SmoothQuant because it supports more families and `calib_size`.
     """
     flags = flags_of(converter, version)
     weights = {"none", *(("int8", "int4") if "--use_weight_only" in flags else ())}
@@ -144,7 +150,7 @@ def _cache(options: EngineOptions) -> str | None:
 def _dtype(
     options: EngineOptions, program: str, version: Version, dtype: str
 ) -> Iterator[RequestedFlag]:
-    """Yield --dtype unless the program resolves "auto" itself, which older versions do not."""
+    """Yield --dtype, unless it is "auto" and the program accepts "auto" (newer versions do)."""
     resolves_auto = flags_of(program, version)["--dtype"].default == "auto"
     if options.dtype != "auto" or not resolves_auto:
         yield RequestedFlag("--dtype", (dtype,), "dtype")
@@ -195,7 +201,7 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
     """Raise `BadInput` if quantize.py does not support the family.
 
-    It supports the families that have a format with calibration.
+    quantize.py supports the families that have a weight format with calibration.
     """
     if set(family.quantizations) <= {"int8", "int4"}:
         raise BadInput(

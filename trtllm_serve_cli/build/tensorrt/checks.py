@@ -1,7 +1,7 @@
-"""Check engine options before a build that takes hours.
+"""Check engine options before a build, which can take hours.
 
-The checks of trtllm-build itself are in NVIDIA/TensorRT-LLM, 0.9.0 to 0.16.0:
-`tensorrt_llm/builder.py` and `tensorrt_llm/commands/build.py`.
+trtllm-build's own checks are in `tensorrt_llm/builder.py` and `tensorrt_llm/commands/build.py` of
+NVIDIA/TensorRT-LLM, 0.9.0 to 0.16.0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _EAGLE_LIMITS = {"max_batch_size": 512, "max_draft_len": 256}
 def check_options(
     options: EngineOptions, shape: ModelShape, family: Family, version: Version
 ) -> None:
-    """Raise `BadInput` for the first invalid option, independent of the GPU."""
+    """Raise `BadInput` for the first invalid option. `check_gpu` checks what depends on the GPU."""
     check_parallelism(shape, options.tp, options.pp, options.moe_tp, options.moe_ep)
     if options.pp > 1 and not family.has_pipeline:
         raise BadInput(
@@ -47,7 +47,7 @@ def check_options(
 
 
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
-    """Raise `BadInput` if the version does not support the GPU, or the GPU not the formats."""
+    """Raise `BadInput` if the version does not support the GPU, or the GPU a requested format."""
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
         raise _unsupported_gpu(gpu, version, "0.16 removed support for V100", "0.15 or earlier")
     if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:
@@ -207,7 +207,7 @@ def _check_drafts(options: EngineOptions, mode: str) -> None:
 
 
 def _check_paged_context(options: EngineOptions, version: Version) -> None:
-    """Check the paged context FMHA, also if it is enabled by the version's default."""
+    """Check the requirements for paged context FMHA, which some versions enable by default."""
     flag = flags_of("trtllm-build", version)["--use_paged_context_fmha"]
     requested = options.use_paged_context_fmha
     if requested is False or (requested is None and flag.default != "enable"):

@@ -1,4 +1,4 @@
-"""Render the arguments of a program and check them against its version."""
+"""Render arguments for TensorRT-LLM's programs and check that the version supports them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trtllm_serve_cli.errors import BadInput
 class RequestedFlag:
     """A flag with its values, and the field of `EngineOptions` that requests it.
 
-    `values` is empty for a flag without a value, `option` for a flag that the plan itself needs.
+    `values` is empty if the flag takes no value. `option` is empty if no option requests the flag.
     """
 
     flag: str
@@ -29,19 +29,19 @@ class RequestedFlag:
 
 
 def request_value(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
-    """Yield the flag with this value, or nothing for `None`, to use the program's default."""
+    """Yield the flag with this value. For `None`, yield nothing to use the program's default."""
     if value is not None:
         yield RequestedFlag(flag, (value,), option)
 
 
 def request_switch(option: str, value: bool | None) -> Iterator[RequestedFlag]:
-    """Yield the flag of the option's name with "enable" or "disable", or nothing for `None`."""
+    """Yield the flag `--OPTION` with "enable" or "disable". If `value` is `None`, yield nothing."""
     if value is not None:
         yield RequestedFlag(f"--{option}", ("enable" if value else "disable",), option)
 
 
 def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
-    """Yield the flag of the option's name, without a value, if it is set."""
+    """Yield the flag `--OPTION` without a value if `value` is true."""
     if value:
         yield RequestedFlag(f"--{option}", option=option)
 
@@ -49,7 +49,7 @@ def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
 def render_arguments(
     program: str, version: Version, requested: Iterable[RequestedFlag]
 ) -> tuple[str, ...]:
-    """Return the arguments. Raise `BadInput` for a flag or value that the version lacks."""
+    """Return the arguments. Raise `BadInput` if the version does not support a flag or value."""
     return tuple(word for each in requested for word in _render(program, version, each))
 
 

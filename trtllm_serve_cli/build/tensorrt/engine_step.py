@@ -19,14 +19,18 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
 
 _PROGRAM = "trtllm-build"
-# In other modes, the checkpoint determines the number of draft tokens.
+# Modes that need --max_draft_len. In other modes, the checkpoint sets the number of draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
 
 
 def plan_engine(
     options: EngineOptions, version: Version, dtype: str, estimated_bytes: int
 ) -> BuildStep:
-    """Plan the build from `SCRATCH` to `WORK`. `dtype` is that of the unquantized weights."""
+    """Plan the build of an engine in `WORK` from the checkpoint in `SCRATCH`.
+
+    `dtype` is the data type of unquantized weights. Raise `BadInput` if the version does not
+    support an option.
+    """
     requested = [
         RequestedFlag("--checkpoint_dir", (SCRATCH,)),
         RequestedFlag("--output_dir", (WORK,)),
@@ -64,7 +68,7 @@ def plan_engine(
 
 
 def _timing_cache(version: Version) -> RequestedFlag:
-    """Return the flag of the timing cache, which is written to the working directory by default."""
+    """Return the flag that writes the timing cache to `SCRATCH`, not to the working directory."""
     flags = flags_of(_PROGRAM, version)
     flag = "--output_timing_cache" if "--output_timing_cache" in flags else "--timing_cache"
     return RequestedFlag(flag, (f"{SCRATCH}/model.cache",))
@@ -100,7 +104,7 @@ def _paged_cache(options: EngineOptions, version: Version) -> Iterator[Requested
 
 
 def _strong_types(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Yield the flag that FP8 requires; later versions set it themselves."""
+    """Yield --strongly_typed, which FP8 requires. Versions since 0.11 do not have this flag."""
     has_flag = "--strongly_typed" in flags_of(_PROGRAM, version)
     if has_flag and "fp8" in (options.quantization, options.kv_cache_dtype):
         yield RequestedFlag("--strongly_typed")
@@ -126,7 +130,8 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     mode = options.speculative_decoding_mode
     if mode is None:
         return
-    # 0.9 supports only external draft tokens and has no flag for the mode.
+    # 0.9 supports only external draft tokens and has no flag for the mode. For any other mode, the
+    # flag is yielded nevertheless, so that `render_arguments` raises `BadInput`.
     is_named = "--speculative_decoding_mode" in flags_of(_PROGRAM, version)
     if is_named or mode != "draft_tokens_external":
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")

@@ -1,4 +1,4 @@
-"""Find the TensorRT-LLM converter of an architecture in `families.yaml`."""
+"""Find the TensorRT-LLM converter for an architecture in `families.yaml`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The converter of an architecture in one version.
+    """The converter for an architecture in one version of TensorRT-LLM.
 
-    `folder` is the script's folder under `examples/`. `flag_names` are flags that have another name
-    in this converter. `extra_arguments` are always passed. `quantizations` are those that the
-    version supports, and `later_quantizations` those of later versions with the first version of
-    each. `input_quantizations` are those that the checkpoint may already have.
+    `folder` is the script's folder under `examples/`. The version supports the `quantizations`;
+    `later_quantizations` maps each quantization that a later version added to that version.
+    `input_quantizations` are quantizations that the checkpoint may already have. `flag_names` maps
+    flags to their names in this converter, if the names differ. `extra_arguments` are always
+    passed. `has_pipeline` is true if the converter supports pipeline parallelism.
     """
 
     name: str
@@ -36,12 +37,12 @@ class Family:
 
     @property
     def converter(self) -> str:
-        """The converter's program, named as in `flags_of`."""
+        """The converter's name as a program for `flags_of`."""
         return f"{self.name}/convert_checkpoint.py"
 
 
 def find_family(architecture: str, version: Version) -> Family:
-    """Return the family of an architecture of config.json.
+    """Return the family for an architecture, which is named as in config.json.
 
     Raise `BadInput` if this version does not convert the architecture.
     """
@@ -56,7 +57,7 @@ def find_family(architecture: str, version: Version) -> Family:
 
 
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
-    """Return the folder of the latest release up to `version`."""
+    """Return the folder in `version`, or `None` if `folders`, by first release, start later."""
     found = [folder for since, folder in folders.items() if Version(since) <= version]
     return found[-1] if found else None
 

@@ -23,7 +23,10 @@ _TYPES = {"str": str, "int": int, "float": float}
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag as in argparse; `type` "flag" has no value. `default` is `None` if unknown."""
+    """A flag with argparse's settings.
+
+    A flag of the type "flag" takes no value. `default` is `None` if it is unknown.
+    """
 
     name: str
     type: str = "str"
@@ -35,9 +38,9 @@ class Flag:
 
 
 def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
-    """Return the flags of a program by name; an empty mapping if the version lacks the program.
+    """Return a program's flags by name, or an empty mapping if the version lacks the program.
 
-    A pre-release has the flags that both the previous release and its own release have.
+    For a pre-release, return the flags that both the previous and the final release have.
     """
     flags = _flags_at(program, version)
     if not version.is_prerelease:
@@ -48,7 +51,10 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
 
 
 def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse arguments as the program does, by destination. Raise `BadInput` if it rejects them."""
+    """Parse arguments as the program does, and return the values by destination.
+
+    Raise `BadInput` if the program rejects the arguments.
+    """
     try:
         return vars(_parser_of(program, version).parse_args(arguments))
     except _ParseError as error:
@@ -60,7 +66,7 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
 
 
 class _ParseError(Exception):
-    """The error that argparse prints before it exits."""
+    """Raised where argparse would print its error message and exit."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -130,7 +136,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 
 
 def _intersect(one: Flag, other: Flag) -> Flag | None:
-    """Return what both flags accept, or `None` if their types differ."""
+    """Return a flag that accepts what both flags accept, or `None` if their types differ."""
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:

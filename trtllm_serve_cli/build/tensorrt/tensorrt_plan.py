@@ -25,11 +25,11 @@ def plan_tensorrt(
     toolkit: Toolkit,
     gpu: Gpu | None = None,
 ) -> tuple[BuildStep, ...]:
-    """Return the steps from the Hugging Face folder `checkpoint` to the engine in `WORK`.
+    """Return the steps that build an engine in `WORK` from the Hugging Face folder `checkpoint`.
 
-    The first step writes a TensorRT-LLM checkpoint to `SCRATCH`, the second builds the engine from
-    it. `gpu` is the GPU that the engine is for; `None` skips its checks. Raise `BadInput` for
-    options that the model, the version or the GPU does not support.
+    The first step writes a TensorRT-LLM checkpoint to `SCRATCH`. The second step builds the engine
+    from this checkpoint. If `gpu` is set, check that this GPU can run the engine. Raise `BadInput`
+    for options that the model, the version or the GPU does not support.
     """
     version = toolkit.version
     check_builds_engines(version)
@@ -46,14 +46,14 @@ def plan_tensorrt(
 
 
 def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
-    """Return the dtype; "auto" is that of the checkpoint, but float16 instead of float32."""
+    """Return the dtype. For "auto", return the checkpoint's dtype, but float16 for float32."""
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" else "float16"
 
 
 def estimate_bytes(shape: ModelShape, options: EngineOptions) -> int:
-    """Estimate the size of the converted weights; calibrated scales are small in comparison."""
+    """Estimate the size of the converted weights in bytes, without the much smaller scales."""
     counts = count_parameters(shape)
     matrices = counts.attention + counts.mlp + counts.experts
     whole = WEIGHT_FORMATS[resolve_dtype(options, shape)].bits

@@ -1,6 +1,7 @@
 """Find versions of TensorRT-LLM and their containers, and check whether they build engines.
 
-Versions follow PEP 440: post-releases, release candidates and development builds compare as in pip.
+Versions follow PEP 440: pip compares post-releases, release candidates and development builds in
+the same way.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ from trtllm_serve_cli.errors import BadInput
 # (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.8.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
-# The LLM API serves checkpoints by default since this version.
+# Since this version, the LLM API loads checkpoints with PyTorch by default, without an engine.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 _TAG = re.compile(r"\d\d\.\d\d")
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """NVIDIA's container of Triton with TensorRT-LLM; `tag` is its month, for example "24.07".
+    """A release of NVIDIA's container with Triton and TensorRT-LLM.
 
-    `cuda` is its major CUDA version, or `None` if unknown.
+    `tag` is the month of the release, for example "24.07". `triton` and `trtllm` are the versions
+    in the container. `cuda` is the major CUDA version, or `None` if it is unknown.
     """
 
     tag: str
@@ -44,7 +46,10 @@ class Container:
 
 
 def parse_version(text: str) -> Version:
-    """Parse a version, "0.17.0.post1", or a container tag, "24.07". Raise `BadInput` for others."""
+    """Parse a version ("0.17.0.post1") or a container tag ("24.07").
+
+    Raise `BadInput` if `text` is neither, or if the container is not known.
+    """
     if container := find_container(text):
         return container.trtllm
     if _TAG.fullmatch(text):
@@ -67,13 +72,13 @@ def parse_version(text: str) -> Version:
 def find_trtllm_version(
     find_version: Callable[[str], str | None] = find_version,
 ) -> Version | None:
-    """Return the version of the TensorRT-LLM installed in this environment, without its import."""
+    """Return the version of the installed TensorRT-LLM, or `None`, without importing it."""
     text = find_version("tensorrt_llm")
     return Version(text) if text else None
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raise `BadInput` for a version before trtllm-build, or after the removal of engines."""
+    """Raise `BadInput` if the version has no trtllm-build: before 0.8 and after 1.2."""
     if version < FIRST_WITH_ENGINES:
         first = find_containers(FIRST_WITH_ENGINES)[0]
         raise BadInput(
@@ -91,12 +96,12 @@ def check_builds_engines(version: Version) -> None:
 
 
 def find_container(tag: str) -> Container | None:
-    """Return the container with this tag."""
+    """Return the container with this tag, or `None` if it is not known."""
     return next((each for each in load_containers() if each.tag == tag), None)
 
 
 def find_containers(version: Version) -> tuple[Container, ...]:
-    """Return the containers with exactly this version, the oldest first."""
+    """Return the containers with exactly this version of TensorRT-LLM, the oldest first."""
     return tuple(each for each in load_containers() if each.trtllm == version)
 
 
