@@ -1,1 +1,1 @@
-"""The engine kinds: how each is built, served and deployed."""
+"""Define how each engine kind is built, served and deployed."""

@@ -29,7 +29,11 @@ def plan_describe_step(
     details: Mapping[str, Any] | None = None,
     outputs: tuple[str, ...] = (),
 ) -> BuildStep:
-    """Return the step. `details` are JSON for the engine kind; `outputs` are further files."""
+    """Return the step that writes `engine.json`.
+
+    `details` is passed to the kind's `describe_built` as JSON. `outputs` are the files that the
+    step writes in addition to `engine.json`.
+    """
     checkpoint = request.checkpoint
     engine = {
         "kind": request.kind,
@@ -49,7 +53,7 @@ def plan_describe_step(
 
 
 def main() -> None:
-    """Describe the engine. Any error ends the process with a traceback for the log."""
+    """Write `engine.json`. Errors are not caught, so that the build log contains the traceback."""
     from trtllm_serve_cli.engine_kinds.registry import find_kind
 
     parser = argparse.ArgumentParser(description=__doc__)

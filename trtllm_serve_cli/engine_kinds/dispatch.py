@@ -29,7 +29,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
     """Return the checkpoint as an engine of a kind that `serves_checkpoints`.
 
-    Raise `BadInput` under the same conditions as its plan.
+    Raise `BadInput` in the same cases as `plan_build`.
     """
     kind = find_kind(request.kind)
     _check_format(kind, request)
@@ -38,12 +38,12 @@ def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
 
 
 def complete_engine(engine: Engine) -> Engine:
-    """Return the engine with the details of its kind. Raise `BuildFailed` if it is broken."""
+    """Return the engine with its `details` read. Raise `BuildFailed` if the engine is broken."""
     return dataclasses.replace(engine, details=read_details(engine.kind, engine.path))
 
 
 def load_engine(path: Path) -> Engine:
-    """Return the engine in the folder `path`. Raise `BuildFailed` if it is missing."""
+    """Return the engine in the folder `path`. Raise `BuildFailed` if it cannot be read."""
     return complete_engine(read_engine(path))
 
 

@@ -1,7 +1,8 @@
-"""Define an engine kind: one frozen description that every stage reads.
+"""Define `EngineKind`, which describes how a kind is selected, built, served and deployed.
 
-A kind is declared in its own folder as `KIND` and listed in `registry.py`. No other code compares
-engine kinds by name. The runtime half, which runs inside Triton, is in `runtime/engines/KIND`.
+Each kind is declared as `KIND` in its own folder and listed in `registry.py`. No other code
+compares engine kinds by name. The code of a kind that runs inside Triton is in
+`runtime/engines/KIND`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.serving import OUR_CORE_MODEL, CoreModel, ServingOptions
 
 Values = dict[str, str]
-# The launcher of an engine's processes on several GPUs: mpirun starts one Triton per rank,
-# TensorRT-LLM's LLM API launcher starts ranks for one Triton, or the engine starts them itself.
+# What starts the processes of an engine on several GPUs: `mpirun` starts one Triton per rank,
+# TensorRT-LLM's LLM API launcher (`llm_api`) starts the ranks for one Triton, or the engine starts
+# its own processes.
 RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
@@ -56,7 +58,7 @@ class RepositoryView(Protocol):
 class FitCheck(Protocol):
     """A check that raises `BadInput` if the machine cannot run the model's engine.
 
-    `is_one_machine` is false if other machines also have GPUs for the engine; `import_again` is the
+    `is_one_machine` is false if other machines also have GPUs for the engine. `import_again` is the
     command that imports the model again.
     """
 
@@ -71,14 +73,15 @@ class Building:
 
     `formats` are the checkpoint formats that the kind reads ("hf", "gguf"). `tools` are the
     distributions whose versions the plan depends on. `request_options` are the fields of
-    `BuildRequest` that only some kinds use.
+    `BuildRequest` that this kind uses but some other kinds do not.
 
-    `describe_built` describes an engine in the last step of its build (directory, checkpoint,
-    details of the plan), and returns fields of `Engine`. A kind that serves the checkpoint itself
-    has no steps: `describe` returns the engine instead, and `no_build_reason` is a sentence for the
-    user. `describe_source` returns the engine in a folder that tllm did not write (name, folder,
-    tokenizer's folder, source). `read_details` reads the details of an engine that are specific to
-    this kind.
+    `describe_built` is called in the last step of a build with the engine's folder, the checkpoint
+    and the details in the plan. It returns fields of `Engine`. If a kind serves the checkpoint
+    itself, its build has no steps: `describe` returns the engine, and `no_build_reason` is a
+    sentence that explains why nothing is built. `describe_source` returns the engine in a folder
+    that tllm did not write. Its arguments are the model's name, the engine's folder, the
+    tokenizer's folder and the source. `read_details` reads the value of `Engine.details` from the
+    engine's folder.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
@@ -97,15 +100,15 @@ class Building:
 class Serving:
     """The functions and facts that serve an engine from a model repository.
 
-    `parameters` are the template parameters that have an effect on this kind, in addition to those
-    for all kinds. `plan_values` returns their values, as the engine and the options require;
-    `merged` are those of the user that it has already merged into others. `check_values` checks the
-    final values against the engine. If `empty_is_default`, an empty parameter leaves the choice to
-    TensorRT-LLM.
+    `parameters` are the template parameters that have an effect on this kind, in addition to the
+    parameters that apply to all kinds. `plan_values` returns parameter values for an engine, the
+    options and the user's parameters. For the parameters in `merged`, the returned value already
+    includes the user's value. `check_values` checks the final values against the engine. If
+    `empty_is_default` is set, TensorRT-LLM chooses the value of an empty parameter.
 
-    `backends` names the Triton backend that a layout requires. `model_yaml`, for a kind whose
-    package defines the arguments in a `model.yaml`, returns those arguments and the entries that
-    stay in `config.pbtxt`.
+    `backends` maps a layout to the Triton backend that it requires. `model_yaml` is set if the
+    engine's package defines the arguments in `model.yaml`. It returns these arguments, and the
+    entries that remain in `config.pbtxt`.
     """
 
     layouts: tuple[Layout, ...]
@@ -121,9 +124,10 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFit:
-    """The requirements of a model on a container image, and a public image if one is known.
+    """The software that a model needs in a container image, and a public image that has it.
 
-    `container` is NVIDIA's container, whose CUDA version is known.
+    `image` is None if no such image is known. `container` describes NVIDIA's container of the same
+    release, including its CUDA version if known.
     """
 
     needs: str
@@ -133,11 +137,11 @@ class ContainerFit:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The requirements of an engine on the machines that serve it.
+    """The requirements of an engine for the machines that serve it.
 
-    `count_gpus` returns the GPUs of one instance. `refuses_mpirun` is the reason why `mpirun`
-    cannot start the server, empty if it can. `reports_waiting` returns whether the server's metrics
-    include the number of requests that wait in the engine.
+    `count_gpus` returns the number of GPUs for one instance. `refuses_mpirun` is the reason why
+    `mpirun` cannot start the server, or empty if it can. `reports_waiting` returns whether the
+    server's metrics include the number of requests that are waiting in the engine.
     """
 
     fit_container: Callable[[ModelView], ContainerFit]
@@ -164,12 +168,13 @@ def _checks_nothing(machine: Machine) -> Finding | None:
 class EngineKind:
     """An engine kind: its name, its package, and how it is selected, built, served and deployed.
 
-    `package` is the distribution that runs the engine; with `any_python`, another Python of the
-    machine may have it. `offer` returns the choice of this kind for `--engine auto`, given the
-    requested version of TensorRT-LLM, or None if it does not suit the machine. `require` returns
-    the Python to run the engine in (empty for Triton's), and raises `MissingPart` if the kind was
-    requested and cannot be used. `check_machine` returns its result in `tllm doctor`.
-    `runtime_folder` is the kind's runtime half if that is not in `runtime/engines`.
+    `package` is the distribution that runs the engine. If `any_python` is set, another Python on
+    the machine may have the package. For `--engine auto`, `offer` receives the requested version of
+    TensorRT-LLM and returns this kind as a choice, or None if the kind does not suit the machine.
+    `require` returns the Python that runs the engine (empty for Triton's Python), and raises
+    `MissingPart` if the machine lacks the package. `check_machine` returns the result for the kind
+    in `tllm doctor`. `runtime_folder` has the code that runs inside Triton, if that code is not in
+    `runtime/engines`.
     """
 
     name: str
@@ -186,7 +191,7 @@ class EngineKind:
 
     @property
     def serves_checkpoints(self) -> bool:
-        """True if the checkpoint itself is the engine, so that nothing is built."""
+        """True if the engine is the checkpoint itself, so that nothing is built."""
         return self.building.describe is not None
 
     @property

@@ -1,4 +1,4 @@
-"""Describe the machine that builds or serves an engine, as far as engine kinds depend on it."""
+"""Describe the GPUs and packages of a machine that builds or serves engines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ Verdict = Literal["ok", "note", "problem"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The GPUs by their drivers' names, and the installed packages of engines.
+    """A machine's GPUs and installed engine packages.
 
-    `versions` maps a distribution to its version in this Python; `pythons` maps a distribution that
-    may run in another Python to the interpreter that has it.
+    `gpus` has the name of each GPU as its driver reports it. `versions` maps the distributions in
+    this Python to their versions. `pythons` maps a distribution that may run in another Python to
+    the interpreter that has the distribution.
     """
 
     gpus: tuple[str, ...] = ()
@@ -30,9 +31,9 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """An engine kind, a sentence with the reason for it, and the Python that has its package.
+    """The engine kind that was chosen, and a sentence that explains the choice.
 
-    `python` is empty if the engine runs in the Python of Triton.
+    `python` is the interpreter that has the kind's package, or empty for Triton's Python.
     """
 
     kind: str
@@ -44,7 +45,8 @@ class EngineChoice:
 class Finding:
     """A result of `tllm doctor`.
 
-    A "note" does not prevent a server from running; a "problem" does, and `fix` is its remedy.
+    A "problem" prevents a server from running, while a "note" does not. `fix` is what the user
+    can do about either.
     """
 
     what: str

@@ -1,7 +1,7 @@
-"""List the engine kinds.
+"""List the engine kinds in the order in which `--engine auto` tries them.
 
-`--engine auto` tries them in this order. A kind's module is imported when the kind is looked up, so
-that a command line can list the names without importing the code that plans builds.
+A kind's module is imported when the kind is looked up, so that `--help` can list the names
+without importing the code that plans builds.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ MODULES = {
     "openvino": "trtllm_serve_cli.engine_kinds.openvino.kind",
     "sim": "trtllm_serve_cli.engine_kinds.sim.kind",
 }
-# The value of `--engine` that selects a kind by machine and checkpoint.
+# The value of `--engine` that selects a kind that fits the machine and the checkpoint.
 AUTO = "auto"
-# The kind that runs on any machine; without any engine, errors suggest installing it.
+# The kind that runs on any machine. If no engine is installed, errors suggest installing this kind.
 EMBEDDED = "openvino"
-# The kind of repositories that tllm did not render: upstream's.
+# The engine kind of upstream's repositories, which tllm did not render.
 UPSTREAM = "tensorrt"
 
 

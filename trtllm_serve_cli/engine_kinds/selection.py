@@ -13,11 +13,12 @@ from trtllm_serve_cli.sizing.gpus import find_gpus
 def detect_machine(
     requested: str = "", engine_python: str = "", *, search_pythons: bool = False
 ) -> Machine:
-    """Return the GPUs of this machine and its installed engine packages, without importing them.
+    """Return the GPUs of this machine and its engine packages. No engine package is imported.
 
-    Other Pythons are searched for the package of the kind `requested`, or for those that suit the
-    GPUs if it is "auto". With `search_pythons`, they are searched for all packages. `engine_python`
-    is the Python that the user set for the engine.
+    Other Pythons are searched only for the package of the kind `requested`. If `requested` is
+    "auto" and the machine has GPUs, or if `search_pythons` is set, other Pythons are searched for
+    the package of every kind that may run in them. `engine_python` is the Python that the user set
+    for the engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -41,7 +42,8 @@ def detect_machine(
 def _find_python(package: str, named: str, *, is_certain: bool) -> str | None:
     if not named:
         return find_python_with(package)
-    # The Python of a requested kind is not checked, as it may be on the machine that serves.
+    # For a requested kind, the Python is not checked, because it may exist only on the machine that
+    # runs the server.
     return named if is_certain or python_has(named, package) else None
 
 
@@ -50,8 +52,8 @@ def choose_engine_kind(
 ) -> EngineChoice:
     """Return the engine kind for `requested`, which may be "auto".
 
-    A requested TensorRT-LLM counts as installed. Raise `BadInput` if it is not a version,
-    `MissingPart` for a kind that lacks a package.
+    If `trtllm_version` is set, that TensorRT-LLM counts as installed. Raise `BadInput` if
+    `trtllm_version` is not a version, or `MissingPart` if the kind's package is not installed.
     """
     if requested != AUTO:
         python = find_kind(requested).require(machine)
@@ -72,7 +74,7 @@ def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
 
 
 def find_engine_source_kind() -> EngineKind:
-    """Return the kind that serves an engine:DIR, which tllm did not build."""
+    """Return the kind that serves the source `engine:DIR`, an engine that tllm did not build."""
     return next(kind for kind in all_kinds() if kind.building.describe_source is not None)
 
 

@@ -1,8 +1,7 @@
 """Plan and describe the builds of the kinds that serve a checkpoint directly.
 
-Nothing is built: the plan has no steps, and the checkpoint is described as an engine. Its
-`llm_arguments` are the arguments for the engine's package, except the model's path and the serving
-limits.
+Nothing is built: the plan has no steps, and the checkpoint is described as an engine. The engine's
+`llm_arguments` are the arguments for its package, without the model's path and the serving limits.
 """
 
 from __future__ import annotations
@@ -33,14 +32,14 @@ from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_object
 
-# Request, toolchain, the checkpoint's own quantization -> arguments of the engine's package.
+# (request, toolchain, the checkpoint's own quantization) -> arguments for the engine's package.
 PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
 
 
 def serve_checkpoint(plan_arguments: PlanArguments, no_build_reason: str) -> Building:
-    """Return the `Building` of a kind whose package is loaded with the planned arguments.
+    """Return the `Building` for a kind that serves a checkpoint with the planned arguments.
 
-    `no_build_reason` is a sentence that explains why nothing is built.
+    `no_build_reason` is a sentence that explains to the user why nothing is built.
     """
 
     def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
@@ -116,7 +115,7 @@ def _describe(request: BuildRequest) -> Engine:
 
 
 def _check_parallelism_if_known(request: BuildRequest) -> None:
-    """Check the parallelism of known model families; these engines serve other models, too."""
+    """Check the parallelism if the model's family is known. Engines also serve other families."""
     config = read_object(request.checkpoint.path / "config.json")
     if config.get("model_type") in FAMILIES:
         options = request.options

@@ -1,4 +1,4 @@
-"""Define the terms in which engine kinds describe how an engine is served."""
+"""Define the options for serving an engine, and the model that runs the engine in Triton."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
 
-# Parameters of every engine that runs in an engine worker.
+# Parameters that apply to every engine that runs in an engine worker.
 WORKER_PARAMETERS = frozenset(
     ("max_num_seqs", "max_seq_len", "max_num_tokens", "instances_share_engine", "engine_python")
 )
@@ -19,8 +19,9 @@ WORKER_PARAMETERS = frozenset(
 class ServingOptions:
     """The options for serving an engine; None selects the default that fits the engine.
 
-    `parameters` are upstream's template parameters by name (`--param`), and override the rest.
-    `engine_python` is the Python that has the engine's package, empty for Triton's.
+    `parameters` maps the names of template parameters to values (`--param`), which override the
+    other options. `engine_python` is the Python that has the engine's package, or empty for
+    Triton's Python.
     """
 
     max_batch_size: int | None = None
@@ -34,11 +35,11 @@ class ServingOptions:
 
 @dataclass(frozen=True, slots=True)
 class CoreModel:
-    """The server of the model `tensorrt_llm`: the Python model of tllm, or a backend of Triton.
+    """The code that Triton runs as the model `tensorrt_llm`: a Python model or a C++ backend.
 
-    `backend_parameter` is the parameter that names Triton's backend, None for the Python model.
-    `entries` are fixed entries of its `config.pbtxt`; `omitted` are parameters that have an effect
-    on this kind but no entry.
+    `backend_parameter` is the parameter that names the backend, or None for tllm's Python model.
+    `entries` are the entries of the model's `config.pbtxt` that are the same for every engine.
+    `omitted` are parameters that have an effect on this kind but are not entries of that file.
     """
 
     backend_parameter: str | None = None
@@ -54,7 +55,7 @@ def choose_context_length(
 ) -> int:
     """Return the maximum length of a prompt and its response together, in tokens.
 
-    Raise `BadInput` if it exceeds the length that the model was trained on.
+    Raise `BadInput` if the requested length exceeds the length that the model was trained on.
     """
     limit = engine.max_position_embeddings
     max_seq_len = int(overrides.get("max_seq_len") or options.max_seq_len or limit)

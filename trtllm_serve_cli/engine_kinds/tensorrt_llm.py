@@ -1,4 +1,4 @@
-"""Find the TensorRT-LLM of a machine, for the kinds that are served with it."""
+"""Find the version of TensorRT-LLM for the engine kinds that use TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PACKAGE = "tensorrt_llm"
 def find_usable_trtllm(machine: Machine, requested: str | None) -> Version | None:
     """Return the requested version, or the installed one if the machine has GPUs for it.
 
-    Raise `BadInput` if that is not a version.
+    Raise `BadInput` if `requested` is not a version.
     """
     version = requested or (machine.versions.get(PACKAGE) if machine.gpus else None)
     return parse_version(version) if version else None
@@ -27,7 +27,7 @@ def describe_trtllm(version: Version, machine: Machine, *, is_requested: bool) -
 
 
 def find_version(text: str) -> Version | None:
-    """Return the text as a version, or None if it is not one."""
+    """Return `text` as a version, or None if it is not a version."""
     try:
         return parse_version(text)
     except BadInput:

@@ -1,1 +1,1 @@
-"""OpenVINO GenAI, which runs on any CPU, from a Hugging Face checkpoint or a GGUF file."""
+"""OpenVINO GenAI, which runs Hugging Face checkpoints and GGUF files on any CPU."""

@@ -1,4 +1,4 @@
-"""Plan an engine for OpenVINO GenAI: from a GGUF file, or exported by optimum-intel."""
+"""Plan an OpenVINO engine, converted from a GGUF file or exported with optimum-intel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput
 
-# The packages whose versions determine the engine, by the format of the checkpoint.
+# The packages whose versions the fingerprint of an engine includes, by checkpoint format.
 TOOLS = {
     "gguf": ("openvino", "openvino-genai"),
     "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),
@@ -33,7 +33,8 @@ _WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
 _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
-# Ratio of engine size to checkpoint size: 16-bit weights become 8 or 4 bits with scales.
+# Ratio of engine size to checkpoint size, by weight format. The weights of a Hugging Face
+# checkpoint are assumed to have 16 bits; quantised weights also have scales.
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 

@@ -1,4 +1,4 @@
-"""Read the facts about a built OpenVINO engine, with OpenVINO."""
+"""Read the vocabulary size and the tokenizer's properties from a built OpenVINO engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.build.checkpoint_facts import read_context_length
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Engine` that the engine in `directory` and its checkpoint determine."""
+    """Return the fields of `Engine` that depend on the built engine and its checkpoint."""
     return {
         "vocab_size": _vocab_size(directory),
         "max_position_embeddings": read_context_length(checkpoint),
@@ -19,7 +19,7 @@ def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]
 
 
 def _vocab_size(directory: Path) -> int:
-    """Return the last dimension of the logits, which may exceed the tokenizer's tokens."""
+    """Return the last dimension of the logits, which may exceed the size of the tokenizer."""
     import openvino
 
     model = openvino.Core().read_model(directory / "openvino_model.xml")

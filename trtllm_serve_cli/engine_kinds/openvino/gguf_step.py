@@ -1,9 +1,10 @@
-"""Convert a GGUF file to an OpenVINO IR with its tokenizer, as a step of a build.
+"""Convert a GGUF file to an OpenVINO model and tokenizer, as a step of a build.
 
     python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
-OpenVINO GenAI saves the converted model in the folder of the GGUF file, so the file is linked into
-the directory first. The layers get the names that LoRA adapters refer to.
+OpenVINO GenAI saves the converted model next to the GGUF file. The step therefore first creates a
+symbolic link to the file in DIRECTORY. It also renames the layers to the names that LoRA adapters
+refer to.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.openvino.module_names import name_modules
 
 
 def main() -> None:
-    """Convert the file; any error ends the process with its reason on stderr."""
+    """Convert the file. On an error, exit with the reason on stderr."""
     import openvino_genai
 
     source, directory = Path(sys.argv[1]), Path(sys.argv[2])
@@ -42,10 +43,11 @@ def _name_modules(directory: Path) -> None:
     try:
         name_modules(model)
     except LookupError as error:
-        # Such an engine works without LoRA adapters, and rejects requests that send one.
+        # The engine is usable without LoRA adapters, so the build continues. Requests with an
+        # adapter are rejected.
         print(f"LoRA adapters will not work, because the layers cannot be named: {error}")
         return
-    # Written under another name, because the loaded model still maps its own file.
+    # Save under another name first, because the loaded model still maps `openvino_model.bin`.
     openvino.save_model(model, directory / "named.xml", compress_to_fp16=False)
     for suffix in (".bin", ".xml"):
         (directory / "named").with_suffix(suffix).replace(

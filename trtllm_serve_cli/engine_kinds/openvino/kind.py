@@ -1,4 +1,4 @@
-"""OpenVINO GenAI: `openvino`, the embedded default."""
+"""Declare the engine kind `openvino`, the default if no engine for a GPU is installed."""
 
 from __future__ import annotations
 

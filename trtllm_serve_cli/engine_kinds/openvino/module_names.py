@@ -1,9 +1,9 @@
 """Rename the linear layers of an OpenVINO model to the names that LoRA adapters refer to.
 
-OpenVINO GenAI finds the target of an adapter's tensor by a node's name. Models exported from
-PyTorch have the names of their modules. Models converted from a GGUF file have numbered nodes, so
-their layers are identified by structure: around each attention, and around the activation that
-follows it.
+OpenVINO GenAI finds the target of an adapter's tensor by the name of a node. In models exported
+from PyTorch, nodes are named after modules. In models converted from a GGUF file, nodes are
+numbered, so this module identifies the linear layers by their position in the graph, relative to
+each attention node and the activation after it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ _DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
 def find_modules(model: Any) -> dict[str, Any]:
     """Return the MatMul node of each module, named as in Hugging Face's Llama.
 
-    Raise `LookupError` if the model does not consist of such layers.
+    Raise `LookupError` if the model does not have the structure of Llama.
     """
     modules: dict[str, Any] = {}
-    # Each attention depends on the previous one, so any topological order is the order of layers.
+    # Each attention depends on the previous layer's attention, so that a topological order of the
+    # nodes is also the order of the layers.
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     for layer, attention in enumerate(attentions):
         for name, node in _layer_modules(attention).items():
@@ -34,7 +35,7 @@ def find_modules(model: Any) -> dict[str, Any]:
 
 
 def name_modules(model: Any) -> None:
-    """Rename the nodes of `find_modules` as an export from PyTorch names them."""
+    """Give the nodes from `find_modules` the names that an export from PyTorch would have."""
     for name, node in find_modules(model).items():
         node.set_friendly_name(f"__module.{name}/ov_ext::linear/MatMul")
 
@@ -59,9 +60,9 @@ def _layer_modules(attention: Any) -> dict[str, Any]:
 def _nearest(
     start: Iterable[Any], step: Callable[[Any], list[Any]], matches: Callable[[Any], bool]
 ) -> Any:
-    """Return the nearest matching node, breadth first.
+    """Return the nearest matching node, breadth first. Raise `LookupError` if none matches.
 
-    Nodes are compared by name, because OpenVINO creates new Python objects for them each time.
+    Nodes are compared by name, because OpenVINO returns a new Python object on each access.
     """
     seen: set[str] = set()
     pending = list(start)

@@ -13,8 +13,8 @@ from trtllm_serve_cli.engine_kinds.serving import (
     choose_context_length,
 )
 
-# The KV cache's default size: this many tokens per slot on average. While a long request takes more
-# than its share, the scheduler keeps others waiting.
+# Default size of the KV cache in tokens per slot. A request may use more than its share; meanwhile,
+# the scheduler keeps other requests waiting.
 _KV_TOKENS_PER_SLOT = 512
 _MAX_BATCH_SIZE = 64
 _MAX_NUM_TOKENS = 256
@@ -48,7 +48,7 @@ SERVING = Serving(
         "num_draft_tokens", "draft_model_dir",
     },
     plan_values=_plan_values,
-    # The worker does not load a tokenizer.
+    # The engine worker does not load a tokenizer, so `tensorrt_llm` does not need its path.
     core=CoreModel(
         entries={"gpt_model_type": "inflight_fused_batching"},
         omitted=frozenset({"tokenizer_dir"}),

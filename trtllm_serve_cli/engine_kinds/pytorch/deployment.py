@@ -1,4 +1,4 @@
-"""State the requirements of the LLM API on the machines that serve a checkpoint."""
+"""Determine the number of GPUs and the container image for TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from trtllm_serve_cli.runtime.triton.model_yaml import parse_model_yaml
 
 
 def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
-    """Count the GPUs by the repository's current arguments. Raise `RepositoryError`."""
+    """Return the number of GPUs that the arguments in the repository's files require.
+
+    Raise `RepositoryError` if the arguments cannot be read.
+    """
     is_llmapi = repository.layout == "llmapi"
     path = repository.path / "tensorrt_llm" / ("1/model.yaml" if is_llmapi else "config.pbtxt")
     try:
@@ -29,7 +32,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return the container with the requested TensorRT-LLM, or else the newest."""
+    """Return the container with the requested TensorRT-LLM, by default the newest container."""
     requested: str | None = model.declaration.get("engine", {}).get("trtllm_version")
     needs = f"Triton and TensorRT-LLM {requested or '1.0 or later'}"
     if requested is None:

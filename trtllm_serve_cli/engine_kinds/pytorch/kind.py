@@ -1,4 +1,4 @@
-"""TensorRT-LLM's LLM API: `pytorch`."""
+"""Declare the engine kind `pytorch`, which is TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import (
     find_usable_trtllm,
 )
 
-# The version if none is requested or installed: the last with every engine kind.
+# The version to plan for if none is requested or installed: the last that supports every engine
+# kind.
 _DEFAULT_TRTLLM = "1.2.1"
 
 

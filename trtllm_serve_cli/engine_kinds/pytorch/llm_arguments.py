@@ -1,6 +1,6 @@
-"""Plan an engine for TensorRT-LLM's LLM API: the options become arguments of `LLM`.
+"""Convert engine options to arguments for `LLM`, the class of TensorRT-LLM's LLM API.
 
-Nothing is built. The API rejects unknown arguments, so each version gets only those that it has.
+Nothing is built. `LLM` rejects unknown arguments, so the result depends on the version.
 Source of names and versions: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py of 1.0 to 1.3,
 and the pages on sampling, speculative decoding and quantization of these versions' documentation.
 """
@@ -16,14 +16,14 @@ from trtllm_serve_cli.errors import BadInput
 Arguments = dict[str, Any]
 Version = tuple[int, int]
 
-# The first version with each feature. Versions newer than the last one are treated like it.
+# The first version with each feature. Versions after 1.3 are treated like 1.3.
 _SPECULATIVE_MODEL_RENAMED: Version = (1, 3)
 _ONE_SAMPLER: Version = (1, 3)
 _SAMPLER_TYPE: Version = (1, 1)
 _TOKENS_PER_BLOCK: Version = (1, 1)
 _NVFP4_KV_CACHE: Version = (1, 3)
 
-# Option -> argument, for arguments that differ in nothing but the name.
+# Option -> argument, for options whose value is passed unchanged.
 _PLAIN = {
     "moe_tp": "moe_tensor_parallel_size",
     "moe_ep": "moe_expert_parallel_size",
@@ -33,7 +33,8 @@ _PLAIN = {
     "max_num_tokens": "max_num_tokens",
     "max_beam_width": "max_beam_width",
 }
-# Features that are always on: true has no effect, and false is rejected.
+# Options for features that the PyTorch backend cannot disable: true has no effect, and false is
+# rejected.
 _ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
 _SUPPORTED = frozenset(
     (
@@ -42,7 +43,7 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
-# The n-gram size of upstream's example.
+# `max_matching_ngram_size`, as in upstream's example.
 _NGRAM_SIZE = 4
 
 
@@ -53,10 +54,11 @@ def plan_llm_arguments(
     weights: str | None = None,
     trust_remote_code: bool = False,
 ) -> Arguments:
-    """Return the arguments of `LLM` in this version of TensorRT-LLM, without the model's path.
+    """Return the arguments for `LLM` in this version of TensorRT-LLM, without the model's path.
 
-    `weights` is the quantization of the checkpoint's weights, in terms of the options, or None.
-    Raise `BadInput` for options that the version or the backend does not support.
+    `weights` is the quantization of the checkpoint's weights as a value of the option
+    `quantization`, or None if they are not quantised. Raise `BadInput` for options that the version
+    or the PyTorch backend does not support.
     """
     number = _number(version)
     refuse_unsupported(options, "pytorch", supported=_SUPPORTED)
@@ -81,7 +83,7 @@ def plan_llm_arguments(
 
 
 def _number(version: str) -> Version:
-    """Return major and minor version, for example (1, 2) for "1.2.0rc3".
+    """Return the major and minor version, for example (1, 2) for "1.2.0rc3".
 
     Raise `BadInput` for a version without a stable LLM API.
     """
@@ -133,7 +135,7 @@ def _adapters(options: EngineOptions) -> Arguments:
 
 
 def _decoding(options: EngineOptions, version: Version) -> Arguments:
-    """Return the arguments of token selection: speculative decoding, beam search or sampling."""
+    """Return the arguments for speculative decoding, beam search or sampling."""
     is_beam_search = (options.max_beam_width or 1) > 1
     if options.speculative_decoding_mode is not None:
         if is_beam_search:
@@ -152,10 +154,10 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
             )
     arguments = _sampler(version)
     if is_beam_search:
-        # TensorRT-LLM's documentation requires both for beam search.
+        # According to TensorRT-LLM's documentation, beam search requires both arguments.
         return arguments | {"disable_overlap_scheduler": True, "cuda_graph_config": None}
-    # With padding, every batch uses a graph, not only batches of a captured size. By default, sizes
-    # end at 128.
+    # Without padding, only batches of exactly a captured size use a CUDA graph. By default, the
+    # largest captured size is 128.
     graphs: Arguments = {"enable_padding": True}
     if options.max_batch_size is not None:
         graphs["max_batch_size"] = options.max_batch_size
@@ -163,7 +165,10 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
 
 
 def _sampler(version: Version) -> Arguments:
-    """Return the sampler that applies penalties and bad words; until 1.2 it is not the default."""
+    """Return the argument that selects the sampler with penalties and bad words.
+
+    Since 1.3, this sampler is the default.
+    """
     if version >= _ONE_SAMPLER:
         return {}
     if version >= _SAMPLER_TYPE:
@@ -173,7 +178,7 @@ def _sampler(version: Version) -> Arguments:
 
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
-    # The drafter of these two modes runs between steps, so steps must not overlap.
+    # With ngram and draft_tokens_external, drafting runs between steps, so steps must not overlap.
     no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)
@@ -236,7 +241,7 @@ def _check_always(options: EngineOptions) -> None:
 
 
 def _check_weights(options: EngineOptions, weights: str | None) -> None:
-    """Raise `BadInput` if the options request another quantization than the checkpoint has."""
+    """Raise `BadInput` if the requested quantization is not that of the checkpoint."""
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
         return

@@ -1,8 +1,8 @@
 """Serve a checkpoint with TensorRT-LLM's LLM API.
 
-Arguments of `LLM` that have an upstream parameter are entries of `config.pbtxt`, and the rest is
-one entry with a JSON object. In the llmapi layout all of them are in `model.yaml`, under their own
-names.
+In the inflight layout, each argument for `LLM` that has an upstream parameter is an entry of
+`config.pbtxt`. A single further entry contains all other arguments as a JSON object. In the llmapi
+layout, all arguments are in `model.yaml` under the names that `LLM` gives them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
-# Entries that the model or the worker reads, not the engine.
+# Entries that tllm's model or engine worker reads, and that are not arguments for `LLM`.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 
 def _plan_values(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise `BadInput` if the options do not fit the engine's arguments."""
+    """Return the parameter values.
+
+    Raise `BadInput` if the context length is too large or the beam width contradicts `LLM`'s.
+    """
     choose_context_length(engine, options, overrides)
     arguments = _merge(engine, options, overrides)
     _check_beams(arguments, overrides)
@@ -47,11 +50,11 @@ def _plan_values(
 
 
 def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arguments for `model.yaml`, and the entries that correspond to no argument."""
+    """Return the arguments for `model.yaml`, and the entries that are not arguments for `LLM`."""
     arguments = arguments_of(entries)
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
     named = (*LLM_ARGUMENTS.parameters, *_MODEL_ENTRIES)
-    # The worker also reads the settings of the adapter cache.
+    # The engine worker reads the `lora_cache_` entries even if an argument has the same value.
     remaining = {
         name: value
         for name, value in entries.items()
@@ -80,7 +83,7 @@ def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 
 
 def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
-    """Raise `BadInput` for a beam width that differs from the engine's arguments."""
+    """Raise `BadInput` if the parameter max_beam_width differs from the argument for `LLM`."""
     width = int(arguments["max_beam_width"])
     if int(overrides.get("max_beam_width") or width) != width:
         raise BadInput(

@@ -1,1 +1,1 @@
-"""A simulated engine, which consists of a timing and a tokenizer."""
+"""A simulated engine, which has a timing and a tokenizer but no weights."""

@@ -1,7 +1,7 @@
-"""Plan a simulated engine: a timing, and the checkpoint's tokenizer.
+"""Plan a simulated engine, which consists of a timing and the checkpoint's tokenizer.
 
-The timing is read from a file, or is the theoretical optimum of a GPU (`sizing.roofline`), with the
-KV cache that fits on it.
+The timing is either read from a file, or the theoretical optimum of a GPU (`sizing.roofline`). In
+the second case, the size of the simulated KV cache is what fits in the GPU's memory.
 """
 
 from __future__ import annotations
@@ -32,12 +32,16 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 _GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
-# The package that loads the tokenizer in the server, by the checkpoint's format.
+# The package that loads the tokenizer in the server, by checkpoint format.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps for this checkpoint. Raise `BadInput` for an unusable GPU or timing."""
+    """Return the steps for this checkpoint.
+
+    Raise `BadInput` if the GPU or the timing is not usable, or `MissingPart` if the package for the
+    tokenizer is not installed.
+    """
     checkpoint = request.checkpoint
     _check_tokenizer(checkpoint, tools)
     simulation = _find_simulation(request, tools)
@@ -69,7 +73,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def read_simulation(path: Path) -> Simulation:
-    """Return the simulation in the file. Raise `BadInput` that names the error in it."""
+    """Return the simulation in the file. Raise `BadInput` if the file is not valid."""
     try:
         return parse_simulation(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -82,7 +86,7 @@ def read_simulation(path: Path) -> Simulation:
 
 
 def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simulation:
-    """Return the model's theoretical optimum on the GPU. Raise `BadInput` if it does not fit."""
+    """Return the theoretical optimum on `gpu`. Raise `BadInput` if the model does not fit on it."""
     defaults = SchedulerLimits()
     sized = plan_size(
         facts,
@@ -142,14 +146,15 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
 def _count_kv_tokens(sized: SizePlan) -> int:
     """Return the capacity of the KV cache in tokens, for sequences of the planned length.
 
-    With sliding windows, longer sequences would need less space per token.
+    The result depends on the length: with sliding windows, longer sequences need fewer bytes per
+    token.
     """
     plan, demand = sized.plans[0], sized.demand
     length = demand.input_len + demand.output_len
     num_bytes = kv_bytes_of_sequence(
         sized.facts.shape, length, demand.kv.bits, tp=plan.parallelism.tp
     )
-    # `kv_cache` is that of the fullest stage, which has only its share of the layers.
+    # `kv_cache` is the size in the fullest pipeline stage, which holds only 1/pp of the layers.
     return int(plan.memory.kv_cache * plan.parallelism.pp / num_bytes * length)
 
 

@@ -1,4 +1,4 @@
-"""Write and read the files of a simulated engine: its timing and the checkpoint's tokenizer."""
+"""Write and read the files of a simulated engine: its timing and its tokenizer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.engines.sim.timing import (
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the simulation in `details`, and return the fields of `Engine`."""
+    """Write the simulation in `details` to `directory`, and return fields of `Engine`."""
     simulation = parse_simulation(json.dumps(details))
     text = json.dumps(simulation.to_json(), indent=2) + "\n"
     (directory / SIMULATION_FILE).write_text(text, encoding="utf-8")

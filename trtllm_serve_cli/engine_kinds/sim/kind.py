@@ -1,4 +1,4 @@
-"""A simulated engine: `sim`."""
+"""Declare the engine kind `sim`, a simulated engine."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Serve a simulated engine with upstream's parameters, like any other engine.
 
-The duration of its steps is in the engine's folder.
+The worker reads the duration of the engine's steps from the engine's folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SERVING = Serving(
     parameters=WORKER_PARAMETERS
     | {"max_tokens_in_paged_kv_cache", "enable_chunked_context", "batch_scheduler_policy"},
     plan_values=_plan_values,
-    # The worker does not load a tokenizer.
+    # The engine worker does not load a tokenizer, so `tensorrt_llm` does not need its path.
     core=CoreModel(
         entries={"gpt_model_type": "inflight_fused_batching"},
         omitted=frozenset({"tokenizer_dir"}),

@@ -1,4 +1,4 @@
-"""Plan a TensorRT engine, built by the programs of one version of TensorRT-LLM."""
+"""Plan the build of a TensorRT engine with one version of TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from trtllm_serve_cli.sources.checkpoint import read_object
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps for this checkpoint. Raise `BadInput` if the version cannot build it."""
+    """Return the steps for this checkpoint.
+
+    Raise `BadInput` if the version of TensorRT-LLM is unknown or cannot build the engine.
+    """
     checkpoint, options = request.checkpoint, request.options
     check_num_gpus(request, tools)
     if tools.trtllm_version is None:
@@ -67,7 +70,10 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
-    """Return sizes and modification times of the files in the folders that an engine includes."""
+    """Return the size and modification time of each file in the LoRA and draft model folders.
+
+    The engine includes these files, so that a change requires a new build.
+    """
     folders = [*options.lora_dir, *filter(None, [options.speculative_model])]
     return {
         folder: [

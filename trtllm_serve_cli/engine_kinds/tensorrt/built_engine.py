@@ -1,8 +1,8 @@
-"""Read an engine that `trtllm-build` wrote: `config.json` and a `rankN.engine` per GPU.
+"""Read an engine that `trtllm-build` wrote: `config.json` and one `rankN.engine` per GPU.
 
-Source of the fields: what NVIDIA/TensorRT-LLM's `trtllm-build` has written since 0.8
-(`pretrained_config`, `build_config`). In 0.11, `max_seq_len` replaced `max_input_len` +
-`max_output_len`.
+Source of the fields: the `config.json` that NVIDIA/TensorRT-LLM's `trtllm-build` writes since 0.8
+(`pretrained_config`, `build_config`). In 0.11, `max_seq_len` replaced the sum of `max_input_len`
+and `max_output_len`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class TensorRtBuild:
-    """The build settings of a TensorRT engine; lengths are in tokens, `world_size` in GPUs."""
+    """The build settings of a TensorRT engine.
+
+    The lengths are in tokens, and `world_size` is the number of GPUs.
+    """
 
     version: str
     architecture: str
@@ -40,7 +43,10 @@ class TensorRtBuild:
 
 
 def read_tensorrt_build(directory: Path) -> TensorRtBuild:
-    """Return the build settings of the engine in `directory`. Raise `BadInput` if it is missing."""
+    """Return the build settings of the engine in `directory`.
+
+    Raise `BadInput` if the engine is missing, incomplete or not readable.
+    """
     path = directory / "config.json"
     try:
         build = _parse(json.loads(path.read_text(encoding="utf-8")))
@@ -73,13 +79,19 @@ def built_of(engine: Engine) -> TensorRtBuild:
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the tokenizer to the engine, so that servers mount one folder; return its fields."""
+    """Copy the tokenizer into the engine's folder, and return fields of `Engine`.
+
+    Because of the copy, a container needs only this folder.
+    """
     tokenizer = copy_tokenizer(checkpoint, directory / TOKENIZER_FOLDER)
     return _fields_of(read_tensorrt_build(directory), tokenizer)
 
 
 def describe_source(name: str, directory: Path, tokenizer_dir: Path, source: str) -> Engine:
-    """Return the engine that `trtllm-build` wrote to `directory`. Raise `BadInput` without one."""
+    """Return the engine that `trtllm-build` wrote to `directory`.
+
+    Raise `BadInput` if the engine is missing, incomplete or not readable.
+    """
     build = read_tensorrt_build(directory)
     return Engine(
         path=directory,

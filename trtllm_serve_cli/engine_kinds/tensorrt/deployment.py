@@ -1,6 +1,6 @@
-"""State the requirements of a TensorRT engine on the machines that serve it.
+"""Check that a machine or container can serve a TensorRT engine.
 
-It requires the version of TensorRT-LLM and the GPU model that it was built with.
+A TensorRT engine requires the version of TensorRT-LLM and the GPU model that it was built with.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import find_version
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import find_card
 
-# The first version whose engine reports the number of requests that wait in it.
+# The first version that reports the number of requests that are waiting in the engine.
 _FIRST_WITH_WAITING = Version("0.18.0")
 
 
@@ -25,7 +25,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return the newest container with exactly the TensorRT-LLM that built the engine."""
+    """Return the newest container with the same TensorRT-LLM version as the engine."""
     built = read_tensorrt_build(model.engine_path).version
     version = find_version(built)
     if version is None:
@@ -44,11 +44,12 @@ def _reports_waiting(model: ModelView) -> bool:
 def check_engine_fits(
     model: ModelView, machine: Machine, *, is_one_machine: bool = True, import_again: str
 ) -> None:
-    """Raise `BadInput` if Triton would load the model for minutes and then fail.
+    """Raise `BadInput` if the machine cannot run the engine.
 
-    Unknown facts are left to Triton, for example without GPUs or TensorRT-LLM on this machine, when
-    the server runs elsewhere. If `is_one_machine` is false, other machines also have GPUs for the
-    engine. `import_again` is the command that imports the model again.
+    Triton itself would fail only after loading the model for minutes. Checks for which a fact is
+    unknown are skipped: for example, the machine has no GPUs or TensorRT-LLM if the server runs on
+    another machine. If `is_one_machine` is false, other machines also have GPUs for the engine.
+    `import_again` is the command that imports the model again.
     """
     built = read_tensorrt_build(model.engine_path)
     _check_version(model, built, machine.versions.get("tensorrt_llm"), import_again)

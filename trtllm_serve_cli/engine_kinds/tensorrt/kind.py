@@ -1,4 +1,4 @@
-"""TensorRT engines: `tensorrt`."""
+"""Declare the engine kind `tensorrt`, for engines that `trtllm-build` builds."""
 
 from __future__ import annotations
 

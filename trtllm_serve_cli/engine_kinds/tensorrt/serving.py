@@ -1,10 +1,10 @@
 """Serve a TensorRT engine with Triton's C++ backend, which upstream calls `tensorrtllm`.
 
-Its `config.pbtxt` has every parameter of upstream's newest one. A parameter that was not requested
-is an empty string, which every version of the backend treats as not set. Versions since 0.19 do not
-load without the keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
-`xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` of
-triton-inference-server/tensorrtllm_backend, where a value that cannot be converted is ignored.
+The `config.pbtxt` has every parameter of upstream's newest version. Parameters that were not
+requested are empty strings, which every version of the backend treats as not set. Since 0.19, the
+backend does not load a model without the keys `gpt_model_type`, `tokenizer_dir`,
+`guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` of
+triton-inference-server/tensorrtllm_backend, which ignores values that it cannot convert.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtllm_serve_cli.engine_kinds.serving import CoreModel, ServingOptions
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
 from trtllm_serve_cli.errors import BadInput
 
-# All of upstream's parameters.
+# All of upstream's parameters that have an effect only on certain engine kinds.
 _PARAMETERS = frozenset(
     (
         "multimodal_model_path", "max_num_images", "accumulate_tokens",
@@ -50,7 +50,7 @@ _TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16
 def _plan_values(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise `BadInput` for values that the engine was not built for."""
+    """Return the parameter values. Raise `BadInput` if an option exceeds the engine's limits."""
     built = built_of(engine)
     _check_decided_at_build(options)
     batch_size = options.max_batch_size or built.max_batch_size

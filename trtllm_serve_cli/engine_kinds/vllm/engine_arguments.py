@@ -1,4 +1,4 @@
-"""Plan an engine for vLLM: the options become its engine arguments, and nothing is built.
+"""Convert engine options to vLLM's engine arguments.
 
 Source of names: vllm-project/vllm, vllm/engine/arg_utils.py and vllm/config (0.26).
 """
@@ -17,7 +17,7 @@ _SUPPORTED = frozenset(
     )
 )  # fmt: skip
 _KV_CACHE_DTYPES = ("auto", "fp8")
-# The LoRA ranks for which vLLM has kernels.
+# The values that vLLM accepts for `max_lora_rank`.
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
@@ -26,8 +26,9 @@ def plan_vllm_arguments(
 ) -> dict[str, Any]:
     """Return vLLM's engine arguments, without the model's path and the serving limits.
 
-    `weights` is the quantization of the checkpoint's weights, in terms of the options, or None.
-    Raise `BadInput` for options that vLLM does not support.
+    `weights` is the quantization of the checkpoint's weights as a value of the option
+    `quantization`, or None if they are not quantised. Raise `BadInput` for options that vLLM does
+    not support.
     """
     refuse_unsupported(options, "vllm", supported=_SUPPORTED)
     arguments: dict[str, Any] = {
@@ -44,7 +45,10 @@ def plan_vllm_arguments(
 
 
 def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:
-    """Return FP8 quantization at load time if requested; the checkpoint's own needs no argument."""
+    """Return the argument for FP8 quantization at load time, if it was requested.
+
+    vLLM detects the quantization of a checkpoint without an argument.
+    """
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
         return {}
@@ -72,7 +76,10 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
 
 
 def _adapters(options: EngineOptions) -> dict[str, Any]:
-    """Return the LoRA arguments; adapters may change any module, not only the requested ones."""
+    """Return the LoRA arguments.
+
+    `lora_target_modules` only enables LoRA, because vLLM lets adapters change any module.
+    """
     if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
         return {}
     if options.lora_dir:
@@ -90,7 +97,7 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
 
 
 def check_lora_rank(name: str, rank: int) -> None:
-    """Raise `BadInput` if vLLM does not support this maximum rank, which the user set as `name`."""
+    """Raise `BadInput` if vLLM does not support `rank`, the value of the option `name`."""
     if rank not in _RANKS:
         raise BadInput(
             f"The engine kind vllm does not support {name} {rank}.",

@@ -1,4 +1,4 @@
-"""vLLM: `vllm`."""
+"""Declare the engine kind `vllm`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _require(machine: Machine) -> str:
 
 
 def _check_machine(machine: Machine) -> Finding | None:
-    """Return whether vLLM is installed; without a GPU, report only an existing installation."""
+    """Return a finding about vLLM, or None if the machine has neither vLLM nor a GPU."""
     if python := machine.pythons.get(_PACKAGE):
         return Finding("engine vllm", "ok", f"in {python}")
     if not machine.gpus:
@@ -69,7 +69,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return NVIDIA's vLLM container of the same month as the newest TensorRT-LLM container."""
+    """Return NVIDIA's vLLM container from the release of the newest TensorRT-LLM container."""
     container = load_containers()[-1]
     image = container.image.replace("-trtllm-", "-vllm-")
     return ContainerFit("Triton and vLLM", image, container)

@@ -31,7 +31,10 @@ _LORA_RANK = "lora_cache_max_adapter_size"
 def _plan_values(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> dict[str, str]:
-    """Raise `BadInput` for a LoRA rank for which vLLM has no kernels."""
+    """Return the parameter values.
+
+    Raise `BadInput` if vLLM does not support the LoRA rank, or if the context length is too large.
+    """
     choose_context_length(engine, options, overrides)
     defaults = {
         "model": str(engine.path),
@@ -59,7 +62,7 @@ SERVING = Serving(
     | frozenset(VLLM_ARGUMENTS.parameters)
     | {
         "lora_prefetch_dir", "lora_cache_host_memory_bytes", "gpu_device_ids",
-        # Parameters of the layout for Triton's vLLM backend.
+        # These parameters have an effect only in the layout for Triton's vLLM backend.
         "gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_size",
     },
     plan_values=_plan_values,
