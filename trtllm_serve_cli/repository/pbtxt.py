@@ -1,13 +1,13 @@
-"""Read a `config.pbtxt`, and change one value in it without touching any other byte.
+"""Read a `config.pbtxt`, and change one value in the text without changing any other byte.
 
-protobuf's parser interprets the text but discards the positions of values; `_Reader` finds them. It
-also reads what protobuf rejects: upstream's templates, in which a `${name}` variable may be
-unquoted.
+protobuf's parser discards the positions of values, so `_Reader` parses the text to find them.
+`_Reader` also accepts upstream's templates, which protobuf rejects because `${name}` variables may
+be unquoted.
 
 A place is the path of a field, for example `max_batch_size`, `instance_group.count`,
 `input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`.
-Elements of `input`, `output`, `parameters` and `step` are selected by name; a path through any
-other list selects all its elements.
+In `input`, `output`, `parameters` and `step`, the path names one element. In any other list, the
+path selects all elements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from trtllm_serve_cli.rendering import quote_pbtxt
 
-# The field that identifies the elements of a list.
+# List -> the field whose value selects an element of the list.
 _SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
 _TOKEN = re.compile(
     r"""(?P<skip>[\s]+|\#[^\n]*)
@@ -33,12 +33,12 @@ _CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
 _TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
 
 
-# The field names of a path, each with the selected element or None.
+# The fields on the path to a place: (field name, name of the selected element or None).
 _Steps = tuple[tuple[str, str | None], ...]
 
 
 class PbtxtError(ValueError):
-    """Error for a text that is not a model configuration; `line` counts from 1."""
+    """Raised if a text is not a valid `config.pbtxt`. `line` is 1-based."""
 
     def __init__(self, what: str, line: int) -> None:
         super().__init__(f"line {line}: {what}")
@@ -48,7 +48,10 @@ class PbtxtError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Unfilled:
-    """A `${name}` variable without a value; Triton cannot read a file with unquoted ones."""
+    """A `${name}` variable that has not been replaced with a value.
+
+    Triton cannot read a file with unquoted variables. `line` is 1-based.
+    """
 
     name: str
     line: int
@@ -57,7 +60,7 @@ class Unfilled:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A scalar from `start` to `end` of the text; adjacent quoted strings are one scalar."""
+    """A scalar between the offsets `start` and `end`. Adjacent quoted strings are one scalar."""
 
     start: int
     end: int
@@ -72,7 +75,7 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message; `start` and `end` delimit the text between its braces."""
+    """A message. The text between its braces is from the offset `start` to `end`."""
 
     start: int
     end: int
@@ -80,7 +83,10 @@ class _Message:
 
 
 def parse_config(text: str) -> Any:
-    """Parse `text` as Triton does, into a `ModelConfig` message. Raise `PbtxtError`."""
+    """Parse `text` with protobuf, as Triton does, and return the `ModelConfig` message.
+
+    Raise `PbtxtError` if protobuf rejects the text.
+    """
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
@@ -92,26 +98,26 @@ def parse_config(text: str) -> Any:
 
 
 def find_values(text: str, place: str) -> list[str]:
-    """Return the values at `place` in the order of the text, or an empty list.
+    """Return the values at `place` in the order of the text. The list is empty if none exist.
 
-    Raise `PbtxtError` if the text cannot be read.
+    Raise `PbtxtError` if the text cannot be parsed.
     """
     found = _find(text, _read(text), _steps(place))
     return [_plain(text, each) for each in found]
 
 
 def line_of(text: str, place: str) -> int | None:
-    """Return the line of the first value at `place`, counted from 1, or None."""
+    """Return the 1-based line of the first value at `place`, or None if the value is missing."""
     found = _find(text, _read(text), _steps(place))
     return _line(text, found[0].start) if found else None
 
 
 def change(text: str, place: str, value: str) -> str:
-    """Return `text` with `value` at `place`, adding the field if it is missing.
+    """Return `text` with `value` at `place`. If the field is missing, it is added.
 
-    `value` is plain text, which is quoted if the schema has a string. A list of numbers is replaced
-    with one value. Raise `PbtxtError` if the text cannot be read, and `KeyError` if `place` is in a
-    missing tensor or step.
+    Pass `value` without quotes: it is quoted if the field is a string. If the field is a list of
+    numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be parsed, and
+    `KeyError` if `place` is in a tensor or step that does not exist.
     """
     steps = _steps(place)
     literal = write_value(place, value)
@@ -150,7 +156,10 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def write_value(place: str, value: str) -> str:
-    """Return `value` as a literal of the field at `place`. Raise `KeyError` without that field."""
+    """Return `value` as a literal for the field at `place`, with quotes if it is a string.
+
+    Raise `KeyError` if Triton's model configuration has no such field.
+    """
     from google.protobuf import descriptor
     from tritonclient.grpc import model_config_pb2
 
@@ -163,7 +172,7 @@ def write_value(place: str, value: str) -> str:
 
 
 def is_unfilled(value: str) -> bool:
-    """Return whether the value is a template's `${name}` variable."""
+    """Return whether the value is a `${name}` variable of a template."""
     return _TEMPLATE.fullmatch(value) is not None
 
 
@@ -175,7 +184,8 @@ def _steps(place: str) -> _Steps:
         if name == "parameters":
             return (*steps, (name, rest), ("value", None), ("string_value", None))
         if name in _SELECTED_BY:
-            # An element's name may contain dots; the field after it does not.
+            # Split at the last dot, because the name of an element may contain dots. The name of
+            # the field after the element does not.
             element, _, rest = rest.rpartition(".")
             steps.append((name, element))
         else:
@@ -184,7 +194,11 @@ def _steps(place: str) -> _Steps:
 
 
 def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
-    """Return the scalars at the path. A list of several is one: the text between its brackets."""
+    """Return the scalars at the path.
+
+    A list with several elements counts as one scalar, from its first to its last element, so that
+    `change` replaces the whole list.
+    """
     (name, element), *rest = steps
     found: list[_Value] = []
     for each in _elements(text, message, name, element, keep_lists=not rest):
@@ -221,7 +235,7 @@ def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Valu
 
 
 def _add(text: str, root: _Message, steps: _Steps, literal: str) -> str:
-    """Return the text with the missing part of the path added to the innermost existing message."""
+    """Return `text` with the missing fields added to the innermost message that exists."""
     parents, depth = [root], 0
     for name, element in steps[:-1]:
         inner = [each for each in _elements(text, parents[0], name, element)
@@ -289,7 +303,7 @@ def _read(text: str) -> _Message:
 
 
 class _Reader:
-    """A recursive descent parser of protobuf's text format."""
+    """A recursive descent parser for protobuf's text format."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -301,7 +315,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """Return the next sign, "" before a word or a string, "end" after the last token."""
+        """Return the next token if it is a sign, "" for another token, or "end" after the last."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]

@@ -1,1 +1,4 @@
-"""The layouts other than `inflight`: `llmapi`, and that of Triton's vLLM backend."""
+"""Plan the layouts `llmapi` and `vllm`.
+
+`planning.repository_plan` plans the layout `inflight`.
+"""

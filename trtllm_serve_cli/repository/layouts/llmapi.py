@@ -1,8 +1,8 @@
 """Plan the llmapi layout: one model from text to text, with its arguments in `model.yaml`.
 
-Source: triton_backend/all_models/llmapi of NVIDIA/TensorRT-LLM@c8c6df08. There, Triton completes
-`config.pbtxt` from `model.yaml`. Here, values that both files need are in both, because servers
-start without auto-completion.
+Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In upstream's repository,
+Triton completes `config.pbtxt` from `model.yaml`. tllm starts Triton without auto-completion, so
+values that both files need are written to both.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Parameters of the inflight layout that have no effect here or are in triton_config.
+# Parameters of the inflight layout that have no effect in this layout or are in `triton_config`.
 _NOT_ARGUMENTS = (
     "gpt_model_type",
     "exclude_input_in_output",
     "cancellation_check_period_ms",
-    # The layout has a single instance.
+    # This layout always has a single instance.
     "instances_share_engine",
 )
 _SPECIAL_TOKENS = ("add_special_tokens", "skip_special_tokens")
@@ -60,7 +60,7 @@ def plan_llmapi(
         module="llmapi",
         inputs=contract.inputs,
         outputs=contract.outputs,
-        # For clients: the limits and the prompt format that `tllm infer` reads.
+        # `tllm infer` reads the limits and the prompt format from these parameters.
         parameters=entries
         | {
             "engine_kind": engine.kind,

@@ -1,7 +1,7 @@
 """Plan the layout for Triton's vLLM backend: one model, with its engine arguments in `model.json`.
 
-Source of the tensors and of `config.pbtxt`: samples/model_repository/vllm_model of
-triton-inference-server/vllm_backend@1e27105f. The backend completes the rest itself.
+Source of the tensors and `config.pbtxt`: samples/model_repository/vllm_model in
+triton-inference-server/vllm_backend@1e27105f. The backend adds the rest of the model configuration.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_siz
 _SHARED = (
     "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
 )  # fmt: skip
-# Parameter -> vLLM's engine argument; vLLM chooses the arguments that were not requested.
+# Parameter -> vLLM's engine argument. Parameters that were not requested are not written, so that
+# vLLM uses its own defaults.
 _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
     name: name for name in _OWN
 }
 
 
 def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the requested values by parameter."""
+    """Return the values that the user requested, by parameter name."""
     values = {name: str(value) for name, value in requested_limits(options).items()}
     return values | check_parameters(options.parameters, engine.kind)
 
@@ -66,7 +67,7 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
 
 
 def _parse_value(value: str) -> Any:
-    """Return a JSON number or boolean as such; the table has checked its type."""
+    """Return `value` as a number or boolean if it is valid JSON, otherwise as text."""
     try:
         return json.loads(value)
     except ValueError:

@@ -1,1 +1,1 @@
-"""The parts of a model repository: tensors, parameters, files and manifest."""
+"""Define the parts of a model repository: tensors, parameters, files and manifest."""

@@ -1,4 +1,4 @@
-"""The tensors that clients of a TensorRT-LLM model repository rely on."""
+"""Define the tensors that clients expect from the models of a repository."""
 
 from __future__ import annotations
 

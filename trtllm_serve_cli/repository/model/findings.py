@@ -1,4 +1,4 @@
-"""Findings of the validation of a model repository."""
+"""Define the findings from the validation of a model repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from trtllm_serve_cli.repository.pbtxt import PbtxtError, line_of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A validation result: an error (the server would not start or respond) or a warning."""
+    """A problem in a file or folder of a model repository.
+
+    An "error" prevents the server from starting or from responding correctly. `line` is 1-based, or
+    None if the finding is not about a specific line.
+    """
 
     severity: Literal["error", "warning"]
     path: Path
@@ -23,9 +27,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A repository and its parsed configurations, without those that cannot be parsed.
+    """A repository that is being validated.
 
-    Placeholders replace unfilled variables, so that the other values can be checked.
+    `configs` has the parsed `config.pbtxt` of each model, except for files that cannot be parsed.
+    In `configs`, placeholders replace unquoted `${name}` variables so that the file can be parsed.
     """
 
     repository: OpenRepository
@@ -46,7 +51,7 @@ class Checked:
 
     @property
     def set_command(self) -> str:
-        """The start of a command that changes this repository."""
+        """The `tllm set` command for this repository, without the parameters."""
         return f"tllm set {self.repository.target}"
 
 

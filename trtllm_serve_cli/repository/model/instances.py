@@ -1,9 +1,9 @@
 """Check the instances of `tensorrt_llm`: separate engines, or front ends that share one engine.
 
-`gpu_device_ids` has a group of GPUs per engine, for example 0,1;2,3. Upstream requires exactly one
-instance per group. Source: docs/llama_multi_instance.md of
-triton-inference-server/tensorrtllm_backend. With `instances_share_engine` there is one engine, and
-the instances share the work of sending its responses.
+`gpu_device_ids` has one group of GPUs per engine, for example 0,1;2,3. Upstream requires exactly
+one instance per group. Source: docs/llama_multi_instance.md in
+triton-inference-server/tensorrtllm_backend. If `instances_share_engine` is set, all instances send
+responses of a single engine.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _MODEL = "tensorrt_llm"
 
 @dataclass(frozen=True, slots=True)
 class EngineInstances:
-    """The instances of an engine of `world_size` ranks that Triton's C++ backend runs as `model`.
+    """The instances of the model `model`, an engine that Triton's C++ backend runs.
 
-    `gpus` and `participants` have a group of numbers per instance, or are empty. `gpus` are indices
-    into the GPUs that the process sees; `participants` are the MPI ranks in orchestrator mode.
+    `world_size` is the number of ranks of the engine. `gpus` and `participants` have one group of
+    numbers per instance, or are empty if not set. `gpus` are indices into the GPUs that the process
+    can use. `participants` are the MPI ranks in orchestrator mode.
     """
 
     model: str
@@ -45,7 +46,7 @@ class EngineInstances:
 
     @property
     def num_gpus(self) -> int:
-        """The number of GPUs that the process must see; groups count from the first one."""
+        """The number of GPUs that the process needs, up to the highest index in `gpus`."""
         return max((max(group) + 1 for group in self.gpus), default=self.world_size)
 
 
@@ -54,8 +55,8 @@ def read_instances(
 ) -> EngineInstances | None:
     """Return the instances of the repository's engine, which has `world_size` ranks.
 
-    The engine is served as the model `name`. Return None if Triton's C++ backend does not run it.
-    Raise `BadInput` if the groups are not numbers.
+    `name` is the model that serves the engine. Return None if Triton's C++ backend does not run the
+    engine. Raise `BadInput` if a group does not consist of whole numbers.
     """
     if _MODEL not in repository.texts or repository.value(_MODEL, "backend") != "tensorrtllm":
         return None
@@ -65,9 +66,9 @@ def read_instances(
 
 
 def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
-    """Return the GPUs of each instance of `tensorrt_llm`, empty if they are not set.
+    """Return the GPUs for each instance of `tensorrt_llm`, or () if `gpu_device_ids` is not set.
 
-    Raise `BadInput` if the groups are not numbers.
+    Raise `BadInput` if a group does not consist of whole numbers.
     """
     return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
@@ -89,9 +90,10 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
 
 
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return `overrides` with one engine of `kind` per group of GPUs.
+    """Return `overrides` with one instance, and one engine of `kind`, per group of GPUs.
 
-    Raise `BadInput` if they request another number, or that several groups share an engine.
+    Raise `BadInput` if `overrides` request another number of instances, or that several groups
+    share an engine.
     """
     gpus = overrides.get(_GPUS)
     if not gpus:
@@ -99,7 +101,7 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # The instances of a single engine are its front ends.
+        # Several instances are allowed, because they are front ends of a single engine.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():
@@ -113,16 +115,16 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
-    """Return the parameters and those that follow from them."""
+    """Return the names, with the names of the parameters that `with_instance_count` adds."""
     names = set(names)
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 
 
 def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield findings about instances that do not match their groups of GPUs or their queue.
+    """Yield findings if the number of instances does not fit the GPU groups or the queue.
 
-    Instances that share an engine take requests independently of each other, so the queue must not
-    have an order across them.
+    Instances that share an engine take requests from the queue independently of each other.
+    Priorities and timeouts therefore require a single instance.
     """
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
     config = checked.configs[model]
@@ -153,7 +155,7 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
 def check_ranks_of_instances(
     checked: Checked, model: str, world_size: int | None
 ) -> Iterator[Finding]:
-    """Yield a finding if an instance does not have one GPU per rank of the engine."""
+    """Yield a finding if an instance does not have exactly one GPU per rank of the engine."""
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
     if not gpus or world_size is None:
         return
@@ -170,7 +172,7 @@ def check_ranks_of_instances(
 
 
 def _example_groups(world_size: int, num_instances: int) -> str:
-    """Return consecutive GPUs for the instances, starting with the first one."""
+    """Return a value for `gpu_device_ids`: `world_size` consecutive GPUs for each instance."""
     return ";".join(
         ",".join(str(each * world_size + gpu) for gpu in range(world_size))
         for each in range(num_instances)

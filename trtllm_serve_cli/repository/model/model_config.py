@@ -1,4 +1,4 @@
-"""The planned contents of a model repository, as data."""
+"""Define the plan of a model repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """The limits and priorities of Triton's request queue; zeros select Triton's defaults."""
+    """The limits and priorities of Triton's request queue. Zero selects Triton's default."""
 
     max_queue_size: int = 0
     default_timeout_microseconds: int = 0
@@ -25,10 +25,10 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A Triton model: the values of its `config.pbtxt`, and the files of its version.
+    """A Triton model: the values in its `config.pbtxt`, and the files in its version folder.
 
-    `module` is the runtime module that serves it, or None for a backend with its own code. `files`
-    maps the names of further files of the version to their text.
+    `module` is the runtime module that serves the model, or None for a backend with its own code.
+    `files` maps the names of other files in the version folder to their text.
     """
 
     name: str
@@ -52,9 +52,9 @@ class ModelConfig:
 class RepositoryPlan:
     """The plan of a repository for the model `name`.
 
-    `parameters` has the value of every parameter of the engine kind, and `requested` the names of
-    those that the user set. `preserved` are those that `tllm set` changed in the repository that
-    this one replaces. `declaration` is that of the import, as in a `tllm.yaml`.
+    `parameters` has the value of every parameter that applies to the engine kind. `requested` has
+    the names of the parameters that the user set. `preserved` has the values that `tllm set` wrote
+    to the repository that this one replaces. `declaration` is the import's entry in a `tllm.yaml`.
     """
 
     name: str

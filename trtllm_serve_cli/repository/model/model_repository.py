@@ -1,4 +1,4 @@
-"""Read a model repository: one that tllm rendered, or a copy of upstream's."""
+"""Read a model repository that tllm rendered, or a copy of upstream's repository."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorr
 
 @dataclass(frozen=True, slots=True)
 class OpenRepository:
-    """The `config.pbtxt` of each model, by model folder, and the manifest if tllm rendered it."""
+    """A model repository that has been read.
+
+    `texts` maps the name of each model folder to the text of its `config.pbtxt`. `manifest` is
+    empty if tllm did not render the repository.
+    """
 
     path: Path
     texts: Mapping[str, str]
@@ -38,7 +42,7 @@ class OpenRepository:
 
     @property
     def target(self) -> str:
-        """The name of the repository in commands."""
+        """The argument that selects this repository in commands: a name or `--repo PATH`."""
         return target_of(self.path, self.name)
 
     @property
@@ -47,7 +51,7 @@ class OpenRepository:
 
     @property
     def kind(self) -> str:
-        """The engine kind; without a manifest, that of upstream's repository."""
+        """The engine kind. Upstream's repository has no manifest and runs TensorRT engines."""
         if self.manifest:
             return str(self.manifest["engine"]["kind"])
         for text in self.texts.values():
@@ -57,14 +61,14 @@ class OpenRepository:
 
     @property
     def layout(self) -> str:
-        """The layout; without a manifest, upstream's first one."""
+        """The layout. Upstream's repository has no manifest and is in the inflight layout."""
         return str(self.manifest.get("layout", "inflight"))
 
     def role(self, model: str) -> str | None:
-        """Return the upstream model that this one corresponds to.
+        """Return the name of the upstream model that `model` corresponds to, or None.
 
-        An ensemble in Python is a text model. Models of other layouts have other parameters and
-        tensors, and therefore no role.
+        An ensemble that is a Python model has the parameters of `tensorrt_llm_bls`. In other
+        layouts, models have no role, because their parameters and tensors differ from upstream's.
         """
         if self.layout != "inflight":
             return None
@@ -81,7 +85,7 @@ class OpenRepository:
                 yield model, place
 
     def values(self, model: str, place: str) -> list[str]:
-        """Return the values at `place`. Raise `RepositoryError` if the text cannot be read."""
+        """Return the values at `place`. Raise `RepositoryError` if the text cannot be parsed."""
         try:
             return find_values(self.texts[model], place)
         except PbtxtError as error:
@@ -94,7 +98,7 @@ class OpenRepository:
 
 
 def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
-    """Return the unfilled variables of a template; none if the text cannot be read."""
+    """Return the unfilled variables in the model's text, or [] if it cannot be parsed."""
     try:
         return list_unfilled(repository.texts[model])
     except PbtxtError:
@@ -139,7 +143,7 @@ def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> Rep
 
 
 def _values(text: str, place: str) -> list[str]:
-    """Return the values at the place; none if the text cannot be read."""
+    """Return the values at `place`, or [] if the text cannot be parsed."""
     try:
         return find_values(text, place)
     except PbtxtError:

@@ -1,4 +1,4 @@
-"""The parameters of a model repository: the table in `parameters.yaml`, and checks against it."""
+"""Load the table of parameters in `parameters.yaml`, and check values against the table."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# Fits every 32-bit field of Triton.
+# The default upper limit for numbers, which fits in all 32-bit fields of Triton.
 _LARGEST = 999_999_999
-# The prefix of places that are entries of `parameters`.
+# The prefix of places in `parameters` of a `config.pbtxt`.
 _ENTRY = "parameters."
-# Paths that may be names instead: of a Hugging Face repository, or of a program on PATH.
+# Parameters of the type "path" that also accept a name: the tokenizer's Hugging Face repository, or
+# a program on PATH.
 _MAY_BE_NAMES = ("tokenizer_dir", "engine_python")
 _FLAGS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _PATTERNS: dict[ValueType, tuple[str, str]] = {
@@ -50,7 +51,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A row of the table; `parameters.yaml` documents the fields."""
+    """A row of the table in `parameters.yaml`, which documents the fields."""
 
     name: str
     type: ValueType
@@ -81,7 +82,7 @@ class Parameter:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of `parameters` that it fills."""
+        """The keys of `parameters` that this parameter fills, sorted."""
         places = {place for places in self.fills.values() for place in places}
         return tuple(sorted(p.removeprefix(_ENTRY) for p in places if p.startswith(_ENTRY)))
 
@@ -114,9 +115,10 @@ def check_parameters(values: Mapping[str, str], kind: str) -> dict[str, str]:
 
 
 def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return `values` with absolute paths, resolved from `folder`, because servers run elsewhere.
+    """Return `values` with absolute paths, because a server runs in another working directory.
 
-    A value that may be a name is resolved only if it is an existing path or starts like one.
+    Relative paths are resolved from `folder`. If a value may be a name, it is resolved only if the
+    path exists or the value starts with "." or "~".
     """
     table = load_parameters()
     return {
@@ -134,7 +136,7 @@ def _absolute(name: str, value: str, folder: Path) -> str:
 
 
 def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> Contract:
-    """Return `contract` with the tensor types that `values` select for `model`."""
+    """Return `contract` with the tensor types from `values`, where they set a type of `model`."""
     types = {
         place: values[each.name]
         for each in load_parameters().values()
@@ -152,7 +154,7 @@ def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> C
 
 
 def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> None:
-    """Raise `BadInput` for a parameter that no model of the layout uses."""
+    """Raise `BadInput` if one of `names` is not in `used`, the parameters of the layout."""
     for name in names:
         if name not in used:
             raise BadInput(
@@ -165,16 +167,17 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
     """Return the parameters that have no effect on the engine kind.
 
-    They are written nevertheless, because scripts for upstream's repository set all of them.
+    These parameters are written nevertheless, because scripts for upstream's repository set all
+    parameters.
     """
     return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
 
 
 def find_parameter(name: str, kind: str) -> Parameter:
-    """Return the parameter of this name if a repository of the engine kind may have it.
+    """Return the parameter of this name. Raise `BadInput` if it cannot be set for the engine kind.
 
-    A parameter without effect is allowed if it is an entry of `parameters`, since Triton accepts
-    entries of any name. Raise `BadInput`.
+    A parameter that has no effect on the kind is allowed if it is an entry of `parameters`, because
+    Triton accepts entries of any name.
     """
     table = load_parameters()
     choosable = {
@@ -210,7 +213,8 @@ def find_parameter(name: str, kind: str) -> Parameter:
 def check_value(parameter: Parameter, value: str, kind: str) -> str:
     """Return the normalized `value`. Raise `BadInput` if the parameter does not accept it.
 
-    An empty value leaves the choice to TensorRT-LLM; other engine kinds require a value.
+    An empty value is returned unchanged if `may_be_empty` allows it. The engine then uses its own
+    default.
     """
     if not value and may_be_empty(parameter, kind):
         return value
@@ -251,7 +255,7 @@ def describe_accepted(parameter: Parameter) -> str:
 
 
 def _normalize(parameter: Parameter, value: str) -> str | None:
-    """Return the canonical spelling of a value, or None if the value is not valid."""
+    """Return the canonical form of `value`, or None if the value is not valid."""
     match parameter.type:
         case "bool":
             return _FLAGS.get(value.lower())

@@ -1,4 +1,4 @@
-"""Render a `RepositoryPlan` as files."""
+"""Render a `RepositoryPlan` as the files of a model repository."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# The name of the copied runtime package; `python3 -m tllm_runtime.worker` starts an engine worker.
+# The name of the runtime package's copy in the repository. Its module `worker` starts an engine
+# worker: `python3 -m tllm_runtime.worker`.
 RUNTIME_PACKAGE = "tllm_runtime"
 
 
@@ -42,12 +43,12 @@ def _version_files(model: ModelConfig, runtime: Mapping[str, str]) -> dict[str, 
     files = dict(model.files)
     if model.module is not None:
         files |= {f"{RUNTIME_PACKAGE}/{name}": source for name, source in runtime.items()}
-    # Triton requires the version folder even if its backend needs no file in it.
+    # Triton requires a version folder even if the backend needs no file in the folder.
     return files or {".keep": ""}
 
 
 def write_repository(plan: RepositoryPlan, destination: Path) -> None:
-    """Render `plan` into `destination`, which is replaced completely or not at all."""
+    """Write the repository to `destination`, which is replaced completely or not at all."""
     files = render_files(plan)
     with write_aside(destination) as aside:
         for relative, text in files.items():
@@ -79,16 +80,16 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
 
 
 def _facts_of(engine: Engine) -> dict[str, Any]:
-    """Return the engine as plain data, without the details that are specific to its kind."""
+    """Return the engine as JSON data, without its `details`, which depend on the kind."""
     facts = dataclasses.asdict(dataclasses.replace(engine, details=None))
     del facts["details"]
     return facts | {"path": str(engine.path)}
 
 
 def _runtime_sources(kind: str) -> dict[str, str]:
-    """Return the text of every Python file of the runtime, by path below the package.
+    """Return the text of every Python file in the runtime package, by path below the package.
 
-    The runtime half of an engine kind is added to `engines` if it is outside the package.
+    If the kind has a `runtime_folder`, its files are added as `engines/KIND`.
     """
     package = Path(str(resources.files("trtllm_serve_cli.runtime")))
     sources = _read_sources(package)

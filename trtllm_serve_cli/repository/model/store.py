@@ -1,4 +1,4 @@
-"""The model repositories under TLLM_HOME."""
+"""Find and read the model repositories in TLLM_HOME."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 class ImportedModel:
     """A model repository, as described by its manifest.
 
-    `created_at` is in seconds since the epoch. `declaration` is that of the import, as in a
-    `tllm.yaml`; `preserved` are parameters that `tllm set` has changed since.
+    `created_at` is in seconds since the epoch. `declaration` is the import's entry in a
+    `tllm.yaml`. `preserved` has the values that `tllm set` has written since the import.
     """
 
     name: str
@@ -47,7 +47,10 @@ class ImportedModel:
 
 
 def read_manifest(directory: Path) -> ImportedModel:
-    """Return the model whose repository is `directory`. Raise `RepositoryError`."""
+    """Return the model whose repository is `directory`.
+
+    Raise `RepositoryError` if the manifest is missing or not valid.
+    """
     path = directory / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -77,9 +80,10 @@ def read_manifest(directory: Path) -> ImportedModel:
 def list_models(
     home: Home, *, on_broken: Callable[[RepositoryError], None] | None = None
 ) -> list[ImportedModel]:
-    """Return all imported models by name; folders without a manifest are ignored.
+    """Return all imported models, sorted by name. Folders without a manifest are ignored.
 
-    A manifest that cannot be read raises `RepositoryError`, or is passed to `on_broken`.
+    Raise `RepositoryError` if a manifest cannot be read. If `on_broken` is set, it is called with
+    the error instead.
     """
     models = []
     for name in _list_names(home):
@@ -93,15 +97,15 @@ def list_models(
 
 
 def find_model(home: Home, name: str) -> ImportedModel | None:
-    """Return the imported model of this name, or None."""
+    """Return the imported model of this name, or None if it does not exist."""
     directory = home.models / name
     return read_manifest(directory) if (directory / MANIFEST).exists() else None
 
 
 def load_model(home: Home, name: str | None) -> ImportedModel:
-    """Return the imported model of this name, or without a name the only model.
+    """Return the imported model of this name. If `name` is None, return the only model.
 
-    Raise `UnknownModel` if there is no such model, or if there are several and `name` is missing.
+    Raise `UnknownModel` if no such model exists, or if `name` is None and several models exist.
     """
     known = _list_names(home)
     if name is None:
@@ -124,12 +128,12 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
 
 
 def is_imported(path: Path, name: str) -> bool:
-    """Return whether commands find the model `name` at this path."""
+    """Return whether `path` is where commands look for the model `name`."""
     return path == find_home().models / name
 
 
 def target_of(path: Path, name: str) -> str:
-    """Return the model's name if commands find the repository by it, else `--repo PATH`."""
+    """Return the model's name if commands find the repository by name, else `--repo PATH`."""
     return name if is_imported(path, name) else f"--repo {shlex.quote(str(path))}"
 
 
@@ -140,6 +144,6 @@ def command_to_import_again(path: Path, name: str) -> str:
 
 
 def _list_names(home: Home) -> list[str]:
-    """Return the names of imported models; hidden folders are being written or removed."""
+    """Return the names of imported models, without hidden folders, which are temporary."""
     names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
     return sorted(name for name in names if not name.startswith("."))

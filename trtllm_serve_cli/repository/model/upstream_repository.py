@@ -1,4 +1,4 @@
-"""Read copies of upstream's repository, which can be served once their templates are filled in."""
+"""Read copies of upstream's repository, if their templates are filled in."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 
 
 def read_repository(directory: Path) -> ImportedModel:
-    """Return the model that `directory` serves: one that tllm rendered, or a filled upstream copy.
+    """Return the model in a repository that tllm rendered, or in a copy of upstream's repository.
 
-    The name of a copy is that of its folder. Raise `RepositoryError`.
+    A copy is named after its folder. Raise `RepositoryError` if the directory is neither, or if the
+    templates of a copy are not filled in.
     """
     if (directory / MANIFEST).exists():
         return read_manifest(directory)

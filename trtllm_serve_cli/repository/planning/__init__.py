@@ -1,1 +1,1 @@
-"""Plan a model repository, for one model or for several in one server."""
+"""Plan a model repository for one model, or combine several repositories for one server."""

@@ -1,12 +1,12 @@
-"""Combine several model repositories into one, for a server of several models.
+"""Combine several model repositories into one, for a server that serves several models.
 
-A model that was imported as `a` keeps the name `a`, because clients send their requests to it. The
-models around it become `a_preprocessing`, `a_tensorrt_llm` and so on, and call each other by these
-names. Two prefixed names are equal only if their owners are. A model whose name equals a prefixed
-name of another owner is rejected.
+A model that was imported as `a` keeps the name `a`, because clients send their requests to that
+name. The other models in its repository get the prefix `a_`, for example `a_preprocessing` and
+`a_tensorrt_llm`, and call each other by these names. If the new name of a model equals the name of
+another model, the combination is rejected.
 
-Only the `config.pbtxt` of each model is written again. All its other files are links: a copy of a
-version folder with an engine would be large, and outdated after the next import.
+Only the `config.pbtxt` of each model is rewritten. All other files are symbolic links, because a
+copy of a version folder could be large, and would be outdated after the next import.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from trtllm_serve_cli.repository.pbtxt import change
 
 @dataclass(frozen=True, slots=True)
 class PlacedModel:
-    """A model of a combined repository: its name there, and its folder in its original repository.
+    """A model in a combined repository.
 
-    `changes` maps places in its `config.pbtxt` to their new values.
+    `name` is the model's name in the combined repository. `source` is its folder in the original
+    repository. `changes` maps places in its `config.pbtxt` to new values.
     """
 
     name: str
@@ -36,15 +37,15 @@ class PlacedModel:
 
 
 def prefixed(owner: str, model: str) -> str:
-    """Return the name that a model of the repository `owner` has in a combined repository."""
+    """Return the name that `model` of the repository `owner` has in a combined repository."""
     return model if model == owner else f"{owner}_{model}"
 
 
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:
-    """Return the models of a repository that combines these.
+    """Return the models of a repository that combines `repositories`.
 
-    Raise `BadInput` for two models of the same name, `RepositoryError` for a file that cannot be
-    read.
+    Raise `BadInput` if two models would have the same name, and `RepositoryError` if a file cannot
+    be read.
     """
     owners = [repository.name for repository in repositories]
     if duplicates := [name for name, count in Counter(owners).items() if count > 1]:
@@ -91,7 +92,7 @@ def _rename_models(repository: OpenRepository) -> Iterator[PlacedModel]:
 
 
 def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield the changes of the steps of a Triton ensemble."""
+    """Yield a change for each step of a Triton ensemble, so that it calls the new name."""
     for other in repository.texts:
         place = f"ensemble_scheduling.step.{other}.model_name"
         if repository.values(model, place):
@@ -99,7 +100,10 @@ def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str
 
 
 def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield the changes of the models that a text model calls, explicitly or by default."""
+    """Yield a change for each parameter that names a model which `model` calls.
+
+    A parameter that is not set is changed, too, because its default is the old name.
+    """
     for parameter in load_parameters().values():
         if parameter.type != "model":
             continue

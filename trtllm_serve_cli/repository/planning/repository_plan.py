@@ -29,16 +29,17 @@ from trtllm_serve_cli.repository.model.parameters import (
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Names of other models in every repository.
+# Users cannot choose these names, because every repository has models with these names.
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 )
 
 
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
-    """Return the repository that serves `engine` as `name`.
+    """Return the plan of the repository that serves `engine` as the model `name`.
 
-    Raise `BadInput` for a name that the layout uses itself, and for options beyond the engine.
+    Raise `BadInput` if the name is reserved, or if the engine or the layout does not support an
+    option.
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)
@@ -69,7 +70,10 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LayoutPlan:
-    """The models of a layout, the values of all parameters, and the parameters that it uses."""
+    """The models of a repository in one layout, and the values of all parameters.
+
+    `used` has the parameters that have an effect in the layout.
+    """
 
     values: dict[str, str]
     models: tuple[ModelConfig, ...]
@@ -109,7 +113,7 @@ _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] 
 
 
 def check_name_is_free_in_layout(name: str) -> None:
-    """Raise `BadInput` for a name that a model of every repository has."""
+    """Raise `BadInput` if every repository already has a model of this name."""
     if name in RESERVED_NAMES:
         raise BadInput(
             f"A model cannot be named {name}.",
@@ -121,7 +125,7 @@ def check_name_is_free_in_layout(name: str) -> None:
 def _with_unused(
     model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
-    """Return `model` with the `unused` parameters that its upstream counterpart has."""
+    """Return `model` with entries for the `unused` parameters that upstream's model has."""
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
         place.removeprefix("parameters."): values[each.name]
@@ -136,7 +140,10 @@ def _text_models(name: str) -> Sequence[str]:
 
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return every parameter of the engine kind: its default, the engine's, the user's."""
+    """Return the value of every parameter of the engine kind.
+
+    The user's value has priority over the engine's value, which has priority over the default.
+    """
     serving = find_kind(engine.kind).serving
     overrides = with_instance_count(check_parameters(options.parameters, engine.kind), engine.kind)
     planned = serving.plan_values(engine, options, overrides)
@@ -145,7 +152,7 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 
 
 def _used(models: Sequence[ModelConfig]) -> set[str]:
-    """Return the parameters that have a place in a model of the repository."""
+    """Return the parameters that at least one of `models` has a field for."""
     entries = {model.name: model.parameters for model in models}
     return {
         each.name
@@ -158,7 +165,7 @@ def _used(models: Sequence[ModelConfig]) -> set[str]:
 
 
 def list_requested(options: ServingOptions) -> tuple[str, ...]:
-    """Return the parameters that the user set, by name or through an option."""
+    """Return the parameters that the user set, either directly or with another option."""
     defaults = ServingOptions()
     of_options = {
         "max_batch_size": ("triton_max_batch_size", "max_num_seqs", "max_tokens_in_paged_kv_cache"),
@@ -180,11 +187,11 @@ def _common(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _queue(values: Mapping[str, str], policy: QueuePolicy) -> dict[str, Any]:
-    """Return `ModelConfig`'s queue fields, with a dynamic batcher only if a setting needs one.
+    """Return the queue fields of `ModelConfig`. Enable the dynamic batcher only if needed.
 
-    If Triton's batcher does not notice a free instance, it sleeps for up to half a second while
-    requests wait (`DynamicBatchScheduler::Enqueue` of Triton's core). Our Python models accept
-    every request immediately, so there is nothing to batch.
+    If the dynamic batcher does not notice a free instance, it sleeps for up to half a second while
+    requests are waiting (`DynamicBatchScheduler::Enqueue` in Triton's core). The Python models
+    accept every request immediately, so batching has no benefit.
     """
     delay_us = int(values["max_queue_delay_microseconds"])
     return {
@@ -253,9 +260,9 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the entries of `config.pbtxt` for the engine kind; empty if not set."""
+    """Return the `parameters` for `tensorrt_llm`. Parameters that are not set are empty."""
     core = find_kind(engine.kind).serving.core
-    # The runtime's Python model reads these facts of its engine.
+    # The Python model in the runtime package reads these facts, but a C++ backend does not.
     facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
     entries = (facts if core.backend_parameter is None else {}) | {
         place.removeprefix("parameters."): values.get(each.name, "")
@@ -286,7 +293,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    # Both are Python models whose tensors have the types of the engine's model.
+    # The ensemble is a Python model, too, so both kinds use the tensor types of tensorrt_llm_bls.
     contract = type_tensors("tensorrt_llm_bls", load_contracts()[kind], values)
     return ModelConfig(
         name=model,
@@ -303,7 +310,7 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             "add_special_tokens": values["add_special_tokens"],
             "skip_special_tokens": values["skip_special_tokens"],
             "cancellation_check_period_ms": values["cancellation_check_period_ms"],
-            # For clients: the limits and the prompt format that `tllm infer` reads.
+            # `tllm infer` reads the limits and the prompt format from these parameters.
             "max_seq_len": values["max_seq_len"],
             "chat_template": engine.chat_template,
             "bos_token": engine.bos_token,

@@ -1,1 +1,1 @@
-"""Show and change the parameters of a rendered repository, and track the engines it uses."""
+"""List and change the parameters of a repository, and track which engines are in use."""

@@ -1,8 +1,9 @@
-"""Find the engines of the store that are in use, and remove those that are not.
+"""Find the engines in the store that are in use, and remove unused engines.
 
-An engine is in use while the manifest of a repository names it, as its engine or in a parameter (a
-draft model). Links in the store lead to repositories in other homes and elsewhere. A broken link is
-ignored: its repository was deleted.
+An engine is in use if the manifest of a repository contains its path, either as the engine or as a
+parameter, for example for a draft model. The store links to each repository that uses it, because
+repositories may be outside this TLLM_HOME. If a repository was deleted, its link is broken and
+ignored.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Removal:
     unfinished: tuple[PartialBuild, ...]
 
     def sizes(self) -> dict[Path, int]:
-        """Return every folder to delete with its size in bytes."""
+        """Return the size in bytes of each folder to delete."""
         sizes = {model.path: find_size(model.path) for model in self.models}
         sizes |= {engine.path: engine.num_bytes for engine in self.engines}
         return sizes | {build.path: find_size(build.path) for build in self.unfinished}
@@ -50,7 +51,10 @@ def record_references(home: Home, repository: Path) -> None:
 
 
 def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list[Path]]:
-    """Return the repositories that use each engine, except those at the paths `without`."""
+    """Return the repositories that use each engine, by engine folder.
+
+    The repositories in `without` are ignored.
+    """
     users: dict[Path, list[Path]] = {}
     for repository in sorted(_repositories(home) - set(without)):
         for engine in _engines_of(repository, home.engines):
@@ -59,9 +63,9 @@ def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list
 
 
 def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -> Removal:
-    """Plan to remove the models, their engines that nothing else uses, and their partial builds.
+    """Plan to remove the models, their partial builds, and engines that only these models use.
 
-    With `unused`, also remove every other engine that nothing uses, and every partial build.
+    If `unused` is set, the plan also removes all other unused engines and all partial builds.
     """
     models = tuple(models)
     paths = {model.path for model in models}
@@ -84,7 +88,11 @@ def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -
 
 
 def remove(home: Home, removal: Removal) -> list[Path]:
-    """Delete what the plan lists; return the engines and builds that are in use by now."""
+    """Delete the folders in the plan.
+
+    Return the engines and builds that were kept, because another process has started to use them
+    since the plan was made.
+    """
     for model in removal.models:
         remove_folder(model.path)
     for link in (home.engines / _LINKS).glob("*"):
@@ -111,7 +119,7 @@ def _remove_unused(home: Home, path: Path, engine_dir: Path, fingerprint: str) -
 
 
 def _repositories(home: Home) -> set[Path]:
-    """Return the repositories of this home and those that the store links to."""
+    """Return the repositories in this home and the repositories to which the store links."""
     local = {file.parent for file in home.models.glob(f"*/{MANIFEST}")}
     known = {link.readlink() for link in (home.engines / _LINKS).glob("*") if link.is_symlink()}
     return {path for path in local if not path.name.startswith(".")} | known
@@ -124,7 +132,7 @@ def _engines_of(repository: Path, store: Path) -> set[Path]:
 
 
 def _paths_in(repository: Path) -> list[Path]:
-    """Return the absolute paths in the manifest; none if it cannot be read."""
+    """Return the absolute paths in the manifest, or [] if the manifest cannot be read."""
     try:
         manifest = json.loads((repository / MANIFEST).read_text(encoding="utf-8"))
         parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}

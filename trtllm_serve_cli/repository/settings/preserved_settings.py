@@ -1,4 +1,4 @@
-"""Choose which changes by `tllm set` an import keeps when it renders a repository again."""
+"""Choose which changes by `tllm set` are kept when a model is imported again."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from trtllm_serve_cli.repository.planning.repository_plan import list_requested
 
 @dataclass(frozen=True, slots=True)
 class PreservedSettings:
-    """The settings that an import keeps and those that it drops, by parameter name."""
+    """The settings that an import keeps or drops, by parameter name."""
 
     kept: Mapping[str, str] = field(default_factory=dict)
     dropped: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[str]:
-        """Return a line for the kept and one for the dropped settings, if there are any."""
+        """Return a line about the kept settings and a line about the dropped settings, if any."""
         return [
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (
@@ -35,13 +35,13 @@ class PreservedSettings:
 def choose_preserved(
     existing: ImportedModel, options: ServingOptions, kind: str
 ) -> PreservedSettings:
-    """Return the settings that an import keeps, as far as they fit its layout and engine kind.
+    """Keep the settings of `existing` that fit the layout and engine kind of the new import.
 
-    Parameters that the import sets itself are neither kept nor dropped.
+    Parameters that the new import sets are neither kept nor dropped.
     """
     requested = list_implied(list_requested(options))
     rest = {name: value for name, value in existing.preserved.items() if name not in requested}
-    # `tllm set` works in this layout only.
+    # Drop all settings in other layouts, because `tllm set` supports only the inflight layout.
     if options.layout != "inflight":
         return PreservedSettings(dropped=rest)
     is_same = existing.engine_kind == kind
@@ -52,7 +52,10 @@ def choose_preserved(
 
 
 def _fits(name: str, value: str, kind: str, is_same_kind: bool) -> bool:
-    """Return whether the setting is valid and has an effect, or had none before either."""
+    """Return whether the setting is valid for the engine kind.
+
+    If the kind has changed, the setting must also have an effect on the new kind.
+    """
     try:
         check_parameters({name: value}, kind)
     except BadInput:

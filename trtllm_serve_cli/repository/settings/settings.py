@@ -1,4 +1,4 @@
-"""List the parameters of a repository with the origin of their values, and change them."""
+"""List the parameters of a repository with the origin of each value, and change values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 from trtllm_serve_cli.repository.validation.validate import list_contradictions
 
-# Parameters that an import reads from the engine.
+# Parameters whose default value an import reads from the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
 _BATCHING = "dynamic_batching."
 _TIMEOUT = f"{_BATCHING}default_queue_policy.default_timeout_microseconds"
@@ -46,8 +46,8 @@ _OVERRIDE = f"{_BATCHING}default_queue_policy.allow_timeout_override"
 class Setting:
     """A parameter, its value in each model, and the origin of the value.
 
-    `origin` is "set", "import", "engine", "default", "unset" (missing, empty, or an unfilled
-    variable) or "file" (edited in the file).
+    `origin` is "set" (by `tllm set`), "import" (requested at import), "engine", "default", "unset"
+    (missing, empty or an unfilled variable) or "file" (edited by hand).
     """
 
     parameter: Parameter
@@ -64,9 +64,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one value in a model's `config.pbtxt`; `old` equals None for a new value.
+    """A change of one value in a model's `config.pbtxt`.
 
-    `place` is a template's `${name}` if upstream has the variable in another place than usual.
+    `old` is None if the change adds the value. If a template has the variable in an unknown place,
+    `place` is the variable itself: `${name}`.
     """
 
     parameter: str
@@ -77,7 +78,10 @@ class Change:
 
 
 def list_settings(repository: OpenRepository) -> list[Setting]:
-    """Return every parameter that applies to the engine kind or is set, in the table's order."""
+    """Return the parameters in the order of `parameters.yaml`.
+
+    A parameter without effect on the engine kind is listed only if its value is not the default.
+    """
     _check_layout(repository)
     settings = []
     for parameter in load_parameters().values():
@@ -98,9 +102,9 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
 def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
     """Return the changes that set the parameters to these values.
 
-    A value that several models have changes in all of them; a missing value is added. Raise
-    `BadInput` for a name or value that does not fit the engine kind, and `RepositoryError` for a
-    file that cannot be read.
+    A parameter changes in all models that have a value for it. If no model has one, the value is
+    added. Raise `BadInput` if a name or value is not valid for the engine kind, and
+    `RepositoryError` if a file cannot be read.
     """
     _check_layout(repository)
     values = with_instance_count(check_parameters(requested, repository.kind), repository.kind)
@@ -112,7 +116,7 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
 
 
 def _check_layout(repository: OpenRepository) -> None:
-    """Raise `BadInput` for a layout whose settings are not in `config.pbtxt`."""
+    """Raise `BadInput` if the layout has its settings in another file than `config.pbtxt`."""
     if repository.layout == "inflight":
         return
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
@@ -127,8 +131,8 @@ def _check_layout(repository: OpenRepository) -> None:
 def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str, str]:
     """Return the new text of each `config.pbtxt` that changes, by model.
 
-    Raise `RepositoryError` for a file that Triton cannot read before or after the change, and
-    `BadInput` for a value that the engine or another value rules out.
+    Raise `RepositoryError` if Triton cannot read a file after the change, and `BadInput` if a new
+    value exceeds the engine's limits or contradicts another value.
     """
     texts = {each.model: repository.texts[each.model] for each in changes}
     for each in changes:
@@ -152,11 +156,11 @@ def apply_changes(repository: OpenRepository, changes: list[Change]) -> dict[str
 def write_changes(
     repository: OpenRepository, texts: Mapping[str, str], requested: Mapping[str, str]
 ) -> None:
-    """Write `texts`, and record the settings in the manifest; each file is replaced atomically.
+    """Write `texts`, and record the requested settings in the manifest.
 
-    All files are written under temporary names before the first one is replaced, so that a full
-    disk changes nothing. Raise `RepositoryError` if a file has changed since the repository was
-    opened.
+    Each file is replaced atomically. All files are written under temporary names before any file is
+    replaced, so that a full disk leaves the repository unchanged. Raise `RepositoryError` if a file
+    has changed since the repository was opened.
     """
     files = {repository.path / model / CONFIG: text for model, text in texts.items()}
     if repository.has_manifest:
@@ -217,10 +221,11 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
             next_step="leave it out",
         )
     if value == parameter.default:
-        # These are Triton's defaults for the queue, and an empty dynamic_batching has a cost.
+        # For the queue, the default has the same effect as no field. Adding the field would enable
+        # the dynamic batcher, which can delay requests.
         missing = [at for at in missing if not at[1].startswith(_BATCHING)]
     changes = [Change(parameter.name, *at, None, value) for at in missing]
-    # Triton applies the timeout of a request only if the queue allows it.
+    # Without `allow_timeout_override`, Triton would ignore the timeouts of requests.
     return changes + [
         Change("allow_timeout_override", model, _OVERRIDE, None, "true")
         for model, place in missing

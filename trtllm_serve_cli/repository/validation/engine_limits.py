@@ -1,4 +1,4 @@
-"""Check that the engine and the tokenizer of a repository exist and fit its limits."""
+"""Check that a repository's engine and tokenizer exist, and that its values fit the engine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trtllm_serve_cli.repository.model.store import command_to_import_again
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits that an engine's own file declares; None for those that it does not have.
+    """The limits in the file that describes an engine. A missing limit is None.
 
-    The file is `config.json` for a TensorRT engine (`pretrained_config`, `build_config`), and
-    `engine.json` for an engine that tllm built.
+    `path` is the `config.json` of a TensorRT engine (`pretrained_config`, `build_config`) or of a
+    checkpoint, or the `engine.json` of another engine that tllm built.
     """
 
     path: Path
@@ -34,7 +34,7 @@ class EngineLimits:
 
 
 def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
-    """Yield findings about paths, and about the engine and the tokenizer that they lead to."""
+    """Yield findings about missing paths, and about values that do not fit the engine."""
     yield from _check_paths(checked)
     for model in checked.configs:
         if checked.repository.role(model) == "tensorrt_llm":
@@ -48,7 +48,7 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
-    """Return the errors about values beyond the limits of the engine."""
+    """Return errors about values that exceed the limits of the engine."""
     checked = Checked(repository, {})
     return [
         finding
@@ -60,7 +60,7 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 
 
 def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
-    """Return the limits of the model's engine; None for other models and unknown engines."""
+    """Return the limits of the engine, or None if `model` runs none or they are unknown."""
     if checked.repository.role(model) != "tensorrt_llm":
         return None
     engine_dir = checked.repository.value(model, "parameters.gpt_model_path")
@@ -68,7 +68,7 @@ def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
 
 
 def read_limits(directory: Path) -> EngineLimits | None:
-    """Return the limits of the engine in the folder; None if they are unknown."""
+    """Return the limits of the engine in the folder, or None if they are unknown."""
     engine_file, config_file = directory / ENGINE_FILE, directory / "config.json"
     facts = _read_json(config_file)
     if not facts.get("build_config"):
@@ -89,7 +89,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def count_tokens(directory: Path) -> int | None:
-    """Return the number of token ids of the tokenizer in the folder; None if it is unknown."""
+    """Return the tokenizer's highest token id plus one, or None if it is unknown."""
     facts = _read_json(directory / "tokenizer.json")
     model = facts.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
@@ -116,7 +116,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
             if not value or model not in checked.configs or Path(value).exists():
                 continue
             if parameter.name == "tokenizer_dir" and not value.startswith((".", "/", "~")):
-                continue  # A name on the Hugging Face hub.
+                continue  # The value may be the name of a repository on the Hugging Face hub.
             yield checked.finding(
                 "error", model, f"{parameter.name} is {value}, which does not exist",
                 f"{checked.set_command} {parameter.name}=PATH", place=place,
@@ -124,7 +124,11 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
-    """Yield findings about limits. Triton splits larger batches; the engine rejects the others."""
+    """Yield findings about values that exceed the engine's limits.
+
+    A larger batch size is only a warning, because Triton splits larger batches. The engine rejects
+    requests that exceed the other limits.
+    """
     for name, place, limit in (
         ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),
         ("triton_max_batch_size", "max_batch_size", limits.max_batch_size),
@@ -175,7 +179,7 @@ def _parse_int(text: str) -> int | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the object in the file; empty if it cannot be read."""
+    """Return the JSON object in the file, or {} if the file cannot be read."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Check that the models of a repository fit each other: ensemble steps, names, batch sizes."""
+"""Check that ensemble steps, model names and batch sizes in a repository fit each other."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 
-# Tensor within an ensemble -> its type, or None if it is unknown, and its producer.
+# Tensor in an ensemble -> (data type or None if unknown, description of the tensor's producer).
 _Producers = dict[str, tuple[int | None, str]]
 
 
 def check_ensembles(checked: Checked) -> Iterator[Finding]:
-    """Yield findings that concern more than one model."""
+    """Yield findings about ensembles, references to other models, and batch sizes."""
     for model, config in checked.configs.items():
         if config.HasField("ensemble_scheduling"):
             yield from _check_ensemble(checked, model)
@@ -23,7 +23,7 @@ def check_ensembles(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield findings about missing models that a text model calls."""
+    """Yield a finding for each missing model that a text model calls."""
     repository = checked.repository
     for parameter in load_parameters().values():
         if parameter.type != "model":
@@ -44,7 +44,7 @@ def _nearest(name: str, checked: Checked) -> str:
 
 
 def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield findings about batch sizes and priorities of a model that contradict each other."""
+    """Yield findings if batch sizes or priorities in `model` contradict each other."""
     config = checked.configs[model]
     preferred = config.dynamic_batching.preferred_batch_size
     if preferred and max(preferred) > config.max_batch_size:
@@ -70,7 +70,7 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield findings about tensors without a producer, or with a producer of another type."""
+    """Yield findings about the steps of an ensemble and about the tensors between steps."""
     ensemble = checked.configs[model]
     steps = list(ensemble.ensemble_scheduling.step)
     producers: _Producers = {
@@ -85,7 +85,8 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
             )  # fmt: skip
         step_config = checked.configs.get(step.model_name)
         if step_config is None:
-            # One finding is enough: the outputs of the missing model are not checked.
+            # The model is missing or cannot be parsed, which is a finding already. Add its outputs,
+            # so that there is no second finding about their missing producer.
             producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in step_config.output}

@@ -1,4 +1,4 @@
-"""Find errors in an edited repository or a half-filled template, without starting a server."""
+"""Find errors in the files of a repository without starting a server."""
 
 from __future__ import annotations
 
@@ -35,12 +35,13 @@ from trtllm_serve_cli.repository.validation.engine_limits import (
 )
 from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_ensembles
 
-# Values that replace unfilled variables while the other values of a file are checked.
+# Values by parameter type. They replace unquoted variables, so that the file can be parsed and its
+# other values can be checked.
 _PLACEHOLDERS = {"bool": "true", "int": "1", "float": "1"}
 
 
 def validate_repository(repository: OpenRepository) -> list[Finding]:
-    """Return all findings, errors first, then by file and line."""
+    """Return all findings, sorted by severity (errors first), file and line."""
     configs: dict[str, Any] = {}
     checked = Checked(repository, configs)
     findings: list[Finding] = []
@@ -67,9 +68,9 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
 
 
 def list_contradictions(repository: OpenRepository) -> list[Finding]:
-    """Return the errors about values that exceed the engine or contradict each other.
+    """Return errors about values that exceed the engine's limits or contradict each other.
 
-    Missing folders, models and values do not count: they may be added later.
+    Missing folders, models and values are not reported, because the user may add them later.
     """
     checked = Checked(repository, {})
     found = list_beyond_engine(repository)
@@ -95,7 +96,7 @@ def _with_placeholders(repository: OpenRepository, model: str) -> str:
 
 
 def _placeholder(parameter: Parameter) -> str:
-    """Return a literal that the parameter's field accepts."""
+    """Return a valid literal for the parameter's field."""
     value = (
         parameter.default or _PLACEHOLDERS.get(parameter.type) or next(iter(parameter.choices), "")
     )
@@ -106,8 +107,8 @@ def _placeholder(parameter: Parameter) -> str:
 def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
     """Yield findings about unfilled variables.
 
-    Triton cannot read a file with unquoted ones; quoted ones count as not set if the parameter is
-    optional.
+    Triton cannot read a file with unquoted variables. A quoted variable of an optional parameter is
+    not reported, because the parameter counts as not set.
     """
     repository = checked.repository
     seen = set()
@@ -172,7 +173,8 @@ def _restore(checked: Checked) -> str:
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contracts = load_contracts()
     contract = contracts.get(model) or contracts.get(checked.repository.role(model) or "")
-    # Layouts with one model from text to text, which copies of upstream's have under an old name.
+    # In layouts with a single model from text to text, the tensors differ. Copies of upstream's
+    # repository have such a model under the name tensorrt_llm.
     is_other = checked.repository.layout != "inflight" or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -188,8 +190,8 @@ def _check_side(
 ) -> Iterator[Finding]:
     """Yield findings about the inputs or the outputs of a model.
 
-    A copy of upstream's may be of an older version, with fewer tensors; a rendered repository may
-    not.
+    Missing tensors and unexpected types are errors in a repository that tllm rendered. In a copy of
+    upstream's repository, they are warnings, because the copy may have an older version.
     """
     has_manifest = checked.repository.has_manifest
     actual = {each.name: each for each in getattr(checked.configs[model], side)}
@@ -218,7 +220,7 @@ def _check_side(
 
 
 def _types(known: Tensor, model: str, place: str, checked: Checked) -> set[str]:
-    """Return the types that the tensor may have; some depend on the engine."""
+    """Return the types that the tensor may have, including types that a parameter can select."""
     role = checked.repository.role(model) or ""
     chosen = [each.choices for each in load_parameters().values()
               if place in each.fills.get(role, ())]  # fmt: skip
@@ -258,7 +260,8 @@ def _check_parameter_value(
         return
     is_entry = place.startswith("parameters.")
     if not parameter.applies_to(kind) and is_entry:
-        # Some are written for every engine kind because upstream's clients read them.
+        # Ignore the default and the value from the import: an import writes some parameters for
+        # every engine kind.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):
             yield checked.finding(
@@ -266,7 +269,8 @@ def _check_parameter_value(
                 "remove it", place=place,
             )  # fmt: skip
         return
-    # Upstream's backend ignores a value that it cannot parse.
+    # A value that upstream's backend cannot parse is only a warning, because the backend ignores
+    # it.
     is_upstreams = find_kind(kind).runs_in_triton_backend
     is_harmless = is_entry and is_upstreams and parameter.unset is not None
     # A list of preferred batch sizes may have several elements.
