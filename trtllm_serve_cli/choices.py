@@ -1,4 +1,4 @@
-"""Types and declarations of options that the command line, files and plans share."""
+"""Declare the option types that the command line, `tllm.yaml` and plans share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# Weights (w) and activations (a) in bits, and the method, by upstream's names where it has them.
+# TensorRT-LLM's names where it has one; w4a8 means 4-bit weights and 8-bit activations.
 Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 SpeculativeMode = Literal[
@@ -21,18 +21,18 @@ SpeculativeMode = Literal[
     "ngram",
 ]
 LaunchMode = Literal["local", "container", "mpi", "auto"]
-# Triton's modes of loading and unloading models while the server runs.
+# Triton's modes for loading and unloading models while the server is running.
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
-# Format of the log lines of tllm's models, and whether each request is logged.
+# The format of log lines from tllm's models, and whether the models log each request.
 LogFormat = Literal["text", "json"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
-# Arrival processes of a benchmark at a request rate.
+# Distributions of the gaps between requests in a benchmark with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
-# Programs that metrics can be exported for.
+# Programs for which `tllm metrics export` writes configuration files.
 MetricsExport = Literal["prometheus", "grafana"]
 
 # Types of a Kubernetes Service.
@@ -40,7 +40,7 @@ ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
 COUNT = Within(1)
-# A sequence has at least one token of the prompt and one of the response.
+# A sequence has at least one prompt token and one response token.
 SEQUENCE = Within(2)
 PORT = Within(1, 65535)
 SECONDS = Within(1)

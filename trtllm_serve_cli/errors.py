@@ -1,7 +1,7 @@
 """Errors that a user can fix.
 
     TllmError
-    ├── BadInput            an argument or a file of the user cannot be used
+    ├── BadInput            an argument or a user's file cannot be used
     │   └── UnknownModel    no alias or imported model has this name
     ├── SourceError         the checkpoint could not be fetched
     │   ├── GatedModel      the hub requires an accepted licence or a token
@@ -12,11 +12,11 @@
     ├── LaunchFailed        the server did not become ready
     ├── NoServer            no server is running, or none responds at the address
     ├── RequestFailed       the server rejected or failed a request
-    │   └── TimedOut        the response was not complete in time
+    │   └── TimedOut        the server did not complete an operation in time
     └── CheckFailed         a measurement does not meet the requirement
 
-Each has three parts: what happened, why, and what to do next. `cli.main` prints them and exits with
-code 3. Any other exception is a bug in tllm and keeps its traceback.
+Each error states what happened, why, and what to do next. `cli.main` prints the error and exits
+with code 3. Any other exception is a bug in tllm and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -41,52 +41,52 @@ class TllmError(Exception):
 
 
 class BadInput(TllmError):
-    """An argument or a file of the user that cannot be used."""
+    """Raised if an argument or a user's file cannot be used."""
 
 
 class UnknownModel(BadInput):
-    """A name that is neither an alias nor an imported model."""
+    """Raised if a name is neither an alias nor an imported model."""
 
 
 class SourceError(TllmError):
-    """A checkpoint that could not be fetched."""
+    """Raised if a checkpoint could not be fetched."""
 
 
 class GatedModel(SourceError):
-    """A model for which the hub requires an accepted licence or a token."""
+    """Raised if the hub requires an accepted licence or a token for a model."""
 
 
 class UnsafeCheckpoint(SourceError):
-    """A checkpoint that runs code or unpickles data, without the user's permission."""
+    """Raised if a checkpoint runs code or unpickles data without the user's permission."""
 
 
 class BuildFailed(TllmError):
-    """A failure to build an engine from a checkpoint."""
+    """Raised if the engine could not be built from the checkpoint."""
 
 
 class MissingPart(TllmError):
-    """A program or package that the command requires and that is not installed."""
+    """Raised if a program or package that the command requires is not installed."""
 
 
 class RepositoryError(TllmError):
-    """A model repository that is missing, in use or broken."""
+    """Raised if a model repository is missing, in use or broken."""
 
 
 class LaunchFailed(TllmError):
-    """A server that did not become ready."""
+    """Raised if the server did not become ready."""
 
 
 class NoServer(TllmError):
-    """No running server, or no response at the address."""
+    """Raised if no server is running, or no server responds at the address."""
 
 
 class RequestFailed(TllmError):
-    """A request that the server rejected or failed."""
+    """Raised if the server rejected or failed a request."""
 
 
 class TimedOut(RequestFailed):
-    """A request that was cancelled since its response was not complete in time."""
+    """Raised if the server did not complete an operation in time."""
 
 
 class CheckFailed(TllmError):
-    """A measurement that does not meet the requirement."""
+    """Raised if a measurement does not meet the requirement."""

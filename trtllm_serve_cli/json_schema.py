@@ -1,7 +1,7 @@
-"""Render the JSON schema of a dataclass of options, for editors that check a `tllm.yaml`.
+"""Render a dataclass of options as the JSON schema with which editors check `tllm.yaml`.
 
-The schema accepts what `yaml_schema` reads: text may be a YAML number, and a list of one item may
-be written as the item.
+The schema accepts everything that `yaml_schema` reads: a text field may contain a YAML number, and
+a list with one item may be written without brackets.
 """
 
 from __future__ import annotations

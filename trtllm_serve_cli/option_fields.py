@@ -17,11 +17,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The help of an option and its declaration on the command line.
+    """The help text of an option and its declaration on the command line.
 
-    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream"; by default, the flag
-    is the field's name. A `panel` groups options in reference pages. `check` raises `ValueError`
-    for a value that cannot be used, with the reason as its message.
+    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream". By default, the flag
+    is the field's name. Reference pages group options by `panel`. `check` raises `ValueError` with
+    the reason if a value cannot be used.
     """
 
     help: str
@@ -35,7 +35,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The range of a number, both ends included; unlimited above without `at_most`."""
+    """The range of a number, including both limits. There is no upper limit without `at_most`."""
 
     at_least: float
     at_most: float | None = None
@@ -43,14 +43,14 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The values that an option takes, if the type checker does not know them."""
+    """The values that an option accepts, if they are only known at run time."""
 
     choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """Annotation of a mapping that has a subset of the fields of the class `options`."""
+    """The annotation for a mapping whose keys are fields of the dataclass `options`."""
 
     options: type
 
@@ -59,8 +59,8 @@ class PartOf:
 class OptionField:
     """An option that a field declares.
 
-    `kind` is its type without None. `default` is MISSING if the option is required. `choices` are
-    its allowed values, empty if it is not limited to some.
+    `kind` is the option's type without None. `default` is MISSING if the option is required.
+    `choices` are the allowed values, or empty if every value of the type is allowed.
     """
 
     name: str
@@ -74,7 +74,7 @@ class OptionField:
 
     @property
     def is_declared(self) -> bool:
-        """Return whether the field has an `Option`, so that users can set it."""
+        """True if the field has an `Option`, so that users can set the field."""
         return bool(self.option.help)
 
     @property
@@ -83,7 +83,7 @@ class OptionField:
 
     @property
     def is_table(self) -> bool:
-        """Return whether the option takes keys with values."""
+        """True if the option's value is a mapping from keys to values."""
         return get_origin(self.kind) is Mapping
 
     @property
@@ -92,7 +92,7 @@ class OptionField:
 
 
 def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
-    """Return the options that the dataclass declares, in order; only `names` if there are any."""
+    """Return the fields of the dataclass in order; with `names`, only these fields."""
     hints = get_type_hints(options, include_extras=True)
     return tuple(
         _field(each, hints[each.name])
@@ -102,7 +102,7 @@ def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Return the type without None and annotations, whether it allows None, and the annotations."""
+    """Split a type hint into its plain type, whether it allows None, and its annotations."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *annotations = get_args(hint)
@@ -116,7 +116,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 
 def find_annotation(annotations: tuple[Any, ...], kind: type) -> Any:
-    """Return the first annotation of this type, or None."""
+    """Return the first annotation that is a `kind`, or None."""
     return next((each for each in annotations if isinstance(each, kind)), None)
 
 

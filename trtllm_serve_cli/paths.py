@@ -1,14 +1,14 @@
 """Locate and write the files of `tllm` in one folder, TLLM_HOME.
 
-    checkpoints/<source>/   fetched checkpoints, without those in the hub's own cache
-    engines/<name>-<hash>/  engines, by the fingerprint of their plan (ENGINE_DEST_PATH moves this)
+    checkpoints/<source>/   fetched checkpoints that are not in the hub's own cache
+    engines/<name>-<hash>/  engines, by the fingerprint of their plan (or in ENGINE_DEST_PATH)
     models/<name>/          model repositories, ready for Triton, each with its tllm.json
     servers/<http port>/    state, log and restricted-API token of a server
-    servers/slurm-<name>-N/ script, logs and address of a server that is a Slurm job
+    servers/slurm-<name>-N/ script, logs and address of a server that runs as a Slurm job
     locks/                  one lock file per model name
 
-Files and folders are never incomplete under their final name: they are written next to it and
-renamed.
+Each file or folder is written under a temporary name in the same folder and then renamed, so that
+it is never incomplete under its final name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folders under one TLLM_HOME, which may not exist yet."""
+    """The folders of one TLLM_HOME. The folders may not exist yet."""
 
     root: Path
     engines: Path
@@ -57,8 +57,8 @@ class Home:
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
     """Return the folders of TLLM_HOME and ENGINE_DEST_PATH, by default in the user data folder.
 
-    Links are resolved: if a folder had two names, files in use under one could be deleted under the
-    other.
+    Symbolic links are resolved. Otherwise, a folder could have two paths, and files in use under
+    one path could be deleted under the other path.
     """
     if named := environ.get("TLLM_HOME"):
         root = Path(named).expanduser().resolve()
@@ -71,7 +71,7 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
 
 
 def check_model_name(name: str) -> str:
-    """Return `name`; raise `BadInput` if it cannot name a folder and a Triton model."""
+    """Return `name`; raise `BadInput` if it is not valid for both a folder and a Triton model."""
     if not _MODEL_NAME.fullmatch(name):
         raise BadInput(
             f"{name!r} is not a valid model name.",
@@ -84,7 +84,7 @@ def check_model_name(name: str) -> str:
 
 @contextmanager
 def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file; call `on_wait` first if another process holds it."""
+    """Hold the lock file. If another process holds the file, call `on_wait`, then wait."""
     import filelock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Hold the lock file unless another process does; yield whether it is held."""
+    """Try to lock the file without waiting; yield whether this process holds the lock."""
     import filelock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def find_size(folder: Path) -> int:
-    """Return the size of all files in the folder, in bytes; files that disappear count as 0."""
+    """Return the total size of the folder's files in bytes, without files deleted meanwhile."""
     num_bytes = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -132,8 +132,9 @@ def find_size(folder: Path) -> int:
 def write_aside(final: Path) -> Iterator[Path]:
     """Yield a new folder that replaces `final` when the block ends without an error.
 
-    If the block fails, the new folder is removed. A killed process leaves only a hidden folder next
-    to `final`, which the next call for the same name removes. Callers hold the model's lock.
+    If the block fails, the new folder is removed. If the process is killed, a hidden folder remains
+    next to `final`; the next call for the same name removes that folder. The caller must hold the
+    model's lock.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):
@@ -148,7 +149,7 @@ def write_aside(final: Path) -> Iterator[Path]:
 
 
 def write_text(final: Path, text: str) -> None:
-    """Write or replace the file `final` atomically; its folder must exist."""
+    """Write or replace the file `final` atomically. The parent folder must exist."""
     aside = final.with_name(f".{final.name}.aside")
     try:
         aside.write_text(text, encoding="utf-8")
@@ -158,7 +159,7 @@ def write_text(final: Path, text: str) -> None:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Rename the folder `new` to `final` on the same disk, and replace a folder there."""
+    """Rename the folder `new` to `final`, which must be on the same disk and is replaced."""
     if final.exists():
         _replace(final, new)
     else:
@@ -166,7 +167,7 @@ def put_in_place(new: Path, final: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Delete the folder; rename it first, so that it is never incomplete under its name."""
+    """Rename the folder, then delete it, so that it is never incomplete under its name."""
     aside = _make_aside(path)
     try:
         path.rename(aside / path.name)

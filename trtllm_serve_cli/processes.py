@@ -1,4 +1,4 @@
-"""Run commands, with their output in a log, and read the last lines of logs."""
+"""Run commands, write their output to a log, and read the last lines of logs."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from typing import TextIO
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
 _MAX_TAIL_BYTES = 16 * 1024
-# Escape sequences that move a terminal's cursor or colour its text.
+# Escape sequences that move a terminal's cursor or set the colour of its text.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def die_with_parent(number: int | None = None) -> None:
-    """Send this new process a signal when its parent ends; pass it as `preexec_fn`.
+    """Have the kernel send this process a signal when its parent thread ends.
 
-    `number` is the signal, by default SIGKILL, which Windows does not define. The parent is the
-    thread that started the process. On systems other than Linux, this does nothing.
+    Pass this function to `Popen` as `preexec_fn`. The signal is `number`, by default SIGKILL. The
+    parent is the thread that started the process. On systems other than Linux, nothing happens.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number or signal.SIGKILL)
@@ -38,16 +38,16 @@ def die_with_parent(number: int | None = None) -> None:
 
 @contextmanager
 def exit_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into `SystemExit` within the block, so that cleanup runs.
+    """Raise `SystemExit` on SIGTERM and SIGHUP within the block, so that cleanup runs.
 
-    The exit code is the shell's: 128 plus the signal.
+    The exit code is 128 plus the signal number, as in a shell.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
     handled = [signal.SIGTERM]
-    # A process under `nohup` ignores SIGHUP on purpose.
+    # `nohup` makes a process ignore SIGHUP, so that the process outlives its terminal.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in handled}
@@ -60,7 +60,7 @@ def exit_on_signals() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """The exit code and output of a program; without a `code` if it timed out."""
+    """The exit code and output of a program. `code` is None if the program timed out."""
 
     code: int | None
     out: str = ""
@@ -68,7 +68,7 @@ class CommandResult:
 
     @property
     def failure(self) -> str:
-        """The last line that a failed program wrote, or its exit code; "" if it succeeded."""
+        """The last line of a failed program's output, or its exit code; "" after a success."""
         if self.code == 0:
             return ""
         lines = (self.err or self.out).strip().splitlines()
@@ -104,10 +104,12 @@ def run_logged(
 ) -> int:
     """Run `command` to its end, append its output to `log`, and return its exit code.
 
-    `on_line` receives each line as it is written, including every state of a progress bar; the log
-    keeps only the last state before the next line. The command leads its own process group: an
-    interrupt stops the whole group, and no process of the group outlives the command. The command
-    does not outlive this process. Raise `FileNotFoundError` if the program does not exist.
+    `on_line` receives each line as it is written, including every state of a progress bar. The log
+    contains only complete lines and a progress bar's last state at the end of the output.
+
+    The command leads its own process group. An interrupt stops the whole group, and no process in
+    the group outlives the command. On Linux, the command does not outlive this process. Raise
+    `FileNotFoundError` if the program does not exist.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -122,9 +124,10 @@ def run_logged(
         ) as process,
     ):
         assert process.stdout is not None
-        # Newlines are not translated: states of a progress bar end with a carriage return.
+        # newline="" keeps carriage returns, which mark the states of a progress bar.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
-        # Children that the command leaves running hold the pipe open, so a thread waits for it.
+        # If the command leaves children running, they keep the pipe open, so that reading it never
+        # ends. This thread waits for the command and then kills its children.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
         waiter.start()
         try:
@@ -145,8 +148,9 @@ def run_streamed(
 ) -> tuple[int, str]:
     """Run `command` to its end and pass its output to `on_output` as it is written.
 
-    With `terminal`, the command writes to a terminal of that size, so that it draws its progress.
-    Return its exit code and the end of its output. An interrupt stops the command and its children.
+    With `terminal`, the command writes to a pseudo-terminal of that size, so that it shows progress
+    bars. Return the command's exit code and the end of its output without escape sequences. An
+    interrupt stops the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
@@ -178,7 +182,7 @@ def run_streamed(
 
 
 def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
-    """Return both ends of a new terminal: the one to read from, and the program's."""
+    """Return a new pseudo-terminal's two ends: one to read, one for the program to write."""
     import fcntl
     import pty
     import struct
@@ -192,7 +196,7 @@ def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
 def _read_some(fd: int) -> bytes:
     try:
         return os.read(fd, 4096)
-    except OSError:  # a terminal whose other end is closed
+    except OSError:  # Linux raises EIO once a terminal's other end is closed.
         return b""
 
 
@@ -221,7 +225,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_EXIT_TIMEOUT_S)
-    finally:  # also after a second interrupt
+    finally:  # Kill the group even if the user interrupts the wait.
         _signal_group(process, signal.SIGKILL)
 
 
@@ -231,7 +235,10 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
-    """Yield the lines of `log` after its first `start` bytes, also those after a truncation."""
+    """Yield the lines of `log` after its first `start` bytes, without end.
+
+    If the log is truncated, continue at its new start.
+    """
     with log.open(encoding="utf-8", errors="replace") as file:
         file.seek(start)
         rest = ""
@@ -249,9 +256,10 @@ def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
 def last_lines(
     log: Path, count: int, *, since: int = 0, until: int | None = None, max_bytes: int = 64 * 1024
 ) -> list[str]:
-    """Return the last lines of `log` that are not blank, within its bytes `since` to `until`.
+    """Return the last `count` lines of `log` that are not blank.
 
-    At most `max_bytes` are read. The list is empty if the file does not exist.
+    Only the bytes from `since` to `until` are read, and of these at most the last `max_bytes`. The
+    list is empty if the file cannot be read.
     """
     try:
         end = log.stat().st_size if until is None else until
@@ -264,7 +272,7 @@ def last_lines(
 
 
 def end_of_lines(log: Path) -> int:
-    """Return the number of bytes of `log` that are complete lines; 0 if the file does not exist."""
+    """Return the number of bytes in complete lines of `log`; 0 if the file cannot be read."""
     try:
         with log.open("rb") as file:
             start = max(0, file.seek(0, io.SEEK_END) - _MAX_TAIL_BYTES)

@@ -20,7 +20,7 @@ def render(name: str, /, **variables: object) -> str:
 
 
 def quote_pbtxt(text: str) -> str:
-    """Return `text` as a string literal of protobuf's text format."""
+    """Return `text` as a string literal in protobuf's text format."""
     from google.protobuf import text_encoding
 
     return '"' + str(text_encoding.CEscape(text.encode(), False)) + '"'
@@ -33,7 +33,7 @@ def quote_shell(value: object) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    # Importing Jinja takes 0.1 s, longer than most commands that render nothing.
+    # Import Jinja only here: the import takes 0.1 s, and most commands do not render templates.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -47,7 +47,7 @@ def _environment() -> Environment:
 
 
 def _find_templates() -> Path:
-    """Return the folder in an installed wheel, or in the checkout of an editable installation."""
+    """Return the templates folder of an installed wheel or of an editable installation."""
     package = Path(__file__).parent
     packaged = package / "templates"
     return packaged if packaged.is_dir() else package.parent / "templates"

@@ -1,10 +1,10 @@
-"""Read a YAML file into a dataclass of dataclasses, and render it; errors name the line.
+"""Read YAML into nested dataclasses, with line numbers in errors, and render it.
 
-The annotations of the fields are the schema: text, numbers, booleans, paths, choices (`Literal` or
-`OneOf`), lists of text (a tuple), tables of text (a `Mapping`), another dataclass, and any of these
-or None. Text is read as it is written, so that the version 1.10 does not become the number 1.1. A
-number that is `Annotated` with `Within` must be in the range. A mapping that is `PartOf` a class
-has a subset of its fields.
+The annotations of the fields are the schema. A field is text, a number, a boolean, a path, a choice
+(`Literal` or `OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another
+dataclass. Each type may allow None. Text is read as it is written, so that the version 1.10 does
+not become the number 1.1. A number that is `Annotated` with `Within` must be in the range. A
+mapping that is `Annotated` with `PartOf` contains only fields of that class.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ _KINDS = {
 
 
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
-    """Return the `cls` in `text`; raise `BadInput`, which names `where` and the line."""
+    """Parse the YAML `text` as a `cls`.
+
+    Raise `BadInput` if `text` is not valid. The error names `where` (the file) and the line.
+    """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as error:
@@ -59,7 +62,10 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Return fields of `cls` from their text, with commas between items; raise `BadInput`."""
+    """Parse `words`, the text of each field, into values for the fields of `cls`.
+
+    Items of a list are separated by commas. Raise `BadInput` if a field or its text is not valid.
+    """
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}
     for name, text in words.items():
@@ -72,12 +78,12 @@ def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict
 
 
 def render_yaml(value: Any) -> str:
-    """Return a dataclass as YAML, without fields that have their default."""
+    """Render a dataclass as YAML, without fields that have their default value."""
     return yaml.safe_dump(plain_changes(value), sort_keys=False, allow_unicode=True, width=100)
 
 
 def plain_changes(value: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass that differ from their defaults, as plain data."""
+    """Return the fields that differ from their defaults, as values that YAML can represent."""
     changes: dict[str, Any] = {}
     for each in dataclasses.fields(value):
         known = getattr(value, each.name)
@@ -107,13 +113,13 @@ def _plain(value: Any) -> Any:
 
 
 class _Reader:
-    """Reader of the nodes of one file; `at` is the dotted path of keys to a node."""
+    """A reader for the YAML nodes of one file. `at` is the dotted path of a node's keys."""
 
     def __init__(self, where: str) -> None:
         self.where = where
 
     def read(self, node: yaml.Node, hint: Any, at: str) -> Any:
-        """Return the value of `node` as the type `hint`."""
+        """Return the value of `node`, converted to the type `hint`."""
         hint, is_optional, annotations = split_hint(hint)
         if is_optional and node.tag == "tag:yaml.org,2002:null":
             return None
@@ -145,7 +151,7 @@ class _Reader:
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
-        """Return the values of the fields of `cls` that are in the table, by field."""
+        """Return the values in the table `node` by key. Each key must be a field of `cls`."""
         hints = typing.get_type_hints(cls, include_extras=True)
         values = {}
         for key, value in self._pairs(node, at):
@@ -199,7 +205,7 @@ class _Reader:
 
 
 def _line(node: yaml.Node) -> int:
-    """Return the line of a node, counted from 1; 0 if the node is not from a file."""
+    """Return the 1-based line of a node, or 0 if the node is not from a file."""
     return node.start_mark.line + 1 if node.start_mark else 0
 
 

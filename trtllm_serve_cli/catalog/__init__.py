@@ -1,6 +1,5 @@
-"""The catalog: short names (aliases) of models and their sources.
+"""The model catalog, which maps aliases (short names) of models to their sources.
 
-The table is `models.yaml`, part of the package. Aliases are case-insensitive. An entry's
-`parameters` and `gated` are hints for tables and estimates; the checkpoint and the hub are
-authoritative.
+The table is `models.yaml` in this package. Aliases are case-insensitive. An entry's `parameters`
+and `gated` are only used for tables and estimates: the checkpoint and the hub are authoritative.
 """

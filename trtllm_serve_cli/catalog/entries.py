@@ -1,4 +1,4 @@
-"""Read and check the table of aliases, and look up names."""
+"""Read and check the table of model aliases, and look up aliases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """An alias; `source` has the format of `-s`, `num_parameters` is approximate."""
+    """One alias. `source` has the format of `-s`. `num_parameters` is approximate."""
 
     name: str
     source: str
@@ -33,13 +33,13 @@ class CatalogEntry:
 
 @functools.cache
 def load_catalog() -> Mapping[str, CatalogEntry]:
-    """Return all aliases in the order of the table, by family and size."""
+    """Return all entries by alias, in the order of the table (by family and size)."""
     table = resources.files("trtllm_serve_cli.catalog").joinpath("models.yaml")
     return parse_catalog(table.read_text(encoding="utf-8"))
 
 
 def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
-    """Parse the table from YAML. Raise `BadInput` for the first invalid entry."""
+    """Parse the table from YAML. Raise `BadInput` if an entry is not valid."""
     import yaml
 
     try:
@@ -74,7 +74,7 @@ def resolve_alias(name: str) -> CatalogEntry:
 
 
 def find_near_aliases(name: str, limit: int = 5) -> list[str]:
-    """Return aliases similar to `name`, most similar first; may be empty."""
+    """Return at most `limit` aliases similar to `name`, the most similar alias first."""
     query = name.lower().rpartition("/")[2]
     near = difflib.get_close_matches(query, load_catalog(), n=limit)
     inside = [alias for alias in load_catalog() if len(query) > 2 and query in alias]

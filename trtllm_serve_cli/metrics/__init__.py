@@ -1,7 +1,8 @@
 """Scrape, parse and summarize the metrics of a running server.
 
-Input: the address of a server's metrics service. Output: its page, a `Snapshot` of the samples, and
-a `Summary` in readable units; also the files with which Prometheus and Grafana monitor the server.
-Guarantees: a truncated page, or a page in another format, raises a `TllmError`; a value that the
-page lacks is `None`; a counter that restarted does not give a negative rate.
+Input: the address of a server's metrics service. Output: the metrics page, a `Snapshot` of its
+samples, a `Summary` in readable units, and configuration files for Prometheus and Grafana.
+
+A page that is truncated or has another format raises a `TllmError`. A value that the page lacks is
+`None`. If a counter restarts, its rate is not negative.
 """

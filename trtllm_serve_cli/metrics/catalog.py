@@ -1,7 +1,7 @@
 """The catalog of metric families that a server may publish and `tllm` reads.
 
-Families of this project's models are declared where they are published, in `runtime/telemetry`.
-This module declares those that only Triton, or only its TensorRT-LLM backend, publishes.
+The families that this project's models publish are declared in `runtime/telemetry`. This module
+adds the families that only Triton or its TensorRT-LLM backend publishes.
 """
 
 from __future__ import annotations
@@ -130,5 +130,5 @@ _NAME = re.compile(r"\b(?:nv|tllm)_\w+")
 
 
 def find_families(promql: str) -> set[Family]:
-    """Return the families that an expression names; raise `KeyError` for an unknown one."""
+    """Return the families in a PromQL expression; raise `KeyError` if a family is unknown."""
     return {_BY_SAMPLE[name] for name in _NAME.findall(promql)}

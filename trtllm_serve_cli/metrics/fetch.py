@@ -13,12 +13,12 @@ from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 
 
 def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
-    """Return the page at `address` (`host:port` of the metrics service) in Prometheus' format.
+    """Return the text of the metrics page at `address` (`host:port` of the metrics service).
 
-    Raise `NoServer` if there is no response in time, or `RequestFailed` if the response is not such
-    a page or ends before its declared length.
+    Raise `NoServer` if the server does not respond in time, or `RequestFailed` if the response is
+    an HTTP error, is truncated or is not text.
     """
-    # Ignore proxies of the environment: the server is on the local network.
+    # Ignore HTTP_PROXY: the server is on the local network, which a proxy may not reach.
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(f"http://{address}/metrics", timeout=timeout_s) as response:
@@ -39,7 +39,10 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
 
 
 def read_saved_metrics(path: Path) -> Snapshot:
-    """Return a saved page, with the file's modification time; raise `BadInput`."""
+    """Parse a saved page, taken at the file's modification time.
+
+    Raise `BadInput` if the file cannot be read or is not a metrics page.
+    """
     try:
         return parse_metrics(path.read_text(encoding="utf-8"), path.stat().st_mtime)
     except (OSError, UnicodeDecodeError, RequestFailed) as error:

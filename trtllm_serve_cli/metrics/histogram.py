@@ -11,9 +11,10 @@ from trtllm_serve_cli.metrics.parse import Snapshot
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """A distribution in milliseconds; the buckets limit the resolution of its percentiles.
+    """The distribution of a latency, in milliseconds.
 
-    A percentile in the last bucket, which has no upper bound, is the lower bound of that bucket.
+    Percentiles are interpolated within a bucket. The last bucket has no upper bound, so a
+    percentile in it is the bucket's lower bound.
     """
 
     count: int
@@ -26,7 +27,11 @@ class Latency:
 def read_latency(
     now: Snapshot, before: Snapshot | None, name: str, labels: Mapping[str, str]
 ) -> Latency | None:
-    """Return the latency of a histogram in seconds, since `before` if set; `None` if empty."""
+    """Return the latency from the histogram `name`, whose unit is seconds.
+
+    With `before`, only the observations since that snapshot count. Return `None` if there are no
+    observations.
+    """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)
     if before is not None:
@@ -43,9 +48,10 @@ def read_latency(
 
 
 def quantile(buckets: Mapping[float, float], q: float) -> float:
-    """Compute a quantile as Prometheus' `histogram_quantile` does: linear within its bucket.
+    """Return a quantile, interpolated within its bucket like Prometheus' `histogram_quantile`.
 
-    `buckets` maps upper bounds to cumulative counts; the last bound is infinite, its count not 0.
+    `buckets` maps upper bounds to cumulative counts. The last bound must be infinite, and its count
+    must not be 0.
     """
     rank = q * buckets[math.inf]
     lower, below = 0.0, 0.0

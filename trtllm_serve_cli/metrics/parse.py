@@ -1,4 +1,4 @@
-"""Parse a metrics page to a snapshot that can be queried."""
+"""Parse a metrics page into a snapshot that can be queried."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import RequestFailed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line of the page. The name of a counter has no `_total`, as in Triton."""
+    """One line of a metrics page. A counter's name does not end with `_total`."""
 
     name: str
     labels: Mapping[str, str]
@@ -22,13 +22,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All samples of one page; `taken_at_s` is a time of the caller's clock."""
+    """All samples on one metrics page. `taken_at_s` is the time on the caller's clock."""
 
     taken_at_s: float
     samples: tuple[Sample, ...]
 
     def find(self, name: str, **labels: str) -> tuple[Sample, ...]:
-        """Return the samples of a name, with or without `_total`, whose labels include `labels`."""
+        """Return the samples called `name` (`_total` is ignored) whose labels include `labels`."""
         plain = name.removesuffix("_total")
         return tuple(
             sample
@@ -37,12 +37,15 @@ class Snapshot:
         )
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the sum of the samples that `find` returns, or `None` without samples."""
+        """Return the sum of the samples that `find` returns, or `None` if it returns no sample."""
         found = self.find(name, **labels)
         return sum(sample.value for sample in found) if found else None
 
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
-        """Return name and version of the models that have a sample with one of the prefixes."""
+        """Return the name and version of each model that has a sample, in sorted order.
+
+        Only samples whose name starts with one of `prefixes` count.
+        """
         return tuple(
             sorted(
                 {
@@ -57,8 +60,8 @@ class Snapshot:
 def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
     """Parse a page in Prometheus' text format; raise `RequestFailed` if it is not valid.
 
-    The last line of a truncated page has no line end. Unknown families are kept; NaN and infinite
-    values are dropped.
+    A page whose last line has no newline is truncated, so it is not valid. Unknown families are
+    kept. NaN and infinite values are dropped.
     """
     if page and not page.endswith("\n"):
         raise _broken("it ends in the middle of a line")
@@ -75,7 +78,7 @@ def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
 
 
 def _plain_name(name: str, family_type: str) -> str:
-    # The parser adds the suffix, which OpenMetrics requires and Triton omits.
+    # The parser adds `_total` to the names of counters, but Triton's names do not end with it.
     return name.removesuffix("_total") if family_type == "counter" else name
 
 

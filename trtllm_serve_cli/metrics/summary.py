@@ -1,9 +1,10 @@
-"""Summarize a snapshot: the models, their engines and the host.
+"""Summarize a snapshot of the metrics: the models, their engines and the host.
 
-Counters start at zero when the server (or the model) starts; a rate requires an earlier snapshot. A
-value that the page lacks is `None`, never zero. Names are those of Triton (`nv_inference_…`,
-`nv_cpu_…`, `nv_gpu_…`), of its TensorRT-LLM backend (`nv_trt_llm_…`) and of this project's models
-and engine workers (`tllm_…`).
+Counters start at zero when the server or the model starts, so a rate requires an earlier snapshot.
+A value that the page lacks is `None`, never zero.
+
+The metrics are published by Triton (`nv_inference_…`, `nv_cpu_…`, `nv_gpu_…`), by its TensorRT-LLM
+backend (`nv_trt_llm_…`), and by this project's models and engine workers (`tllm_…`).
 """
 
 from __future__ import annotations
@@ -45,13 +46,14 @@ _SUCCESSES = ("stop", "length")
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """One Triton model. `num_inferences` counts batch rows, `num_succeeded` requests.
+    """The metrics of one Triton model.
 
-    For this project's models, `num_succeeded` and `failures` are the outcomes of clients' requests.
-    For other models they are Triton's counts, in which all requests of a decoupled model succeed.
-    `queue_ms` and `compute_ms` are means over all requests that Triton counts as successful.
-    `requests_per_s` counts the successful requests since the earlier snapshot. `ttft` and `itl`
-    also cover that time or, without an earlier snapshot, the time since the server started.
+    For this project's models, `num_succeeded` and `failures` count clients' requests by outcome.
+    For other models, they are Triton's counts: Triton counts every request to a decoupled model as
+    successful. `num_inferences` counts batch rows. `queue_ms` and `compute_ms` are means over all
+    requests that Triton counts as successful. `requests_per_s` is the rate of successful requests
+    since the earlier snapshot. `ttft` and `itl` cover the time since the earlier snapshot, or since
+    the server started if there is no earlier snapshot.
     """
 
     model: str
@@ -73,12 +75,12 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """One engine: its requests, its paged KV cache (in blocks), its memory, its worker process.
+    """The metrics of one engine: its requests, paged KV cache, memory and worker process.
 
-    Values of several instances of a model are summed; the worker is up only if all instances are.
-    `num_scheduled` is the batch size of the last step. `prefix_hit_fraction` is the fraction of the
-    prompts' blocks that were already in the KV cache. `v1` are the metrics of static batching,
-    upstream's V1.
+    If a model has several instances, their values are summed, and `is_worker_up` is true only if
+    all workers are running. `num_scheduled` is the batch size of the last step.
+    `prefix_hit_fraction` is the fraction of the prompts' blocks that were already in the KV cache.
+    `v1` contains the metrics of static batching, which TensorRT-LLM calls V1.
     """
 
     model: str
@@ -107,7 +109,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """One GPU; `utilization` is from 0 to 1."""
+    """The metrics of one GPU. `utilization` is from 0 to 1."""
 
     uuid: str
     utilization: float | None
@@ -119,7 +121,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """The machine that the server runs on; `cpu_utilization` is from 0 to 1."""
+    """The metrics of the server's machine. `cpu_utilization` is from 0 to 1."""
 
     cpu_utilization: float | None
     memory_used_bytes: int | None
@@ -129,7 +131,7 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The state of a server, on one screen."""
+    """The state of a server: its models, its engines and its machine."""
 
     models: tuple[ModelRow, ...]
     engines: tuple[EngineRow, ...]
@@ -159,7 +161,7 @@ def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
 def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str) -> float | None:
     """Return the growth rate of a counter between two snapshots, or `None` if it is unknown.
 
-    A lower value means that the counter restarted at zero, so the value itself is the growth.
+    If the later value is lower, the counter restarted at zero, so the value itself is the growth.
     """
     if before is None or now.taken_at_s <= before.taken_at_s:
         return None
@@ -207,7 +209,7 @@ def _count_successes(now: Snapshot, labels: Mapping[str, str]) -> int:
 
 
 def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -> dict[str, int]:
-    """Return reason -> number of failed requests, if not 0."""
+    """Return the number of failed requests by reason, without reasons that have none."""
     family = REQUESTS if is_ours else catalog.FAILURES
     failures: dict[str, int] = {}
     for sample in now.find(family.name, **labels):

@@ -1,4 +1,4 @@
-"""Scrape metrics repeatedly."""
+"""Scrape the metrics of one or more servers repeatedly."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def watch_metrics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Snapshot | TllmError]:
-    """Yield a snapshot every `interval_s`, without end; yield the error if a scrape fails.
+    """Yield a snapshot every `interval_s` without end, or the error if a scrape fails.
 
-    Scrapes are due at multiples of the interval after the first, so they do not drift. If a scrape
-    takes longer than the interval, the next one waits for the next multiple.
+    Scrapes start at multiples of the interval after the first scrape, so they do not drift. If a
+    scrape takes longer than the interval, the next scrape starts at the next multiple.
     """
     started_s = clock()
     while True:
@@ -37,7 +37,7 @@ def watch_metrics(
 
 
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
-    """Start each watch in its own thread; return the queue of their names and results."""
+    """Start each watch in its own thread. Return a queue of (name of the watch, result) pairs."""
     results: WatchQueue = queue.SimpleQueue()
 
     def forward(name: str) -> None:

@@ -1,7 +1,8 @@
 """Inspect checkpoints on disk.
 
-A valid checkpoint is complete according to its headers and names its architecture. Loading it
-neither unpickles data nor runs its code, unless the user's options allow that.
+A valid checkpoint names its architecture, and its files are complete according to their headers.
+Loading a valid checkpoint neither unpickles data nor runs the checkpoint's Python code, unless the
+user's options allow that.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _TOKENIZERS = (
     "sentencepiece.bpe.vocab",
 )
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
-# Transformers' class names of models without a text generation head.
+# Matches Transformers' class names for models that cannot generate text.
 _OTHER_HEAD = re.compile(
     r"For(\w*(Classification|Detection|Segmentation|Prediction|Retrieval|Regression|XVector)"
     r"|MaskedLM|PreTraining|QuestionAnswering|MultipleChoice|CTC)$"
@@ -54,7 +55,10 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """The requested revision, the risks that the user accepts, and whether weights are needed."""
+    """The options for fetching a checkpoint.
+
+    `trust_remote_code` and `allow_pickle` are the risks that the user accepts.
+    """
 
     revision: str | None = None
     trust_remote_code: bool = False
@@ -66,10 +70,11 @@ class FetchOptions:
 class Checkpoint:
     """A checkpoint on disk, ready to build an engine from.
 
-    `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned: it fetches the
-    same bytes again. `revision` is the commit of a checkpoint from the hub. `architecture` is from
-    config.json (`LlamaForCausalLM`) or the GGUF header (`llama`). `modified_ns` is the time of the
-    last change to local files, since the epoch; 0 for a source that cannot change.
+    `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned, so that
+    fetching it again returns the same bytes. `revision` is the commit of a checkpoint from the hub.
+    `architecture` is from config.json (`LlamaForCausalLM`) or the GGUF header (`llama`).
+    `modified_ns` is the time of the last change to local files, in nanoseconds since the epoch, or
+    0 for a source that cannot change.
     """
 
     path: Path
@@ -82,7 +87,7 @@ class Checkpoint:
 
 
 def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
-    """Return the checkpoint in a GGUF file. Raise `SourceError` if it is invalid or split."""
+    """Return the checkpoint in a GGUF file. Raise `SourceError` if the file cannot be used."""
     facts = read_gguf(path)
     if facts.num_parts > 1:
         raise SourceError(
@@ -102,7 +107,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
 def inspect_hf_directory(
     path: Path, *, source: str, revision: str | None = None, options: FetchOptions
 ) -> Checkpoint:
-    """Return the Hugging Face checkpoint in a folder. Raise `SourceError` if it is invalid."""
+    """Return the Hugging Face checkpoint in a folder. Raise `SourceError` if it is not valid."""
     names = {entry.name for entry in path.iterdir() if entry.is_file()}
     check_has_config(source, names)
     if not options.trust_remote_code:
@@ -117,7 +122,7 @@ def inspect_hf_directory(
 def _check_weights(
     path: Path, source: str, names: Collection[str], options: FetchOptions
 ) -> tuple[str, ...]:
-    """Return the weight files. Raise `SourceError` if one is incomplete."""
+    """Return the weight files. Raise `SourceError` if a weight file is missing or incomplete."""
     index = read_index(path / WEIGHTS_INDEX) if WEIGHTS_INDEX in names else {}
     weights = choose_weights(source, names, lambda: index, options)
     for name in weights:
@@ -133,7 +138,7 @@ def check_has_config(where: str, names: Collection[str]) -> None:
 
 
 def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
-    """Return the error for a location without config.json that has the files `names`."""
+    """Return the error for a source that has the files `names`, but no config.json."""
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
         why = f"it contains GGUF files: {', '.join(ggufs[:5])}"
         next_step = "download one of them and use it: -s gguf:FILE"
@@ -149,7 +154,7 @@ def has_tokenizer(names: Collection[str]) -> bool:
 
 
 def check_has_tokenizer(where: str, names: Collection[str]) -> None:
-    """Raise `SourceError` if the tokenizer is missing."""
+    """Raise `SourceError` if none of the files is a tokenizer."""
     if has_tokenizer(names):
         return
     raise SourceError(
@@ -177,11 +182,11 @@ def choose_weights(
     load_index: Callable[[], Collection[str]],
     options: FetchOptions,
 ) -> tuple[str, ...]:
-    """Return the weight files that Transformers would load; safetensors before pickles.
+    """Return the weight files that Transformers would load. It prefers safetensors to pickles.
 
-    `load_index` returns the shards in WEIGHTS_INDEX, and is called only if that file is needed.
-    Raise `SourceError` if weights are missing, or `UnsafeCheckpoint` if they are pickled and the
-    options do not allow that.
+    `load_index` returns the shards that WEIGHTS_INDEX lists; it is called only if that file is
+    needed. Raise `SourceError` if weights are missing, or `UnsafeCheckpoint` if the weights are
+    pickled and the options do not allow pickles.
     """
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
@@ -207,7 +212,7 @@ def choose_weights(
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """Return the tensors of each shard in an index file. Raise `SourceError` if it is invalid."""
+    """Return the tensors of each shard in an index. Raise `SourceError` if it is not valid."""
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
@@ -265,12 +270,15 @@ def _is_pickle(name: str) -> bool:
 
 
 def is_weights(name: str) -> bool:
-    """Return whether a file with this name contains weights."""
+    """Return whether a file with this name contains weights of the model."""
     return _is_safetensors(name) or _is_pickle(name)
 
 
 def read_architecture(folder: Path) -> str:
-    """Return the architecture in config.json. Raise `SourceError` if it cannot generate text."""
+    """Return the architecture in config.json.
+
+    Raise `SourceError` if config.json does not name one, or if its models cannot generate text.
+    """
     path = folder / "config.json"
     config = read_object(path)
     architectures, model_type = config.get("architectures"), config.get("model_type")
@@ -290,7 +298,7 @@ def read_architecture(folder: Path) -> str:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file of a checkpoint. Raise `SourceError` if it is invalid."""
+    """Return the JSON object in a checkpoint's file. Raise `SourceError` if it is not valid."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import SourceError
 
 
 def find_free_bytes(folder: Path) -> int:
-    """Return the free space on the disk of `folder`, which need not exist."""
+    """Return the free bytes on the disk of `folder`. The folder may not exist yet."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     return shutil.disk_usage(there).free
 
@@ -18,7 +18,7 @@ def find_free_bytes(folder: Path) -> int:
 def check_space(
     folder: Path, num_bytes: int, *, free: Callable[[Path], int] = find_free_bytes
 ) -> None:
-    """Raise `SourceError` unless `num_bytes` fit on the disk of `folder`."""
+    """Raise `SourceError` if the disk of `folder` does not have `num_bytes` of free space."""
     if num_bytes > (there := free(folder)):
         raise SourceError(
             f"The disk of {folder} does not have space for {show_size(num_bytes)}.",

@@ -12,7 +12,7 @@ from trtllm_serve_cli.sources.source import FetchPlan, Source, parse_path, plan_
 
 @dataclass(frozen=True, slots=True)
 class EngineSource(Source):
-    """A folder with a TensorRT engine, which was built from a checkpoint."""
+    """A folder with a TensorRT engine that `trtllm-build` built."""
 
     path: Path
 

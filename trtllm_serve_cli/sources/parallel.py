@@ -1,4 +1,4 @@
-"""Run several transfers in parallel, monitored by the calling thread."""
+"""Run several transfers in parallel while the calling thread shows their progress."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 
 
 class Stopped(Exception):
-    """Raised in a worker that stops because another one failed or the user interrupted."""
+    """Raised in a worker that stops because another worker failed or the user pressed Ctrl-C."""
 
 
 def run_parallel(
@@ -22,10 +22,11 @@ def run_parallel(
     max_workers: int,
     tick: Callable[[], None],
 ) -> None:
-    """Run `work` for each item, and call `tick` meanwhile. Raise the first failure.
+    """Run `work` for each item in threads, and raise the exception of the first failure.
 
-    The event passed to `work` is set if another worker failed or the user pressed Ctrl-C; `work`
-    should then raise `Stopped`. All workers have ended when this function returns.
+    Meanwhile, call `tick` in the calling thread, at least four times per second. The event passed
+    to `work` is set if another worker failed or the user pressed Ctrl-C; `work` should then raise
+    `Stopped`. All workers have ended when this function returns or raises.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=max_workers) as pool:

@@ -1,4 +1,4 @@
-"""Measure and show the progress of a transfer: bytes, rate and time left, by file and in total."""
+"""Measure a transfer's bytes, rate and remaining time, for each file and in total."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# The period of a rate: long enough to be steady, short enough to follow the network.
+# Rates are averages over this period. A shorter period would show every fluctuation.
 _WINDOW_S = 10.0
 _LINE_EVERY_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class FileProgress:
-    """The progress of a file; `bytes_per_s` is 0 if nothing was transferred recently."""
+    """The progress of a file. `bytes_per_s` is 0 if no bytes were transferred recently."""
 
     name: str
     done_bytes: int
@@ -26,14 +26,14 @@ class FileProgress:
 
     @property
     def left_s(self) -> float | None:
-        """The remaining seconds at the current rate, or `None` if nothing is transferred."""
+        """The remaining seconds at the current rate, or `None` if the rate is 0."""
         left = self.size_bytes - self.done_bytes
         return left / self.bytes_per_s if self.bytes_per_s > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a transfer; files are sorted by name."""
+    """The progress of a transfer. `files` are sorted by name."""
 
     activity: str
     files: tuple[FileProgress, ...]
@@ -41,7 +41,7 @@ class Progress:
 
     @property
     def total(self) -> FileProgress:
-        """The sum of all files."""
+        """The total progress of all files."""
         done = sum(file.done_bytes for file in self.files)
         size = sum(file.size_bytes for file in self.files)
         return FileProgress(self.activity, done, size, self.bytes_per_s)
@@ -66,7 +66,7 @@ def show_progress(file: FileProgress) -> str:
 
 
 def show_duration(seconds: float) -> str:
-    """Format a duration in its two largest units; below ten seconds, with one decimal."""
+    """Format a duration in its two largest units, or in seconds with one decimal below 10 s."""
     if seconds < 9.95:
         return f"{round(seconds, 1):g} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -79,7 +79,10 @@ def show_duration(seconds: float) -> str:
 def notify_periodically(
     notify: Callable[[str], None], *, clock: Callable[[], float] = time.monotonic
 ) -> Watch:
-    """Return a callback that reports progress at most every half minute, for non-terminals."""
+    """Return a callback that passes progress to `notify` at most every 30 seconds.
+
+    It is for output that is not a terminal, in which a progress bar would fill the log.
+    """
     last_s = clock()
 
     def watch(progress: Progress) -> None:
@@ -96,13 +99,14 @@ def notify_periodically(
 class _Count:
     size_bytes: int
     done_bytes: int = 0
-    # (time, bytes transferred since the start), without bytes that were present before.
+    # Pairs of a time and the value of `moved_bytes` at that time, for the rate.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
+    # Bytes that this process transferred, without bytes that were already present.
     moved_bytes: int = 0
 
 
 class Meter:
-    """A counter of transferred bytes for several threads."""
+    """A thread-safe counter of the bytes that several workers transfer."""
 
     def __init__(
         self,
@@ -119,19 +123,19 @@ class Meter:
         self._all = _Count(sum(sizes.values()))
 
     def set(self, name: str, num_bytes: int) -> None:
-        """Set the bytes of a file that are present without a transfer."""
+        """Set the number of a file's bytes that are present without a transfer."""
         with self._lock:
             self._counts[name].done_bytes = num_bytes
 
     def add(self, name: str, num_bytes: int) -> None:
-        """Add transferred bytes to a file."""
+        """Count `num_bytes` more transferred bytes for a file."""
         with self._lock:
             self._counts[name].done_bytes += num_bytes
             self._counts[name].moved_bytes += num_bytes
             self._all.moved_bytes += num_bytes
 
     def read(self) -> Progress:
-        """Return the current progress. Call it about once per second: it samples the rates."""
+        """Return the current progress. Each call adds a sample from which rates are computed."""
         with self._lock:
             now_s = self._clock()
             files = tuple(

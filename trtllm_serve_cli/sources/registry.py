@@ -1,6 +1,6 @@
-"""List the kinds of sources, one row each.
+"""List the kinds of sources.
 
-The module of a kind is imported when a source of that kind is parsed.
+A kind's module is imported only when a source of that kind is parsed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from importlib import import_module
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import Source
 
-# Prefix -> module, class and usage.
+# Maps the prefix of a source to the module and class that parse it and to its usage.
 SOURCES = {
     "hf": ("trtllm_serve_cli.sources.hub.hub_source", "HubSource", "hf:ORG/NAME"),
     "local": ("trtllm_serve_cli.sources.local_source", "LocalSource", "local:DIR"),
@@ -23,7 +23,7 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*
 
 
 def parse_source(text: str) -> Source:
-    """Parse a source. Raise `BadInput` with the valid formats."""
+    """Parse a source. Raise `BadInput`, which lists the valid formats, if it is not valid."""
     prefix, colon, rest = text.partition(":")
     if not colon or prefix not in SOURCES:
         *others, last = [usage for _, _, usage in SOURCES.values()]

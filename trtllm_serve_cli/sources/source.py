@@ -1,7 +1,7 @@
 """Define the interface of a source.
 
-`registry.py` lists the kinds of sources. `parse_source` parses the text of a source, and
-`str(source)` returns it.
+`registry.py` lists the kinds of sources. `parse_source` parses the text of a source, for example
+`hf:ORG/NAME`, and `str(source)` returns the text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _Self = TypeVar("_Self", bound="Source")
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """The plan to fetch a source; `is_cached` means that no large download is expected."""
+    """The plan to fetch a source. If `is_cached` is set, no large download is expected."""
 
     description: str
     destination: Path
@@ -43,29 +43,32 @@ class FetchRequest:
 
 
 class Source(ABC):
-    """The source of a model."""
+    """The place that a checkpoint or an engine is fetched from."""
 
     __slots__ = ()
 
     @classmethod
     @abstractmethod
     def parse(cls, rest: str) -> Source:
-        """Parse the text after the colon. Raise `BadInput` if it is invalid."""
+        """Parse the text after the colon. Raise `BadInput` if the text is not valid."""
 
     @abstractmethod
     def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
-        """Plan the fetch; only reads the disk."""
+        """Plan the fetch without network access."""
 
     def absolute(self) -> Source:
-        """Return the same source with an absolute path, if it has a path."""
+        """Return the same source; if it has a path, the path is absolute."""
         return self
 
     def unpinned(self) -> Source:
-        """Return the source without a revision, if it has one."""
+        """Return the same source without its revision."""
         return self
 
     def at_revision(self: _Self, revision: str) -> _Self:
-        """Return the source at a revision. Raise `BadInput` if it has none or a different one."""
+        """Return the source at a revision.
+
+        Raise `BadInput` if the source has a different revision or does not support revisions.
+        """
         raise BadInput(
             f"{self} has no revisions.",
             why="--revision only applies to models of the hub",
@@ -74,29 +77,32 @@ class Source(ABC):
 
 
 class CheckpointSource(Source):
-    """The source of a checkpoint in Hugging Face's layout or a GGUF file."""
+    """The source of a checkpoint, which is in Hugging Face's layout or in a GGUF file."""
 
     __slots__ = ()
     format: ClassVar[Literal["hf", "gguf"]]
 
     @abstractmethod
     def fetch(self, request: FetchRequest) -> Checkpoint:
-        """Fetch the checkpoint. Raise `SourceError` if it is missing or rejected."""
+        """Fetch the checkpoint. Raise `SourceError` if the checkpoint is missing or rejected."""
 
     @abstractmethod
     def inspect(self, request: FetchRequest) -> Checkpoint | None:
         """Return the checkpoint that `fetch` would return, without large downloads.
 
-        Return `None` if it is not known yet.
+        Return `None` if the checkpoint is not known without a download.
         """
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
-        """Return the local path of a small file of the format "hf", fetched if needed."""
+        """Fetch a small file and return its path, or `None` if the checkpoint lacks the file.
+
+        Only sources with the format "hf" have small files.
+        """
         raise AssertionError(f"{self} does not have files")
 
 
 def parse_path(rest: str, prefix: str, noun: str) -> Path:
-    """Parse a path and expand `~`. Raise `BadInput` if it is missing or invalid."""
+    """Parse a path and expand `~`. Raise `BadInput` if the path is empty or not valid."""
     if not rest.strip() or "\0" in rest:
         raise BadInput(
             f"'{prefix}:' does not name a {noun}.",
@@ -124,5 +130,5 @@ def check_exists(path: Path, what: str, usage: str) -> None:
 
 
 def plan_local(source: Source, path: Path) -> FetchPlan:
-    """Plan the use of a local path."""
+    """Return the plan for a local path, which is used in place."""
     return FetchPlan(f"{source}: use it in place", path.absolute(), True)

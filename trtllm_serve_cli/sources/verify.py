@@ -1,7 +1,7 @@
-"""Verify downloaded files against their SHA-256, once.
+"""Verify that downloaded files have the published SHA-256.
 
-Hashing a large model takes minutes. Verified files are therefore recorded with their size and
-modification time, and hashed again only if one of them differs.
+Hashing a large model takes minutes. The size and modification time of each verified file are
+therefore recorded, and the file is hashed again only if its size or modification time differs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
-# Hashing is limited by disks, not by processors.
+# The disk limits the speed of hashing, so more workers would not be faster.
 _MAX_WORKERS = 4
 
 
@@ -32,8 +32,8 @@ def verify_files(
 ) -> None:
     """Remove files in `folder` whose SHA-256 differs, and raise `SourceError` with their names.
 
-    `ledger` is the file that records verified files. Files in `verified` were hashed during the
-    download, and are recorded without reading them.
+    The file `ledger` records verified files. Files in `verified` were hashed during the download,
+    so they are recorded without being read again.
     """
     seen = _read_ledger(ledger)
     stamps = {name: _stamp(folder / name, sha256[name]) for name in sorted(sha256)}
@@ -50,7 +50,7 @@ def verify_files(
 
 
 def explain_wrong_content(names: Sequence[str]) -> SourceError:
-    """Return the error for files whose SHA-256 differs from the published one."""
+    """Return the error for files whose SHA-256 differs from the published SHA-256."""
     return SourceError(
         f"{', '.join(names)} did not match the published checksum.",
         why="the SHA-256 differs from the hub's; the downloaded data was removed",
@@ -87,7 +87,7 @@ def _stamp(path: Path, sha256: str) -> list[str | int]:
 
 
 def _remove_with_targets(path: Path) -> None:
-    """Remove a file from the hub's cache: its links and the blob that they point to."""
+    """Remove a file from the hub's cache: its symbolic links and the blob they point to."""
     while path.is_symlink():
         target = path.parent / path.readlink()
         path.unlink()

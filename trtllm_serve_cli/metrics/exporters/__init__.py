@@ -1,1 +1,1 @@
-"""Configuration files for the programs that monitor a server: Prometheus and Grafana."""
+"""Generate configuration files for Prometheus and Grafana, which monitor a server."""

@@ -20,14 +20,15 @@ CONFIG_FILE = "prometheus.yml"
 RULES_FILE = "tllm-rules.yml"
 DASHBOARD_FILE = "tllm-dashboard.json"
 _JOB = "tllm"
-# Prometheus' format: "1m30s", largest unit first.
+# A duration in Prometheus' format, for example 1m30s, with the largest unit first.
 _DURATION = re.compile(r"0|(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
 def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dict[str, str]:
-    """Return name -> content of the files for `what`; raise `BadInput` if `hold` is not valid.
+    """Return the content of each file for `what` by file name.
 
     Prometheus scrapes `addresses`. An alert fires when its condition has been true for `hold`.
+    Raise `BadInput` if `hold` is not a duration in Prometheus' format.
     """
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(
@@ -44,7 +45,10 @@ def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dic
 
 
 def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[Path, ...]:
-    """Write the files and return their paths; raise `BadInput` if one exists, unless `force`."""
+    """Write the files and return their paths.
+
+    Raise `BadInput` if a file exists and `force` is not set, or if a file cannot be written.
+    """
     paths = tuple(folder / name for name in files)
     existing = [path for path in paths if path.exists()]
     if existing and not force:
@@ -67,7 +71,7 @@ def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tupl
 
 
 def make_config(addresses: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration for `prometheus --config.file`; it references the rules file."""
+    """Return the content of Prometheus' configuration file, which references the rules file."""
     return {
         "global": {"scrape_interval": "15s", "evaluation_interval": "15s"},
         "rule_files": [RULES_FILE],
@@ -76,7 +80,7 @@ def make_config(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def make_rules(hold: str) -> dict[str, Any]:
-    """Return the rules of `rules.yaml`; alerts on a lasting condition wait for `hold`."""
+    """Return the rules in `rules.yaml`, with `hold` as the duration of every `for: HOLD`."""
     folder = resources.files("trtllm_serve_cli.metrics.exporters")
     text = folder.joinpath("rules.yaml").read_text("utf-8")
     rules: dict[str, Any] = yaml.safe_load(text)

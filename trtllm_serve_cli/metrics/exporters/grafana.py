@@ -1,4 +1,4 @@
-"""Generate a Grafana dashboard of a server's metrics."""
+"""Generate a Grafana dashboard for a server's metrics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ _WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One graph: legend -> PromQL. `unit` is Grafana's name; `most` is the axis maximum."""
+    """One graph on the dashboard.
+
+    `unit` is Grafana's name for the unit. `queries` maps the legend of each line to its PromQL.
+    `most` is the maximum of the axis. The graph has a red line at `warn_above`.
+    """
 
     title: str
     help: str
@@ -164,7 +168,7 @@ PANELS: Sequence[Panel] = (
 
 
 def make_dashboard() -> dict[str, Any]:
-    """Return the dashboard to import; data source, servers and models are chosen in Grafana."""
+    """Return the dashboard for import into Grafana, where users select servers and models."""
     return {
         "title": "tllm",
         "uid": "tllm",

@@ -1,1 +1,1 @@
-"""Access the Hugging Face hub: its API, and downloads of large files that can be resumed."""
+"""Query the Hugging Face hub and download its files; large downloads can be resumed."""

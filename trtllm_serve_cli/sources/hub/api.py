@@ -1,8 +1,9 @@
 """Fetch a checkpoint from the hub into the hub's cache, pinned to a commit.
 
-Before any large download, the listing and the small files must show that the checkpoint has
-safetensors weights, does not run code and fits on the disk. Interrupted and killed downloads
-resume. Sizes and checksums are the hub's. Without a network, a complete copy in the cache is used.
+Before any large download, the repository's listing and small files are checked: by default, the
+checkpoint must have safetensors weights and must not run code, and it must fit on the disk.
+Interrupted downloads are resumed. The hub provides the sizes and checksums. If the hub cannot be
+reached, a complete copy in the cache is used.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# One connection may not use the whole bandwidth; the same number as in huggingface_hub.
+# A single connection may not use the whole bandwidth. huggingface_hub uses the same number.
 _MAX_WORKERS = 8
-# For small files only: huggingface_hub before 2.0 gives up after one interruption.
+# For small files. huggingface_hub before 2.0 gives up after one interruption.
 _SNAPSHOT_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository; `sha256` is known for large files."""
+    """A file in a repository. `sha256` is None for small files."""
 
     name: str
     size_bytes: int
@@ -73,15 +74,15 @@ class _Listing:
 
 
 def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
-    """Return the path of the revision's config.json in the cache, or None."""
+    """Return the path of config.json in the cache, or None if this revision is not cached."""
     return _find_cached(source, "config.json", hub)
 
 
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Fetch a file into the cache and return its path, or `None` if the repository lacks it.
 
-    Without a network, the cached copy is used. A branch that is already in the cache remains at its
-    cached commit: the weights of a newer commit may never be downloaded.
+    If the hub cannot be reached, return the cached copy. A branch that is already in the cache
+    stays at its cached commit, because the weights of a newer commit may never be downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -116,7 +117,7 @@ def fetch_from_hub(
     notify: Callable[[str], None],
     watch: Watch,
 ) -> Checkpoint:
-    """Fetch the checkpoint into the hub's cache; `Checkpoint.source` has the commit."""
+    """Fetch the checkpoint into the hub's cache. `Checkpoint.source` is pinned to the commit."""
     try:
         listing = _list_repository(source, hub)
     except (HubUnreachable, HubBusy) as error:
@@ -135,10 +136,10 @@ def fetch_from_hub(
 
 
 def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
-    """Return the checkpoint that `fetch_from_hub` would return; fetch only its small files.
+    """Return the checkpoint that `fetch_from_hub` would return, but fetch only small files.
 
     Return None if the hub cannot be reached and the cache lacks a complete copy. Raise the errors
-    that a download would raise before its first large file.
+    that `fetch_from_hub` would raise before it downloads the first large file.
     """
     try:
         listing = _list_repository(source, hub)
@@ -206,7 +207,10 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
 def _choose_files(
     pinned: HubAddress, files: Mapping[str, HubFile], hub: Hub, options: FetchOptions
 ) -> list[HubFile]:
-    """Return the weights in one format and the small files. Raise before any large download."""
+    """Return the files to download: weights in one format, and small files.
+
+    Raise `SourceError` if the checkpoint is rejected, before any large download.
+    """
     check_has_config(str(pinned), files)
     for name in FILES_WITH_AUTO_MAP:
         if name in files:
@@ -243,8 +247,8 @@ def _download(
 ) -> tuple[Path, set[str]]:
     """Download `files`; return the snapshot folder and the files hashed during the download.
 
-    Large files are downloaded first, under the name of their content. huggingface_hub then creates
-    links to them and downloads the small files.
+    Large files are downloaded first, into blobs named by their SHA-256. huggingface_hub then links
+    the snapshot to these blobs and downloads the small files.
     """
     missing = [file for file in files if not _find_cached(pinned, file.name, hub)]
     blobs = [_plan_blob(file, pinned, hub) for file in missing if file.sha256]
@@ -325,7 +329,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
 
 
 def _record_revision(revision: str, commit: str, repository: Path) -> None:
-    """Record the commit of a branch or tag in the hub's cache, for offline use."""
+    """Record in the hub's cache which commit a branch or tag is at, for offline use."""
     if revision == commit:
         return
     ref = repository / "refs" / revision
@@ -342,7 +346,10 @@ def _use_cache(
     notify: Callable[[str], None],
     unreachable: HubUnreachable | HubBusy,
 ) -> Checkpoint:
-    """Return the checkpoint in the cache. Raise `unreachable` if it is not complete."""
+    """Return the checkpoint in the cache.
+
+    Raise `unreachable` if the checkpoint is not cached, or `SourceError` if it is incomplete.
+    """
     config = find_cached_config(source, hub)
     if config is None:
         raise unreachable from None
@@ -361,7 +368,7 @@ def _use_cache(
 
 
 def _hide_progress() -> None:
-    """Hide huggingface_hub's progress bars, which count files; `Watch` shows large files."""
+    """Hide huggingface_hub's progress bars; `Watch` already shows the progress in bytes."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 
     if not are_progress_bars_disabled():

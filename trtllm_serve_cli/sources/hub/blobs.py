@@ -1,9 +1,9 @@
 """Download large files into the hub's cache so that a killed download can be resumed.
 
-huggingface_hub deletes a partial file when it is stopped (since 1.20), and cannot resume the file
-of a killed process. Here, a file is written to `blobs/<etag>.incomplete`, which older releases use,
-too. It is hashed while it is received, so that only the bytes of an earlier run are read again. The
-cache's lock excludes other programs meanwhile.
+Since 1.20, huggingface_hub deletes a partial file when it is stopped, and it cannot resume the file
+of a killed process. This module writes a file to `blobs/<etag>.incomplete`, as older releases of
+huggingface_hub do. It hashes bytes while it receives them, so that it only needs to read the bytes
+of an earlier run again. The cache's lock prevents other programs from writing the same file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trtllm_serve_cli.sources.verify import explain_wrong_content
 
 _CHUNK_BYTES = 1 << 20
 _FIRST_WAIT_S = 1.0
-_MAX_FAILURES = 6  # consecutive, without a byte between them
+_MAX_FAILURES = 6  # consecutive; received bytes reset the count
 _LONGEST_WAIT_S = 300.0
 _LOCK_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A large file of the hub's cache; `path` is its destination."""
+    """A large file in the hub's cache. `path` is where the complete file is stored."""
 
     name: str
     size_bytes: int
@@ -43,7 +43,7 @@ class Blob:
         return self.path.with_name(f"{self.path.name}.incomplete")
 
     def find_partial_bytes(self) -> int:
-        """Return the size of the file that an earlier run left."""
+        """Return the size of the partial file, or 0 if it does not exist."""
         return self.partial.stat().st_size if self.partial.exists() else 0
 
 
@@ -51,8 +51,9 @@ class Blob:
 class Effects:
     """The callbacks and the stop event of a transfer.
 
-    `set_received(n)` reports that n bytes are present without a transfer, `add_received(n)` that n
-    more bytes were received. `translate` turns huggingface_hub's errors into a `SourceError`.
+    `set_received(n)` reports that n bytes are present without a transfer. `add_received(n)` reports
+    that n more bytes were received. The context `translate()` turns huggingface_hub's errors into
+    `SourceError`s.
     """
 
     set_received: Callable[[int], None]
@@ -63,11 +64,12 @@ class Effects:
 
 
 def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> bool:
-    """Download `blob`, and return whether its SHA-256 was verified meanwhile.
+    """Download `blob`, and return whether its SHA-256 was verified during the download.
 
-    Return False if the file exists, or if the hub does not name its content, so that only
-    huggingface_hub can download it. Raise `SourceError` if the download fails or does not match the
-    published checksum, or `Stopped`. The partial file is kept after `Stopped` and network failures.
+    Return False if the file already exists, or if the hub's ETag is not the SHA-256, so that only
+    huggingface_hub can download the file. Raise `SourceError` if the download fails or does not
+    match the published checksum. Raise `Stopped` if `effects.stop` is set. The partial file is kept
+    after `Stopped` and after network failures.
     """
     with effects.translate():
         remote = find()
@@ -121,7 +123,7 @@ def _resume(file: BinaryIO, blob: Blob, effects: Effects) -> _PartialFile:
 def _download_rest(
     partial: _PartialFile, blob: Blob, openers: list[OpenAt], effects: Effects
 ) -> None:
-    """Download the rest of the file; an opener without progress is replaced by the next."""
+    """Download the rest of the file. If an opener makes no progress, use the next opener."""
     failures = 0
     while partial.num_bytes < blob.size_bytes:
         before = partial.num_bytes
@@ -143,7 +145,7 @@ def _download_rest(
 def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
     with open_at(partial.num_bytes) as (start, chunks):
         if start != partial.num_bytes:
-            # The server ignored the range.
+            # The server ignored the range and sends the whole file, so start again.
             partial.file.truncate(0)
             partial.restart()
             effects.set_received(0)
@@ -169,7 +171,7 @@ def _check_not_stopped(stop: threading.Event) -> None:
 
 @contextmanager
 def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
-    """Hold the lock that huggingface_hub uses for the same content."""
+    """Hold the lock that huggingface_hub also holds while it writes the same blob."""
     import filelock
 
     lock = filelock.FileLock(path, mode=0o664)

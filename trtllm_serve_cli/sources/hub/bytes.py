@@ -1,7 +1,7 @@
-"""Read a large file of the hub from any offset.
+"""Read a large file from the hub, starting at any offset.
 
-If the hub offers Xet, its chunk storage, and hf_xet is installed, the bytes are read from there,
-over many connections in parallel. Otherwise, they are read with an HTTP range request.
+If the hub stores the file in Xet, its chunk storage, and hf_xet is installed, hf_xet reads the
+bytes over many connections in parallel. Otherwise, an HTTP range request reads the bytes.
 """
 
 from __future__ import annotations
@@ -26,30 +26,34 @@ _XET_CONFIG = {
     "client.read_timeout": "30s",
 }
 
-# Maps a requested offset to the actual one (a server may ignore ranges) and the bytes.
+# Opens a file at an offset. Yields the actual offset, which is 0 if the server ignores the range,
+# and the bytes from there.
 OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteFile:
-    """A file of the hub; `etag` names its content in the cache, `openers` are tried in order."""
+    """A file on the hub.
+
+    `etag` is the name of the file's blob in the cache. `openers` are tried in order.
+    """
 
     etag: str | None
     openers: tuple[OpenAt, ...]
 
 
 class XetGroup:
-    """The connections to Xet, shared by the files of a repository and created on first use."""
+    """The connections to Xet, which are opened on first use and shared by all files."""
 
     def __init__(self) -> None:
         self._group: Any = None
         self._lock = threading.Lock()
 
     def open(self, xet: Any, headers: Mapping[str, str]) -> Any:
-        """Return hf_xet's stream group for a file's `xet_file_data`."""
+        """Return hf_xet's stream group. `xet` is a file's `xet_file_data`."""
         import hf_xet
 
-        # The hub's token is only for the hub; Xet receives a separate short-lived one.
+        # Do not send the hub's token to Xet: hf_xet requests a short-lived Xet token from the hub.
         open_headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
         with self._lock:
             if self._group is None:
@@ -65,7 +69,7 @@ class XetGroup:
 def find_remote_file(
     source: HubAddress, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
 ) -> RemoteFile:
-    """Query the hub for the location of a file."""
+    """Query the hub for a file's metadata, and return how to read the file."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
@@ -118,7 +122,7 @@ def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _xet_errors() -> Iterator[None]:
-    """Translate hf_xet's built-in errors, some of which could be mistaken for disk errors."""
+    """Raise `BrokenDownload` for hf_xet's errors. An `OSError` would look like a disk error."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
@@ -140,7 +144,7 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
             all_headers["Range"] = f"bytes={start}-"
         if hasattr(session, "build_request"):  # httpx, since huggingface_hub 1.0
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
-                # Unbuffered: collecting larger chunks more than doubles the CPU time.
+                # Without a chunk size: collecting larger chunks more than doubles the CPU time.
                 yield _find_start(response), response.iter_raw()
         else:
             with session.get(url, headers=all_headers, timeout=timeout_s, stream=True) as response:

@@ -1,7 +1,7 @@
 """Translate the errors of huggingface_hub into `SourceError`s with a next step.
 
-Its network errors are those of its HTTP library (requests, httpx or httpx2, depending on the
-version). All of them are `huggingface_hub.errors.HTTPError` or `OSError`.
+huggingface_hub raises the network errors of its HTTP library, which is requests, httpx or httpx2
+depending on the version. All are subclasses of `huggingface_hub.errors.HTTPError` or `OSError`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN to a token with read acc
 
 
 class _TemporaryError(SourceError):
-    """An error that a retry may fix: after `wait_s` seconds, if the hub requests that."""
+    """Raised if a retry may succeed. `wait_s` is the delay in seconds that the hub requests."""
 
     wait_s: float | None = None
 
 
 class HubUnreachable(_TemporaryError):
-    """The hub did not respond; a copy in the cache may be used."""
+    """Raised if the hub did not respond. Callers may use a copy in the cache."""
 
 
 class HubBusy(_TemporaryError):
-    """The hub is overloaded, or limits the rate of requests."""
+    """Raised if the hub is overloaded or limits the rate of requests."""
 
 
 class BrokenDownload(_TemporaryError):
-    """The hub responded, but the transfer was interrupted; partial files are kept if possible."""
+    """Raised if the hub responded, but the transfer was interrupted."""
 
 
 @contextmanager
 def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
-    """Raise `GatedModel` or `SourceError` for errors of huggingface_hub in the block."""
+    """Raise `GatedModel` or another `SourceError` if huggingface_hub fails in the block."""
     from huggingface_hub import errors
 
     xet_error = getattr(errors, "XetDownloadError", RuntimeError)
@@ -60,7 +60,7 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as error:
         raise _failed(source, url, error) from error
     except (xet_error, RuntimeError) as error:
-        # hf_xet, which transfers large files, does not raise a narrower class.
+        # hf_xet, which transfers large files, only raises built-in errors.
         raise _broken_download(source, error) from error
 
 
@@ -123,7 +123,7 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
 
 
 def find_wait_s(headers: Mapping[str, str]) -> float | None:
-    """Return the requested wait: Retry-After (RFC 9110) or RateLimit (its IETF draft)."""
+    """Return the wait in seconds that Retry-After (RFC 9110) or RateLimit (draft) requests."""
     after = headers.get("Retry-After", "")
     if after.isdecimal():
         return float(after)
@@ -152,7 +152,7 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
 
 
 def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
-    """Return the error for each kind of network failure."""
+    """Return the error for the network failure with these causes."""
     text = next((line for each in reversed(causes) if (line := _first_line(str(each)))), "")
     why = text or type(causes[0]).__name__
     again = "and run the same command again to resume the download"
@@ -193,7 +193,7 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def explain_web_page(url: str) -> SourceError:
-    """Return the error for a response that is not from the hub."""
+    """Return the error for a response that, for example, a proxy sent instead of the hub."""
     return SourceError(
         f"The response from {url} did not come from the hub.",
         why="it is neither a listing nor a file; causes are a proxy, a login page or a wrong "
@@ -211,7 +211,7 @@ def _broken_download(source: HubAddress, error: Exception) -> BrokenDownload:
 
 
 def _find_disk_error(error: Exception) -> OSError | None:
-    """Return `error` if it is from the file system and not from a socket."""
+    """Return `error` if the file system raised it, not a socket."""
     is_disk = isinstance(error, OSError) and error.filename is not None
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return error if isinstance(error, OSError) and (is_disk or is_full) else None

@@ -1,4 +1,4 @@
-"""Sources `hf:ORG/NAME[@REVISION]`: repositories of the Hugging Face hub."""
+"""Sources `hf:ORG/NAME[@REVISION]`: repositories on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class HubSource(HubAddress, CheckpointSource):
 
 
 def check_revision(revision: str) -> str:
-    """Return `revision`. Raise `BadInput` if it cannot be a branch, tag or commit."""
+    """Return `revision`. Raise `BadInput` if it is not a valid name for a branch, tag or commit."""
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise BadInput(
             f"{revision!r} is not a revision.",
