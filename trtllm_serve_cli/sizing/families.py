@@ -1,8 +1,8 @@
-"""The properties of each architecture that its code defines, but its config.json does not.
+"""Define the properties of architectures that config.json does not contain.
 
-Sources: the model definitions in Hugging Face Transformers (`models/*/modeling_*.py` and the
-defaults of `configuration_*.py`); for baichuan, chatglm and internlm2, the code that their
-publishers ship with the weights.
+The properties are from the model definitions in Hugging Face Transformers
+(`models/*/modeling_*.py`) and from the defaults in `configuration_*.py`. For baichuan, chatglm and
+internlm2, they are from the code that the publishers distribute with the weights.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ def _unchanged(config: Config) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The properties of an architecture; the defaults are Llama's.
+    """The properties of an architecture. Their defaults are Llama's.
 
-    A bias is present, absent, or set by a key of the config. `defaults` are those of the config's
-    class; `adapt` converts a config to the keys and structure of Llama's. With `window_period` n,
-    all layers except every n-th use a sliding window.
+    A bias is present (True), absent (False), or set by the config's key with that name. `defaults`
+    are the default values of Transformers' config class. `adapt` converts a config to the keys and
+    structure of a Llama config. If a config has a sliding window and `window_period` is n > 1,
+    every n-th layer does not use the window.
     """
 
     is_gated: bool = True
@@ -86,7 +87,7 @@ def _adapt_chatglm(config: Config) -> Config:
 
 
 def _adapt_opt(config: Config) -> Config:
-    """Add two position embeddings; post-norm models do not have a last norm."""
+    """Add OPT's two extra position embeddings; omit the last norm of post-norm models."""
     return {
         **config,
         "num_positions": config.get("max_position_embeddings", 0) + 2,
@@ -105,7 +106,7 @@ _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bia
 _GEMMA_3 = Family(
     norms_per_layer=4,
     window_period=6,
-    # Published configs omit the defaults of the class.
+    # Published config.json files omit values that are the defaults of the config class.
     defaults={
         **_TIED,
         "vocab_size": 262208,

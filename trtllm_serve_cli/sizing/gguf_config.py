@@ -1,6 +1,6 @@
 """Convert a GGUF file's header to the keys of a config.json.
 
-The header's keys are specified in ggml's docs/gguf.md; most have the form `ARCHITECTURE.key`.
+ggml's docs/gguf.md specifies the header's keys. Most keys have the form `ARCHITECTURE.key`.
 """
 
 from __future__ import annotations

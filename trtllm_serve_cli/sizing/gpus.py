@@ -14,7 +14,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.processes import run_captured
 
-# Common short names, and the card that each usually means.
+# Maps common short names to the card that users usually mean.
 _ALIASES = {
     "a100": "a100-80gb",
     "h100": "h100-sxm",
@@ -36,9 +36,11 @@ _MIG_LINE = re.compile(r"\s+MIG (\S+)\s+Device")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A card; rates are dense, in TFLOP/s, and `None` if its tensor cores lack the format.
+    """A card and its properties.
 
-    `fp16` is also the rate of bf16, if the card supports it. `nvlink_gb_per_s` is 0 without NVLink.
+    `fp16`, `fp8` and `fp4` are dense rates in TFLOP/s, or `None` if the card's tensor cores do not
+    support the format. `fp16` is also the rate for bf16 if `has_bf16`. `nvlink_gb_per_s` is 0
+    without NVLink. `shown_as` are the card's names in nvidia-smi, without "NVIDIA ".
     """
 
     name: str
@@ -62,7 +64,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class PresentGpu:
-    """A GPU of this machine; `mig_devices` are the profiles (`3g.71gb`) of its MIG devices."""
+    """A GPU in this machine. `mig_devices` are the profiles of its MIG devices (`3g.71gb`)."""
 
     index: int
     shown_as: str
@@ -81,7 +83,10 @@ def load_gpus() -> Mapping[str, Gpu]:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Return the card with that name. Raise `BadInput` with near matches."""
+    """Return the card with this name, alias or name in nvidia-smi.
+
+    Raise `BadInput`, which lists near matches, if the card is unknown.
+    """
     normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
     normalized = _ALIASES.get(normalized, normalized)
     if gpu := load_gpus().get(normalized) or find_card(name):
@@ -97,13 +102,13 @@ def load_gpu(name: str) -> Gpu:
 
 
 def find_card(shown_as: str) -> Gpu | None:
-    """Return the card with that name in nvidia-smi, or None."""
+    """Return the card that nvidia-smi shows as `shown_as`, or None if it is unknown."""
     model = shown_as.removeprefix("NVIDIA ")
     return next((gpu for gpu in load_gpus().values() if model in gpu.shown_as), None)
 
 
 def find_gpus() -> tuple[PresentGpu, ...]:
-    """Return the NVIDIA GPUs of this machine; none without a driver."""
+    """Return the NVIDIA GPUs in this machine, or an empty tuple if nvidia-smi fails."""
     table, listing = (run_captured(command, _TIMEOUT_S) for command in _COMMANDS)
     if table is None or listing is None or table.code != 0 or listing.code != 0:
         return ()
@@ -111,7 +116,10 @@ def find_gpus() -> tuple[PresentGpu, ...]:
 
 
 def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
-    """Parse nvidia-smi's CSV and, for MIG devices, its `-L`; skip lines without values."""
+    """Parse `table`, nvidia-smi's CSV, and `listing`, the output of `nvidia-smi -L`.
+
+    `listing` is only used for MIG devices. Lines of `table` without values are skipped.
+    """
     devices = _parse_mig_devices(listing)
     gpus = []
     for line in table.splitlines():
@@ -125,9 +133,10 @@ def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
 
 
 def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
-    """Return the card of the GPUs and their number. Raise `BadInput` unless they are equal.
+    """Return the card that all GPUs are, and the number of GPUs.
 
-    The memory size is the driver's.
+    The card's memory size is the smallest size that the driver reports. Raise `BadInput` if
+    `gpus` is empty, or if the GPUs have MIG devices, are not in the table or differ.
     """
     if not gpus:
         raise BadInput(
@@ -159,7 +168,7 @@ def _parse_gpu(name: str, entry: Mapping[str, Any]) -> Gpu:
 
 
 def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
-    """Return the profiles by GPU; a device's line is indented below that of its GPU."""
+    """Return the MIG profiles by GPU index. Lines of MIG devices follow their GPU's line."""
     devices: dict[int, tuple[str, ...]] = {}
     index = -1
     for line in listing.splitlines():

@@ -1,22 +1,22 @@
 """Compute the size of the KV cache.
 
-A layer caches a key and a value of each key-value head; MLA caches one latent and one rotary key
-for all heads. Layers with a sliding window cache at most the tokens of the window.
+For each token, a layer caches a key and a value for each key-value head. MLA caches one latent and
+one rotary key for all heads. Layers with a sliding window cache at most the tokens in the window.
 """
 
 from __future__ import annotations
 
 from trtllm_serve_cli.sizing.shape import ModelShape
 
-# TensorRT-LLM's default; a sequence uses whole blocks.
+# TensorRT-LLM's default. A sequence always uses whole blocks.
 TOKENS_PER_BLOCK = 32
 
 
 def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
-    """Return how many values a token has in the cache of one layer, on each of `tp` GPUs.
+    """Return the number of values that one layer caches for a token on each of `tp` GPUs.
 
-    With more GPUs than key-value heads, each GPU has one complete head. The latent of MLA is
-    replicated on all GPUs.
+    If `tp` is larger than the number of key-value heads, each GPU has one complete head. MLA's
+    latent is replicated on all GPUs.
     """
     if shape.latent:
         return shape.latent.kv_lora_rank + shape.latent.qk_rope_head_dim
@@ -24,9 +24,9 @@ def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
-    """Return the bytes of a token in all layers, before sliding windows are full.
+    """Return the bytes that all layers cache for a token, before sliding windows are full.
 
-    The result is exact if a value has whole bytes.
+    The result is rounded to whole bytes.
     """
     return round(shape.num_layers * count_values_per_layer(shape) * bits / 8)
 
@@ -34,10 +34,10 @@ def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
 def kv_bytes_of_sequence(
     shape: ModelShape, num_tokens: int, bits: float, *, tp: int = 1, num_layers: int | None = None
 ) -> float:
-    """Return the bytes of a sequence, on each of `tp` GPUs with `num_layers` of the layers.
+    """Return the bytes of a sequence's KV cache on each of `tp` GPUs with `num_layers` layers.
 
-    Layers with a sliding window are assumed to be distributed evenly over the stages; a remainder
-    counts as layers without a window.
+    Layers with a sliding window are assumed to be distributed evenly over the pipeline stages. The
+    remainder of this division counts as layers without a window.
     """
     layers = shape.num_layers if num_layers is None else num_layers
     window = shape.window

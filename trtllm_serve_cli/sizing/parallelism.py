@@ -1,4 +1,4 @@
-"""Check how a model can be distributed over GPUs."""
+"""Check whether a model's shape allows a number of GPUs."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """Numbers of GPUs: `tp` GPUs split each layer, `pp` stages divide the layers.
+    """The distribution of a model over GPUs.
 
-    In layers with experts, the `tp` GPUs are `moe_tp` times `moe_ep`: `moe_tp` GPUs split each
-    expert, and `moe_ep` groups divide the experts.
+    `pp` pipeline stages divide the layers, and `tp` GPUs split each layer. In layers with experts,
+    `moe_tp` GPUs split each expert, and `moe_ep` groups of GPUs divide the experts. The product of
+    `moe_tp` and `moe_ep` is `tp`.
     """
 
     tp: int = 1
@@ -33,10 +34,11 @@ def check_parallelism(
     moe_tp: int | None = None,
     moe_ep: int | None = None,
 ) -> Parallelism:
-    """Resolve the numbers as TensorRT-LLM does. Raise `BadInput` if the shape does not allow them.
+    """Return the parallelism with the defaults of TensorRT-LLM for unset numbers.
 
-    If only one of `moe_tp` and `moe_ep` is set, the other is `tp` divided by it. If both are unset,
-    each expert is split over all `tp` GPUs.
+    If only `moe_tp` or `moe_ep` is set, the other number is `tp` divided by it. If both are unset,
+    each expert is split over all `tp` GPUs. Raise `BadInput` if the model's shape does not allow
+    the numbers.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
         if number is not None and number < 1:
@@ -62,7 +64,7 @@ def check_parallelism(
 
 
 def find_tensor_parallelisms(shape: ModelShape, max_tp: int) -> tuple[int, ...]:
-    """Every `tp` up to `most` that the shape allows, in ascending order."""
+    """Return every `tp` up to `max_tp` that the shape allows, in ascending order."""
     return tuple(tp for tp in range(1, max_tp + 1) if _find_obstacle(shape, tp) is None)
 
 
@@ -76,7 +78,7 @@ def _find_obstacle(shape: ModelShape, tp: int) -> str | None:
     heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
     if heads % tp:
         return f"{heads} attention heads cannot be divided among {tp} GPUs"
-    # The latent of MLA does not have heads: each GPU has all of it.
+    # MLA caches a latent without heads, which is replicated, so its KV heads need no division.
     if shape.latent is None and kv_heads % tp and tp % kv_heads:
         return f"{kv_heads} key-value heads can neither be divided nor repeated among {tp} GPUs"
     has_dense_mlp = shape.experts is None or shape.experts.num_layers < shape.num_layers

@@ -9,10 +9,11 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 
 @dataclass(frozen=True, slots=True)
 class ParameterCounts:
-    """The parameters of a model; `active` are those used for one token (selected experts only).
+    """The number of parameters in each part of a model.
 
-    `embedding` includes learned positions, `experts` includes routers and shared experts. `head` is
-    0 if it is tied to the embedding, which is then counted once.
+    `embedding` includes learned positions. `experts` includes routers and shared experts. `head` is
+    0 if the LM head is tied to the embedding. `active` is the number of parameters used for one
+    token: all parameters except the experts that the token does not select.
     """
 
     embedding: int
@@ -30,9 +31,10 @@ class ParameterCounts:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParameters:
-    """The parameters of one layer, by how tensor parallelism divides them.
+    """The number of attention parameters in one layer, by how tensor parallelism divides them.
 
-    `replicated` parameters are on every GPU, such as those of MLA's latent.
+    `by_heads` are divided by attention heads, and `by_kv_heads` by key-value heads. `replicated`
+    parameters, such as the projection to MLA's latent, are on every GPU.
     """
 
     by_heads: int
@@ -67,7 +69,7 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
 
 
 def count_embedding(shape: ModelShape) -> int:
-    """Count token embeddings, learned positions and projections of a narrower embedding."""
+    """Count token embeddings, learned positions and projections to and from `embedding_size`."""
     words = shape.vocab_size * shape.embedding_size
     narrow = shape.embedding_size != shape.hidden_size
     projections = 2 * shape.embedding_size * shape.hidden_size if narrow else 0
@@ -81,7 +83,7 @@ def count_head(shape: ModelShape) -> int:
 
 
 def count_attention(shape: ModelShape) -> AttentionParameters:
-    """Count the attention of one layer, including only the norms inside the attention."""
+    """Count the attention's parameters in one layer, including only norms inside the attention."""
     hidden, heads, extras = shape.hidden_size, shape.num_attention_heads, shape.extras
     output_bias = hidden if extras.output_bias else 0
     if latent := shape.latent:
@@ -105,7 +107,7 @@ def count_attention(shape: ModelShape) -> AttentionParameters:
 
 
 def count_mlp(shape: ModelShape, intermediate_size: int) -> int:
-    """Count one dense MLP with that width."""
+    """Count the parameters of one MLP with this intermediate size."""
     matrices = 3 if shape.is_gated else 2
     biases = (matrices - 1) * intermediate_size + shape.hidden_size
     return matrices * shape.hidden_size * intermediate_size + (
@@ -114,25 +116,25 @@ def count_mlp(shape: ModelShape, intermediate_size: int) -> int:
 
 
 def count_expert(shape: ModelShape, experts: Experts) -> int:
-    """Count one expert in one layer."""
+    """Count the parameters of one expert in one layer."""
     return count_mlp(shape, experts.intermediate_size)
 
 
 def count_router(shape: ModelShape, experts: Experts) -> int:
-    """Count the router of one layer, which is replicated on every GPU."""
+    """Count the parameters of one layer's router, which is replicated on every GPU."""
     rows = shape.hidden_size + (1 if experts.has_router_bias else 0)
     return experts.num_experts * rows + (shape.hidden_size if experts.has_shared_gate else 0)
 
 
 def count_shared_experts(shape: ModelShape, experts: Experts) -> int:
-    """Count the shared experts of one layer, which process every token."""
+    """Count the parameters of one layer's shared experts, which process every token."""
     if not experts.shared_intermediate_size:
         return 0
     return count_mlp(shape, experts.shared_intermediate_size)
 
 
 def count_expert_layer(shape: ModelShape, experts: Experts) -> int:
-    """Count the experts, shared experts and router of one layer."""
+    """Count the parameters of one layer's experts, shared experts and router."""
     return (
         experts.num_experts * count_expert(shape, experts)
         + count_shared_experts(shape, experts)
@@ -141,12 +143,12 @@ def count_expert_layer(shape: ModelShape, experts: Experts) -> int:
 
 
 def count_layer_norms(shape: ModelShape) -> int:
-    """Count the norms of one layer."""
+    """Count the parameters of one layer's norms."""
     return shape.extras.norms_per_layer * _count_norm(shape)
 
 
 def count_last_norms(shape: ModelShape) -> int:
-    """Count the norms outside the layers."""
+    """Count the parameters of the norms outside the layers."""
     return shape.extras.norms_outside * _count_norm(shape)
 
 

@@ -1,4 +1,4 @@
-"""Plan on which GPUs a model fits, and how fast it can be."""
+"""Plan on how many GPUs a model fits, and estimate its speed."""
 
 from __future__ import annotations
 
@@ -27,17 +27,18 @@ from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
-# If the model does not fit on the available GPUs, plans with up to this many are tried.
+# If the model does not fit on the available GPUs, plans with up to this many GPUs are tried.
 _MAX_GPUS = 128
-# Larger weights on disk are stored in a wider type than they are served in. Smaller ones are
-# quantized in a way that config.json does not contain, as by older versions of ModelOpt.
+# Limits of the size on disk divided by the computed size. Above, the weights are stored in a wider
+# type than they are served in. Below, they are quantized although config.json does not contain a
+# quantization, as in checkpoints from older versions of ModelOpt.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
 
 @dataclass(frozen=True, slots=True)
 class Formats:
-    """The names of the formats for display."""
+    """The names of the formats in a plan, for display."""
 
     dtype: str
     quantization: str
@@ -46,7 +47,7 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """A plan for one parallelism; `speed` requires that the model fits."""
+    """A plan for one parallelism. `speed` is None if the model does not fit."""
 
     parallelism: Parallelism
     memory: Memory
@@ -55,7 +56,11 @@ class ParallelPlan:
 
 @dataclass(frozen=True, slots=True)
 class SizePlan:
-    """The result of `tllm plan`; `smallest` may have more than `num_gpus`, up to 128."""
+    """The result of `tllm plan`.
+
+    `plans` have at most `num_gpus` GPUs. `smallest` has the fewest GPUs on which the model fits,
+    which may be more than `num_gpus`, or is None if the model does not fit on 128 GPUs.
+    """
 
     facts: ModelFacts
     parameters: ParameterCounts
@@ -69,7 +74,7 @@ class SizePlan:
     assumptions: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan for `--json`, in bytes, tokens and seconds."""
+        """Return the plan as the object that `--json` prints, in bytes, tokens and seconds."""
         shape, demand = self.facts.shape, self.demand
         return {
             "source": self.facts.source,
@@ -95,9 +100,10 @@ class SizePlan:
 def plan_size(
     facts: ModelFacts, gpu: Gpu, num_gpus: int | None = None, options: SizeOptions | None = None
 ) -> SizePlan:
-    """Plan the model on `num_gpus` of a card (8 if None).
+    """Plan the model on up to `num_gpus` GPUs of one card.
 
-    Raise `BadInput` if the shape, the card or the options do not allow it.
+    If `num_gpus` is None, it is 8, or more if the options request more GPUs. Raise `BadInput` if
+    the model's shape or the card does not support the options.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -148,7 +154,7 @@ def _flatten(plan: ParallelPlan) -> dict[str, Any]:
 def _list_parallelisms(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return the requested parallelism, or all possible ones on 1, 2, 4 … and all GPUs."""
+    """Return the requested parallelism, or all parallelisms on 1, 2, 4 … and `num_gpus` GPUs."""
     if options.tp or options.pp:
         one = check_parallelism(
             shape, options.tp or 1, options.pp or 1, options.moe_tp, options.moe_ep
@@ -161,7 +167,7 @@ def _list_parallelisms(
         for each in _list_for_world_size(shape, world_size, num_gpus, options)
     )
     if not found:
-        # Only --moe-tp and --moe-ep can exclude all; this call raises the reason.
+        # Only --moe-tp and --moe-ep can exclude every parallelism. This call raises the reason.
         check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
     return found
 
@@ -169,7 +175,7 @@ def _list_parallelisms(
 def _list_by_world_size(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return parallelisms from few GPUs to many; above `num_gpus`, in powers of two."""
+    """Return parallelisms by number of GPUs; above `num_gpus`, only powers of two."""
     more = (world_size for world_size in _powers_of_two(_MAX_GPUS) if world_size > num_gpus)
     world_sizes = (*range(1, num_gpus + 1), *more)
     return tuple(
@@ -219,7 +225,7 @@ def _choose_formats(
 
 
 def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
-    """Resolve "auto" like TensorRT-LLM: keep bfloat16, convert all other types to float16."""
+    """Return the dtype. Like TensorRT-LLM, "auto" keeps bfloat16 and otherwise uses float16."""
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" and gpu.has_bf16 else "float16"
@@ -236,7 +242,7 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 
 
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
-    """Return the format of a quantization without a fixed size: file size per parameter."""
+    """Return a format with the average bits per parameter on disk, for unknown quantizations."""
     if facts.weight_bytes is None:
         raise BadInput(
             f"The size of weights in {facts.shape.quantization} is not known.",
@@ -248,7 +254,7 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
     large = stage.matrices + stage.experts
     bits = (facts.weight_bytes * 8 - rest) / large
     if bits <= 0:
-        # The embedding is also quantized; use the average of all parameters.
+        # The embedding is also quantized, so use the average of all parameters.
         bits = facts.weight_bytes * 8 / count_parameters(facts.shape).total
     return Format(bits)
 
@@ -272,7 +278,10 @@ def _choose_demand(
 
 
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
-    """Return the size of a checkpoint served as stored, divided by the size of its shape."""
+    """Return the size on disk divided by the computed size, to correct computed sizes.
+
+    Return 1 if the weights are not served as they are stored, or if the sizes differ too much.
+    """
     own = facts.shape.quantization
     is_as_stored = options.quantization is None or (options.quantization == "none" and not own)
     if facts.weight_bytes is None or facts.shape.is_part or not is_as_stored:
@@ -283,7 +292,7 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 
 
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
-    """Choose missing lengths so that they fit the set ones and the model."""
+    """Return the input and output length; unset lengths are chosen to fit the model's length."""
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:
         raise BadInput(

@@ -1,4 +1,4 @@
-"""Define the number formats: their bits, and the GPUs that support them."""
+"""Define the size and speed of number formats, and which GPUs support them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Rate = Literal["fp16", "fp8", "fp4"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A number format; `bits` includes scales.
+    """A number format.
 
-    GPUs multiply at `speed` times their rate `rate`. `capability` is the minimum compute
-    capability.
+    `bits` is the average size of a number, including scales. A GPU multiplies at `speed` times the
+    rate in its field `rate`. `capability` is the minimum compute capability.
     """
 
     bits: float
@@ -26,10 +26,10 @@ class Format:
     speed: float = 1.0
 
 
-# Formats of the layers' large matrices; embedding, head, norms and routers keep the dtype.
-# Scales: one 16-bit number per 128 weights in AWQ and GPTQ, one 8-bit number per 16 in NVFP4 and
-# per 32 in MXFP4. SmoothQuant's int8 products count at the 16-bit rate, which is too low; 32-bit
-# products count at half of it, like TF32.
+# Formats for the layers' large matrices. Embedding, head, norms and routers keep the dtype.
+# AWQ and GPTQ have a 16-bit scale for 128 weights. NVFP4 has an 8-bit scale for 16 weights, and
+# MXFP4 for 32 weights. SmoothQuant (int8_sq) is estimated at the 16-bit rate, although GPUs
+# multiply faster in int8. float32 is estimated at half the 16-bit rate, which is TF32's rate.
 WEIGHT_FORMATS = {
     "float32": Format(32, speed=0.5),
     "float16": Format(16),
@@ -51,7 +51,7 @@ KV_FORMATS = {
     "int8": Format(8),
     "nvfp4": Format(4 + 8 / 16, "fp4", (10, 0)),
 }
-# Quantization in checkpoints -> our name.
+# Maps the names of quantizations in checkpoints to the names in `WEIGHT_FORMATS`.
 _CHECKPOINT_WORDS = {
     "awq": "int4_awq",
     "gptq": "int4_awq",
@@ -62,9 +62,9 @@ _CHECKPOINT_WORDS = {
 
 
 def read_quantization_word(config: Mapping[str, Any]) -> str:
-    """Return the name in a `quantization_config` in lower case, or "unknown".
+    """Return the quantization's name in a `quantization_config`, in lower case, or "unknown".
 
-    GPTQ and AWQ have 4 bits by default.
+    For GPTQ and AWQ with a number of bits other than 4, the name includes the number.
     """
     word = str(config.get("quant_algo") or config.get("quant_method") or "unknown").lower()
     is_usual = word not in ("gptq", "awq") or config.get("bits") in (None, 4)
@@ -72,13 +72,13 @@ def read_quantization_word(config: Mapping[str, Any]) -> str:
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:
-    """Translate a quantization in config.json to our name, or None if it is not supported."""
+    """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization, or None."""
     word = _CHECKPOINT_WORDS.get(checkpoint_word, checkpoint_word)
     return word if word in WEIGHT_FORMATS else None
 
 
 def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> None:
-    """Raise `BadInput` if the GPU does not support the format, which errors call `what`."""
+    """Raise `BadInput`, with `what` and `next_step`, if the GPU does not support the format."""
     if gpu.capability < number_format.capability:
         needed, has = (
             ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)

@@ -1,9 +1,9 @@
-"""Estimate upper limits of the speed: from memory reads and from multiplications.
+"""Estimate upper limits of a model's speed from memory reads and multiplications.
 
-The rates are the part of a card's data sheet that was measured on an H200: 4.3 of 4.8 TB/s, 790 of
-989 TFLOP/s in bf16 (a Llama 2 7B shape). Communication between GPUs is not counted. The results are
-therefore upper limits: on that H200, vLLM 0.26 reached 0.67 of the single-stream limit and 0.64 of
-the saturated one.
+The limits assume that every card reaches the same fraction of its data sheet's rates as an H200 did
+in a measurement: 4.3 of 4.8 TB/s, and 790 of 989 TFLOP/s in bf16 (with the matrices of Llama 2 7B).
+Communication between GPUs is not counted. Real speeds are lower: on that H200, vLLM 0.26 reached
+0.67 of the limit for a single stream and 0.64 of the saturated limit.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ COMPUTE_REACHED = 790 / 989
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Upper limits, in output tokens and in requests of `input_len` and `output_len` per second.
+    """Upper limits of the speed.
 
-    `single_stream_tokens_per_s` is for one sequence after its prompt. The others are for as many
-    concurrent sequences as fit.
+    Tokens are output tokens, and a request has `input_len` and `output_len` tokens.
+    `single_stream_tokens_per_s` is the limit for one sequence after its prompt was processed. The
+    saturated limits apply if as many sequences as possible run concurrently.
     """
 
     single_stream_tokens_per_s: float
@@ -38,8 +39,9 @@ class Speed:
 class StepCost:
     """The minimum duration of an engine step, in seconds, as the sum of its parts.
 
-    The parts are for the step itself, for each sequence that gets a token, for each token of the KV
-    cache that is read, for each prompt token, and for each earlier token that it attends to.
+    A step takes `step_s`, plus `sequence_s` for each sequence that gets a token, `kv_token_s` for
+    each token that is read from the KV cache, `prompt_token_s` for each prompt token, and
+    `prompt_pair_s` for each earlier token that a prompt token attends to.
     """
 
     step_s: float
@@ -52,11 +54,12 @@ class StepCost:
 def estimate_step_cost(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
 ) -> StepCost:
-    """Return the parts that match `estimate_speed`'s steps of one and of all sequences.
+    """Return the parts of a step's duration.
 
-    Between these batch sizes, a step's duration, which is the longer of reading and multiplying, is
-    interpolated linearly. Pipeline stages run in parallel, each on its share of the sequences: a
-    step is one cycle of all stages.
+    For one sequence and for all sequences, the sum of the parts is the duration of a step in
+    `estimate_speed`: the time to read or to multiply, whichever is longer. Durations for other
+    batch sizes are interpolated linearly. Pipeline stages run in parallel, each with its share of
+    the sequences, so a step is one cycle through all stages.
     """
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
@@ -81,14 +84,14 @@ def estimate_step_cost(
 
 
 def _batch_of_stage(parallelism: Parallelism, demand: Demand, num_sequences: int) -> int:
-    """Return the number of sequences that a stage processes while the others do the same."""
+    """Return the number of sequences that each stage processes at the same time."""
     return max(1, min(num_sequences, demand.max_batch_size) // parallelism.pp)
 
 
 def estimate_speed(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
 ) -> Speed:
-    """Return the speed of a model with `num_sequences` concurrent sequences."""
+    """Return the upper limits of a model's speed with up to `num_sequences` sequences."""
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
     alone = 1 / sum(cost.step_s(1) for cost in costs)
@@ -102,7 +105,7 @@ def estimate_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """The durations of operations on one GPU of a stage."""
+    """The cost of operations on one GPU of a pipeline stage."""
 
     shape: ModelShape
     parallelism: Parallelism
@@ -111,7 +114,10 @@ class _Cost:
     demand: Demand
 
     def step_s(self, batch: int) -> float:
-        """Return the time to add a token to `batch` sequences, halfway through their output."""
+        """Return the time to generate one token for each of `batch` sequences.
+
+        Half of each sequence's output is in the KV cache, which is the average.
+        """
         context = self.demand.input_len + self.demand.output_len // 2
         read = self._weights_read(batch) + batch * self._kv_read(context)
         attention = self._attend(1, context, is_prompt=False)
@@ -119,11 +125,14 @@ class _Cost:
         return max(self._read_s(read), multiplied)
 
     def kv_s(self, context: int) -> float:
-        """Return the time to read the KV cache of a sequence."""
+        """Return the time to read the KV cache for a sequence of `context` tokens."""
         return self._read_s(self._kv_read(context))
 
     def prompt_s(self, *, with_attention: bool = True) -> float:
-        """Return the time to process a prompt among many: only multiplications count."""
+        """Return the time to process one of many prompts.
+
+        Only multiplications count, because the prompts share each read of the weights.
+        """
         tokens = self.demand.input_len
         attention = self._attend(tokens, tokens / 2, is_prompt=True) if with_attention else 0.0
         return self._multiply_s(tokens, attention)
@@ -132,7 +141,7 @@ class _Cost:
         return num_bytes / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED)
 
     def _weights_read(self, batch: int) -> float:
-        """Return the bytes of weights that `batch` tokens read, with their expected experts."""
+        """Return the bytes of weights read for `batch` tokens, which select experts at random."""
         stage, demand, experts = self.stage, self.demand, self.shape.experts
         share = 0.0
         if experts:
@@ -152,7 +161,10 @@ class _Cost:
         )
 
     def _multiply_s(self, num_tokens: int, attention: float) -> float:
-        """Return the time for two operations per parameter and token, and for 16-bit attention."""
+        """Return the time to multiply, with two operations for each parameter and token.
+
+        `attention` is the number of the attention's operations, which run at the 16-bit rate.
+        """
         stage, experts, weights = self.stage, self.shape.experts, self.demand.weights
         chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0
         matrices = 2 * num_tokens * (stage.matrices + chosen * stage.experts)
@@ -162,12 +174,12 @@ class _Cost:
         return matrices / (rate * weights.speed * reached) + other / (self.gpu.fp16 * reached)
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
-        """Count the operations of `num_tokens` tokens that each attend to `context` others."""
+        """Count the operations of `num_tokens` tokens that each attend to `context` tokens."""
         latent, per_head = self.shape.latent, 4 * self.shape.head_dim
         if latent and is_prompt:
             per_head = 2 * (self.shape.head_dim + latent.v_head_dim)
         elif latent:
-            # A decoding step multiplies with the latent itself.
+            # A decoding step multiplies by the cached latent instead of the keys and values.
             per_head = 2 * (2 * latent.kv_lora_rank + latent.qk_rope_head_dim)
         heads = self.shape.num_attention_heads / self.parallelism.tp
         return num_tokens * context * heads * per_head * self.stage.num_layers

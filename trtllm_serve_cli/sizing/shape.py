@@ -1,4 +1,4 @@
-"""Parse the shape of a model from its config.json, with the same fields for all architectures."""
+"""Parse config.json into a model shape that has the same fields for all architectures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES, Config, Family
 from trtllm_serve_cli.sizing.precision import read_quantization_word
 
-# Field -> its keys in config.json.
+# Maps a field to the keys that architectures use for it in config.json.
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -28,17 +28,17 @@ _NAMES = {
     ),
     "num_experts": ("num_local_experts", "n_routed_experts", "num_experts"),
 }
-# Far above any model: a config with larger values is invalid.
+# No model is near these limits, so a config.json with larger values is not valid.
 _MAX_COUNT = 1 << 40
 _MAX_LAYERS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The mixture of experts in `num_layers` of a model's layers; the others' MLP is dense.
+    """The mixture of experts in `num_layers` of a model's layers.
 
-    `intermediate_size` is that of one expert, `shared_intermediate_size` the sum of the shared
-    experts, which process every token.
+    All other layers have a dense MLP. `intermediate_size` is the size of one expert.
+    `shared_intermediate_size` is the total size of the shared experts, which process every token.
     """
 
     num_experts: int
@@ -52,7 +52,10 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (MLA), which caches `kv_lora_rank + qk_rope_head_dim` values."""
+    """The dimensions of multi-head latent attention (MLA).
+
+    For each token, a layer caches `kv_lora_rank + qk_rope_head_dim` values.
+    """
 
     kv_lora_rank: int
     qk_rope_head_dim: int
@@ -63,7 +66,7 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Sliding window attention: `num_layers` of the layers attend to `num_tokens` only."""
+    """Sliding window attention. In `num_layers` layers, a token attends to `num_tokens` tokens."""
 
     num_tokens: int
     num_layers: int
@@ -71,10 +74,10 @@ class SlidingWindow:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """The parameters of a model in addition to its large matrices: biases and norms.
+    """The properties that determine a model's small parameters, such as biases and norms.
 
-    `num_positions` is the number of learned position embeddings. `per_layer` counts all other
-    parameters, such as norms of queries and keys.
+    `num_positions` is the number of learned position embeddings. `per_layer` is the number of other
+    parameters in each layer, such as the norms of queries and keys.
     """
 
     qkv_bias: bool
@@ -90,11 +93,12 @@ class Extras:
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The shape of a language model; `dtype` and `quantization` are those of the checkpoint.
+    """The shape of a language model.
 
-    `head_dim` is that of queries, `intermediate_size` that of dense MLPs. `embedding_size` differs
-    from `hidden_size` only if the architecture projects between them. `is_part` is set if the
-    checkpoint contains other parts, such as a vision tower.
+    `dtype` and `quantization` are the names in the checkpoint. `head_dim` is the dimension of a
+    query head. `intermediate_size` is the size of a dense MLP. `embedding_size` differs from
+    `hidden_size` only if the architecture projects between them. `is_part` is set if the checkpoint
+    may contain other parts, such as a vision tower.
     """
 
     architecture: str
@@ -120,7 +124,7 @@ class ModelShape:
 
 
 def parse_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Parse a config.json. Raise `BadInput` if it is invalid or not supported."""
+    """Parse a config.json. Raise `BadInput` if it is not valid or its model is not supported."""
     text = find_text_config(config)
     model_type = text.get("model_type", config.get("model_type"))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
@@ -130,7 +134,7 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
             next_step="choose a model with one of these types",
         )
     family = FAMILIES[model_type]
-    # Null selects the default, like a missing key.
+    # Drop keys with the value null, so that they select the default like missing keys.
     values = {key: value for key, value in text.items() if value is not None}
     try:
         return _parse(family, model_type, family.adapt({**family.defaults, **values}), config, text)
@@ -139,7 +143,7 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
 
 
 def find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the config of the language model, which may be nested."""
+    """Return the language model's config, which multimodal models nest under `text_config`."""
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         return config
@@ -186,7 +190,7 @@ def _parse(
 
 
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
-    """Return the size in the config; GPT-like models default to four times the hidden size."""
+    """Return the MLP's size. Without it, an MLP that is not gated has 4 times the hidden size."""
     if size := _find_count(config, "intermediate_size"):
         return size
     if not family.is_gated:
@@ -271,7 +275,7 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 
 
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
-    """Parse the window from the list of layer types, or from the architecture's rule."""
+    """Parse the window. Its layers are in the list of layer types, or follow a fixed pattern."""
     size = config.get("sliding_window")
     if not size or not config.get("use_sliding_window", True):
         return None

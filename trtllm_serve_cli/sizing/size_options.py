@@ -1,4 +1,4 @@
-"""The options of `tllm plan`."""
+"""Declare the serving options for `tllm plan`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 @dataclass(frozen=True, slots=True)
 class SizeOptions:
-    """The serving options of a plan; None selects the model's or TensorRT-LLM's default."""
+    """The serving options for a plan. None selects the default of the model or TensorRT-LLM."""
 
     tp: TensorParallelism | None = None
     pp: PipelineParallelism | None = None

@@ -1,8 +1,9 @@
-"""Distribute the parameters over GPUs.
+"""Distribute the parameters of a model over GPUs.
 
-Pipeline stages divide the layers; the first stages get the remainder, one layer each. Tensor
-parallelism divides attention heads, MLPs, experts and the LM head. Norms, routers and, as by
-default in TensorRT-LLM, the embedding are replicated on every GPU of their stage.
+Pipeline stages divide the layers. If the division has a remainder, each of the first stages gets
+one more layer. Tensor parallelism divides attention heads, MLPs, experts and the LM head. Norms and
+routers are replicated on every GPU of a stage. The embedding is also replicated, which is the
+default in TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 class Stage:
     """The parameters on one GPU of a pipeline stage.
 
-    `matrices` are used for every token, `experts` only for tokens that select them. `replicated`
-    are norms and routers, which are not quantized, like `embedding` and `head`.
-    `head_read` is read to compute logits; it is part of the embedding if the two are tied.
+    `matrices` are used for every token; `experts` are used only for the tokens that select them.
+    `replicated` counts norms and routers. `replicated`, `embedding` and `head` are not quantized.
+    `head_read` counts the parameters that are read to compute logits. If they are part of a tied
+    embedding on the same GPU, `head` is 0.
     """
 
     num_layers: int
@@ -33,7 +35,7 @@ class Stage:
 
 
 def split_stages(shape: ModelShape, parallelism: Parallelism) -> tuple[Stage, ...]:
-    """Return the parameters on one GPU of each pipeline stage; all GPUs of a stage are equal."""
+    """Return, for each pipeline stage, the parameters on each of its GPUs."""
     pp = parallelism.pp
     even, more = divmod(shape.num_layers, pp)
     sizes = [even + (1 if index < more else 0) for index in range(pp)]
@@ -54,7 +56,7 @@ def _describe(
     is_last: bool,
 ) -> Stage:
     tp, experts = parallelism.tp, shape.experts
-    # If a model has both, dense layers come first.
+    # If a model has dense layers and layers with experts, the dense layers are assumed to be first.
     num_dense = shape.num_layers - (experts.num_layers if experts else 0)
     dense = max(0, min(num_dense, start + num_layers) - start)
     sparse = num_layers - dense
