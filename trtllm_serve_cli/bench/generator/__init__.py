@@ -1,1 +1,1 @@
-"""The load generator: settings, worker processes, and the health of the client itself."""
+"""Send the load: settings, worker processes, and checks that the client is fast enough."""

@@ -1,4 +1,4 @@
-"""Monitor the client itself: results are valid only if the client was fast enough."""
+"""Check whether the client was fast enough; otherwise the results are not valid."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from trtllm_serve_cli.bench.model.metrics import ITL, LATENCY, SCHEDULE_LAG
 from trtllm_serve_cli.bench.stats.statistics import Distribution, Summary, distribute
 
 _TICK_S = 0.01
-# The criteria that docs/reference/benchmark-metrics.md documents.
+# docs/reference/benchmark-metrics.md documents these criteria.
 _BUSY_LOOP = 0.9
 _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
-# Shorter runs are not judged.
+# Shorter runs are too short to judge the client's CPU load and event loop.
 _MIN_RUN_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLoad:
-    """The load of a worker process: its CPU time, and that of the event loop's thread.
+    """The load of a worker process during a run.
 
-    `loop_lags_s` are the delays of a 10 ms timer of the event loop; a blocked loop adds one delay
-    for each tick that it missed.
+    `cpu_s` is the CPU time of the process, and `loop_cpu_s` that of the thread with the event loop.
+    `loop_lags_s` are the delays of a 10 ms timer in the event loop, including one delay for each
+    tick that a blocked loop missed.
     """
 
     wall_s: float
@@ -39,7 +40,11 @@ class WorkerLoad:
 
 @dataclass(frozen=True, slots=True)
 class ClientReport:
-    """The load of the client; `bottlenecks` are sentences, empty if it was fast enough."""
+    """The load of the client during a benchmark.
+
+    `busiest_loop` is the highest fraction of a run that an event loop's thread used the CPU.
+    `bottlenecks` has a sentence for each reason why the client was too slow.
+    """
 
     num_workers: int
     cpu_s: float
@@ -54,7 +59,7 @@ class ClientReport:
 
 @contextlib.contextmanager
 def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
-    """Measure this process within a running event loop, and append the result to `loads`."""
+    """Measure the load of this process and its running event loop, and append it to `loads`."""
     wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     lags: list[float] = []
 
@@ -86,9 +91,9 @@ def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
 
 
 def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
-    """Check whether the client was the bottleneck.
+    """Report whether the client was the bottleneck.
 
-    docs/reference/benchmark-metrics.md has the criteria.
+    docs/reference/benchmark-metrics.md documents the criteria.
     """
     judged = [worker for worker in workers if worker.wall_s >= _MIN_RUN_S]
     busiest = max((worker.loop_cpu_s / worker.wall_s for worker in judged), default=0.0)

@@ -1,7 +1,8 @@
-"""The load generator: sends requests at absolute deadlines and timestamps the responses.
+"""Send requests when they are due and timestamp the responses.
 
-An open loop never waits for the server. Latency counts from a request's due time, even if this
-process sends it late; the delay is recorded as schedule lag.
+An open loop sends requests without waiting for earlier responses, unless a concurrency cap is set.
+Latency counts from a request's due time. If this process sends a request late, the delay is
+recorded as schedule lag.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
-# A server is lost after refusing every connection for this long, and this often.
+# A server counts as lost if it refuses at least `_GIVE_UP_COUNT` connections over `GIVE_UP_S`
+# seconds and accepts none in between.
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
-# Refused connections fail immediately; without a pause, a closed loop would only retry them.
+# Refused connections fail immediately, so a closed loop without a pause would use up its requests
+# (and the CPU) within milliseconds.
 _REFUSED_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyRequest:
-    """An encoded request; nothing remains to be computed when it is due."""
+    """A request that is encoded in advance, so that it can be sent as soon as it is due."""
 
     index: int
     payload: bytes
@@ -44,12 +47,12 @@ class ReadyRequest:
 
 @dataclass(slots=True)
 class LoadGenerator:
-    """A load generator and the records of its requests, in the order in which they end.
+    """A load generator and the records of its requests, in the order in which the requests end.
 
-    The counts may be read at any time to show progress. If a `run_` method is cancelled, the
-    records are kept, and requests in flight are recorded as interrupted. Requests due in the first
-    `ramp_s` are marked as ramp. If every target in use is unreachable, `is_server_lost` is true and
-    no more requests are sent. `start` is on `clock`; it may be later than the call.
+    The counts may be read at any time to show progress. If a `run_` method is cancelled, it records
+    the requests in flight as interrupted. Requests due in the first `ramp_s` are marked as ramp
+    requests. If every contacted target is unreachable, `is_server_lost` is true and no more
+    requests are sent. `start` is the time of `clock` when the run starts; it may be in the future.
     """
 
     connections: Sequence[Connection]
@@ -82,19 +85,21 @@ class LoadGenerator:
         concurrency: int | None = None,
         start: float | None = None,
     ) -> None:
-        """Send each request when it is due, in seconds from `start`; return when all have ended.
+        """Send each request when it is due, and return when all requests have ended.
 
-        With `concurrency`, a request waits until fewer are in flight. This delays the request but
-        not its due time.
+        `due_s` are in seconds from `start`. `concurrency` limits the requests in flight: it delays
+        a request, but does not change its due time.
         """
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         tasks: set[asyncio.Task[None]] = set()
-        # Until this time, the cap delayed all due requests.
+        # When the concurrency cap last released a waiting request. The cap held every request due
+        # before this time.
         freed_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:
-            if task.cancelled() or task.exception() is None:  # else `gather` must raise it
+            # A task with an exception stays in the set, so that `gather` raises it.
+            if task.cancelled() or task.exception() is None:
                 tasks.discard(task)
 
         try:
@@ -126,9 +131,10 @@ class LoadGenerator:
         duration_s: float | None = None,
         start: float | None = None,
     ) -> None:
-        """Keep `concurrency` requests in flight; each is due when the previous one ends.
+        """Keep `concurrency` requests in flight: when one ends, the next one is due.
 
-        No request starts after `duration_s`. The slots open evenly over the ramp.
+        No request starts after `duration_s`. During the ramp, the number of requests in flight
+        increases at a constant rate.
         """
         self.start = self.clock() if start is None else start
         waiting = iter(requests)
@@ -241,9 +247,9 @@ class LoadGenerator:
 
 @dataclass(slots=True)
 class _Answer:
-    """The response to a request so far; nothing counts after its final part.
+    """The parts of a response received so far; parts after the final one are ignored.
 
-    An empty text is not counted as a chunk; its tokens count with the next text.
+    A part with tokens but empty text is not a chunk: its tokens are added to the next chunk.
     """
 
     end_s: float
@@ -282,11 +288,11 @@ class _Answer:
             self.end_s, self.error, self.is_final = at_s, error, True
 
     def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-        """Return the generated tokens."""
+        """Return the ids of the generated tokens."""
         return np.frombuffer(b"".join(self._ids), np.int32)
 
     def _add_remaining_tokens(self, at_s: float) -> None:
-        """Add tokens without text at the end to the last chunk, or as the only one."""
+        """Add tokens after the last text to the last chunk, or make them the only chunk."""
         if self.chunk_s:
             self.chunk_tokens[-1] += self._uncounted_tokens
         else:

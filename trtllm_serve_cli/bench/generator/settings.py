@@ -20,10 +20,11 @@ _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSettings:
-    """The requests to send, how many, and when.
+    """The settings of a benchmark: which requests to send, how many, and when.
 
-    A run sends `num_requests`, or with `duration_s` all that are due within it. The requests of
-    `repeat` runs differ: they are drawn from the same seed, or are the next ones of a data set.
+    A run sends `num_requests`, or all requests that are due within `duration_s` if it is set. Each
+    of the `repeat` runs sends different requests: random requests depend on `seed` and the number
+    of the run, and a data set continues where the previous run stopped.
     """
 
     workload: Workload

@@ -13,9 +13,10 @@ from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 
 
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
-    """Return the local folder that the `preprocessing` model of every target specifies.
+    """Return the tokenizer folder in the configuration of each target's `preprocessing` model.
 
-    Raise `BadInput`, also if they specify different folders, or `NoServer`.
+    Raise `BadInput` if a target specifies no local folder or the targets specify different folders,
+    or `NoServer`.
     """
     folders = {_fetch_folder(target): target for target in targets}
     if len(folders) > 1:
@@ -45,7 +46,7 @@ def _fetch_folder(target: Target) -> Path:
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer in `folder`. Raise `BadInput` or `MissingPart`."""
+    """Load the tokenizer in `folder`. Raise `BadInput`, or `MissingPart` if it needs a package."""
     if not folder.is_dir():
         raise BadInput(f"The folder {folder} does not exist.", next_step="check --tokenizer")
     try:

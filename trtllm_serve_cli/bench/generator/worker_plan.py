@@ -1,4 +1,4 @@
-"""Plan the work of each worker process of a run (pure)."""
+"""Divide the requests of a run among its worker processes (pure)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _BLOCK = 64
 class Stream:
     """An endless sequence of requests, drawn on demand for a closed loop with a duration.
 
-    For an ordered workload, these are every `step`-th request from number `start` on.
+    From an ordered workload, it draws every `step`-th request, starting with number `start`.
     """
 
     workload: Workload
@@ -47,11 +47,10 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of a run: every `step`-th request from `first` on, to all models in turns.
+    """One worker's part of a run: every `step`-th request, starting with request `first`.
 
-    Open loop: `due_s` has the due time of each request, and `concurrency` is an optional cap.
-    Closed loop: without `due_s`. `num_planned` counts each turn of a conversation as a request;
-    None if there is no limit.
+    The requests go to the models in turns. In an open loop, `due_s` has the due time of each
+    request, and `concurrency` is an optional cap. In a closed loop, `due_s` is `None`.
     """
 
     models: tuple[ServedModel, ...]
@@ -68,15 +67,16 @@ class Share:
 
     @property
     def num_planned(self) -> int | None:
+        """The number of requests, including each turn of a conversation; `None` if unlimited."""
         if isinstance(self.specs, Stream):
             return None
         return sum(1 + len(spec.turns) for spec in self.specs)
 
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
-        """Yield each request with its index in the whole run and the index of its model.
+        """Yield each request's index in the whole run, the index of its model, and the request.
 
-        The model does not depend on the index alone: with two workers and two models, each worker
-        would send to only one.
+        The model depends on `first` and the position in the share, not on the request's index:
+        otherwise, with two workers and two models, each worker would send to only one model.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -90,12 +90,12 @@ def plan_workers(
     start: int = 0,
     keeps_text: bool = False,
 ) -> list[Share]:
-    """Return the shares of one run; fewer than the requested workers if concurrency is lower.
+    """Return one share per worker; use fewer workers if the concurrency is lower.
 
-    The same settings and run give the same requests at the same times, whatever the warm-up is.
-    Loads with a different rate or concurrency have different prompts, so that no load of a sweep
-    finds its prompts in the server's cache. An ordered workload starts with number `start` and
-    warms up with the preceding requests.
+    The same settings and `run` give the same requests at the same times, whatever the warm-up is.
+    Loads with a different rate or concurrency have different prompts: otherwise, the server would
+    have the prompts of a sweep's later loads in its cache. An ordered workload starts with request
+    number `start` and warms up with the preceding requests.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
@@ -132,14 +132,14 @@ def plan_workers(
 
 
 def find_vocab_size(models: Sequence[ServedModel]) -> int:
-    """Return the upper bound of random ids that are valid for all models."""
+    """Return the vocabulary size that limits random ids: the smallest of all models."""
     return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
 
 
 def _plan_times(
     settings: BenchmarkSettings, rng: np.random.Generator
 ) -> tuple[tuple[float, ...] | None, int | None]:
-    """Return due times (None: closed loop) and the number of requests (None: unlimited)."""
+    """Return the due times (`None` in a closed loop) and the number of requests, if limited."""
     load, duration_s = settings.load, settings.duration_s
     if isinstance(load, AtConcurrency):
         return None, None if duration_s is not None else settings.num_requests

@@ -1,4 +1,4 @@
-"""Run the workers: one in this process, or several in their own processes."""
+"""Run a single worker in this process, or several workers in one process each."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ from trtllm_serve_cli.bench.generator.bench_worker import (
 from trtllm_serve_cli.bench.generator.worker_plan import Share
 from trtllm_serve_cli.processes import die_with_parent
 
-# The delay from the start message to the start, by which every worker has received it.
+# The delay between the start message and the start of the run, so that every worker receives the
+# message in time.
 _START_DELAY_S = 0.2
 _PERIOD_S = 0.5
 
 
 def run_workers(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[WorkerResult]:
-    """Run all shares at the same time. The first Ctrl-C ends them early; a second one interrupts.
+    """Run all shares in parallel.
 
-    Several workers share a clock (this machine's monotonic clock) and a start time.
+    The first Ctrl-C ends the run early; the second raises `KeyboardInterrupt`. All workers use this
+    machine's monotonic clock and start at the same time.
     """
     if len(shares) == 1:
         return [_run_in_process(shares[0], watch)]
@@ -47,7 +49,7 @@ def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResu
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[list[Callable[[], object]]]:
-    """Yield the functions that the first SIGINT calls; then restore the previous handler."""
+    """Yield a list for functions to call on the first SIGINT; the second has its usual effect."""
     actions: list[Callable[[], object]] = []
 
     def interrupt(*_: object) -> None:
@@ -126,9 +128,9 @@ def _send_all(pipes: Sequence[Connection], message: object) -> None:
 
 
 def _worker_main(pipe: Connection, share: Share) -> None:
-    """Run a worker process: report readiness, start when requested, send the result."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it and notifies the workers
+    # Ctrl-C sends SIGINT to all processes; the parent handles it and sends "stop" to the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.closing(make_loop(share)) as loop:
         asyncio.set_event_loop(loop)
         pipe.send(loop.run_until_complete(_run_worker(pipe, share)))

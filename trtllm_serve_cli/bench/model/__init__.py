@@ -1,1 +1,1 @@
-"""The data model of a benchmark: records, arrivals, objectives, and the served model."""
+"""The data model for benchmarks: records, arrivals, objectives, and the served model."""

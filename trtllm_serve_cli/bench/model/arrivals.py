@@ -1,4 +1,4 @@
-"""Arrival processes: open loops with due times planned in advance, and closed loops."""
+"""Arrival processes: when requests are due, in open loops and closed loops."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ class AllAtOnce:
 class AtRate:
     """An open loop: requests are due at a mean rate, independent of the server's responses.
 
-    The gaps between due times are equal (constant), exponential (poisson), or gamma-distributed
-    with shape `burstiness`: 1 is Poisson, lower is burstier, higher is steadier. Their coefficient
-    of variation is 1 / sqrt(burstiness). During the first `ramp_s` the rate increases linearly from
-    0. With `concurrency`, a due request waits while that many requests are in flight.
+    `arrival` sets the distribution of the gaps between due times: equal (`constant`), exponential
+    (`poisson`), or gamma with shape `burstiness` and coefficient of variation 1 / sqrt(burstiness).
+    A `burstiness` of 1 is Poisson; lower values are burstier, higher values are steadier. During
+    the first `ramp_s`, the rate increases linearly from 0. With `concurrency`, a due request waits
+    while that many requests are in flight.
     """
 
     request_rate_per_s: float
@@ -36,9 +37,9 @@ class AtRate:
 
 @dataclass(frozen=True, slots=True)
 class AtConcurrency:
-    """A closed loop: `concurrency` requests in flight; the next is due when one of them ends.
+    """A closed loop: `concurrency` requests are in flight; when one ends, the next one is due.
 
-    The slots open one after another during the first `ramp_s`.
+    During the first `ramp_s`, the number of requests in flight increases at a constant rate.
     """
 
     concurrency: int
@@ -47,7 +48,11 @@ class AtConcurrency:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """An open loop at recorded times, replayed `speed` times as fast; `times_s` are sorted."""
+    """An open loop that replays recorded due times, `speed` times as fast.
+
+    `times_s` are sorted. With `concurrency`, a due request waits while that many requests are in
+    flight.
+    """
 
     times_s: tuple[float, ...] = field(repr=False)
     speed: float = 1.0
@@ -59,14 +64,14 @@ Load = OpenLoad | AtConcurrency
 
 
 def ramp_s(load: Load) -> float:
-    """Return the duration of the ramp before the load is complete; 0 without a ramp."""
+    """Return the duration of the ramp at the start of the load, or 0 if it has no ramp."""
     return load.ramp_s if isinstance(load, AtRate | AtConcurrency) else 0.0
 
 
 def plan_due_times(
     load: OpenLoad, num_requests: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return when each request is due, in seconds from the start, sorted; the first is due at 0.
+    """Return the sorted due times of the requests, in seconds from the first one, which is 0.
 
     The result is shorter than `num_requests` if a recording has fewer times.
     """
@@ -98,14 +103,14 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw gaps for the full rate, without the ramp, in seconds."""
+    """Return random gaps between due times, in seconds, for the full rate without the ramp."""
     gaps: NDArray[np.float64] = _GAPS[load.arrival](
         load, 1 / load.request_rate_per_s, num_gaps, rng
     )
     return gaps
 
 
-# Each arrival process: (load, mean gap in seconds, number of gaps, generator) -> the gaps.
+# Functions that draw the gaps for each arrival process, in seconds.
 _GAPS: dict[ArrivalProcess, Callable[[AtRate, float, int, np.random.Generator], Any]] = {
     "constant": lambda load, mean_s, num_gaps, rng: np.full(num_gaps, mean_s),
     "poisson": lambda load, mean_s, num_gaps, rng: rng.exponential(mean_s, num_gaps),
@@ -116,10 +121,10 @@ _GAPS: dict[ArrivalProcess, Callable[[AtRate, float, int, np.random.Generator], 
 
 
 def _stretch(times_s: NDArray[np.float64], load: AtRate) -> NDArray[np.float64]:
-    """Apply the ramp to times planned for the full rate.
+    """Apply the ramp to due times planned for the full rate.
 
-    Uses the inverse of the expected number of requests until t: t² / (2 ramp) times the full rate
-    during the ramp, t - ramp / 2 after it.
+    Until time t, the expected number of requests is the full rate times t² / (2 ramp) during the
+    ramp, and times t - ramp / 2 after the ramp. This function inverts that relation.
     """
     ramp = load.ramp_s
     if not ramp:

@@ -1,8 +1,8 @@
-"""The metrics of a benchmark, each declared once; to add a metric, add a row.
+"""Declare the metrics of a benchmark; to add a metric, add an entry here.
 
 `TIMES` are measured for each request, `RATES` for the completed requests of a run. The summary,
 objectives, tables, page, comparison, JSON schema and docs/reference/benchmark-metrics.md are
-generated from these rows.
+generated from these entries.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import ClassVar, Literal
 
 from trtllm_serve_cli.bench.model.records import RequestRecord
 
-# The option that a metric requires.
+# The command-line option without which a metric is not measured.
 Option = Literal["--stream", "--server-times", "--slo"]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeMetric:
-    """A time of a request, read in seconds and shown in milliseconds.
+    """A time measured for each request, computed in seconds and displayed in milliseconds.
 
-    `key` names it in `summary.json`, `name` in objectives and limits on changes (if empty, neither
-    accepts it), `label` in tables, `title` in charts; `definition` is its formula. `read` returns
-    the samples of one request; `sampled` is whether these are requests or the gaps between tokens.
-    A comparison always shows the `compared` percentiles. A main metric has charts, a tile, and
-    columns in the tables of several runs.
+    `key` is the metric's name in `summary.json`, `name` in objectives and limits on changes,
+    `label` in tables, and `title` in charts. Objectives and limits do not accept a metric without a
+    `name`. `definition` is the metric's formula. `read` returns the samples of one request, and
+    `sampled` is what each sample measures: a request or a gap between tokens. Comparisons show the
+    `compared` percentiles. A main metric has charts, a tile, and columns in the tables of several
+    runs.
     """
 
     key: str
@@ -45,11 +46,11 @@ class TimeMetric:
 
     @property
     def heading(self) -> str:
-        """The title, or the label if it is an abbreviation."""
+        """The heading of the metric's tile: the label if it is an abbreviation, else the title."""
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
-        """Return the samples of each request of a run, in seconds; empty if not measured."""
+        """Return the samples of each request in seconds; empty if the metric needs streaming."""
         if self.needs == "--stream" and not streamed:
             return []
         return [self.read(each) for each in records if each.is_completed or self.includes_failed]
@@ -59,7 +60,8 @@ class TimeMetric:
 class Completed:
     """The completed requests of a run, from which its rates are computed.
 
-    `is_good` returns whether a request meets every objective; `None` without objectives.
+    `duration_s` is the duration of the run. `is_good` returns whether a request meets every
+    objective; it is `None` if the benchmark has no objectives.
     """
 
     records: Sequence[RequestRecord]
@@ -68,7 +70,7 @@ class Completed:
     is_good: Callable[[RequestRecord], bool] | None = None
 
     def per_s(self, amounts: Iterable[float]) -> float:
-        """Return the sum of the amounts per second of the run."""
+        """Return the sum of the amounts divided by the duration of the run."""
         return per_s(sum(amounts), self.duration_s)
 
 
@@ -76,9 +78,9 @@ class Completed:
 class RateMetric:
     """A rate of a run, per second.
 
-    Names are as in `TimeMetric`; a rate without a `label` appears only in `summary.json`.
-    `upstream` is the corresponding row of upstream's table. `read` returns `None` if the run did
-    not measure it.
+    The fields have the same meaning as in `TimeMetric`. A rate without a `label` appears only in
+    `summary.json`. `upstream` is the name of the corresponding row in upstream's table. `read`
+    returns `None` if the run did not measure the rate.
     """
 
     key: str
@@ -93,18 +95,18 @@ class RateMetric:
 
 
 def itl_s(record: RequestRecord) -> list[float]:
-    """Return every gap between consecutive responses with tokens, in seconds."""
+    """Return the gaps between consecutive responses with tokens, in seconds."""
     return [later - earlier for earlier, later in pairwise(record.chunk_s)]
 
 
 def tpot_s(record: RequestRecord) -> list[float]:
-    """Return the mean time per token after the first, in seconds; empty below two tokens."""
+    """Return the mean time per token after the first, in seconds; empty for a single token."""
     num_gaps = record.num_output_tokens - 1
     return [(record.chunk_s[-1] - record.chunk_s[0]) / num_gaps] if num_gaps > 0 else []
 
 
 def per_s(amount: float, duration_s: float) -> float:
-    """Return a rate; 0 if the duration is 0."""
+    """Return `amount` per second, or 0 if the duration is 0."""
     return amount / duration_s if duration_s > 0 else 0.0
 
 

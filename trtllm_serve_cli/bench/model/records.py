@@ -1,4 +1,4 @@
-"""Records of requests; all times are in seconds from the start of the run."""
+"""Records of requests, with times in seconds from the start of the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 INTERRUPTED = "interrupted"
-# No server accepts connections at the address.
+# The client could not connect to the server, or lost the connection.
 NO_CONNECTION = "connection"
 REJECTED = "rejected"
 TIMED_OUT = "timed_out"
@@ -16,10 +16,16 @@ TIMED_OUT = "timed_out"
 class RequestError:
     """The reason why a request failed.
 
-    `kind` is `server` (an error in the response), `rejected` (the server's queue was full),
-    `connection`, `timed_out` (the request exceeded the run's timeout), `no_tokens`, `interrupted`
-    (the run ended while it was in flight), `reset` (the server reset the HTTP/2 stream), the gRPC
-    status in lower case (`cancelled` …), or `http_` and the HTTP status.
+    `kind` is one of:
+
+    - `server`: the response reports an error.
+    - `rejected`: the server's queue was full.
+    - `connection`: the server is unreachable, or the connection was lost.
+    - `timed_out`: the request exceeded the timeout.
+    - `no_tokens`: the response ended without a token.
+    - `interrupted`: the run ended while the request was in flight.
+    - `reset`: the server reset the HTTP/2 stream.
+    - `http_` and the HTTP status, or the gRPC status in lower case (`cancelled` …).
     """
 
     kind: str
@@ -28,16 +34,15 @@ class RequestError:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecord:
-    """The times and counts of one request.
+    """The times and token counts of one request.
 
-    docs/reference/benchmark-metrics.md has the formulas of the metrics.
+    `chunk_s` and `chunk_tokens` have one entry for each response with tokens. `end_s` is the time
+    when the final response arrived or the request failed. `held_s` is how long a concurrency cap
+    delayed the request after its due time. `queue_s` is the time in the engine's queue, as reported
+    by the server. `run` and `target` count from 0. The requests of a conversation have the same
+    `conversation` and different `turn` numbers. Ramp requests are excluded from all metrics.
 
-    `chunk_s` and `chunk_tokens` have one entry for each response with tokens; `end_s` is the
-    arrival of the final response, or of the failure. `held_s` is how long a concurrency cap delayed
-    the request past its due time. `queue_s` is the time in the engine's queue that the server
-    reports. `run` numbers the repeats and `target` the servers and models, from 0. Requests of a
-    conversation share `conversation` and differ in `turn`. Ramp requests are excluded from all
-    metrics.
+    docs/reference/benchmark-metrics.md has the formulas for the metrics.
     """
 
     index: int

@@ -1,4 +1,4 @@
-"""Metadata of a server and of the model to load there."""
+"""Fetch the metadata of a server and of the model to benchmark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ InputKind = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model of a server; `address` is that of the interface."""
+    """A model on a server; `address` is HOST:PORT of the `interface` that the benchmark uses."""
 
     address: str
     model: str = CORE_MODEL
@@ -30,13 +30,13 @@ class Target:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The address, for the functions of `client`."""
+        """The address as an `Endpoint`, which the functions in `client` require."""
         return Endpoint(grpc=self.address, http=self.address)
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A target and its metadata; `None` if the server does not report a value."""
+    """A target and its metadata; `vocab_size` is `None` if the server does not report it."""
 
     address: str
     name: str
@@ -49,7 +49,7 @@ class ServedModel:
     inputs: frozenset[str] = field(default_factory=frozenset)
 
     def to_json(self) -> dict[str, Any]:
-        """Return an entry of `targets` in `summary.json`."""
+        """Return the model as an entry of `targets` in `summary.json`."""
         return asdict(self) | {"inputs": sorted(self.inputs)}
 
 

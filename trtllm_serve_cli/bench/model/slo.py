@@ -1,4 +1,4 @@
-"""Objectives: limits on a run's latencies, written as text: `ttft:p95<500ms`."""
+"""Parse objectives: limits on a run's latencies, for example `ttft:p95<500ms`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _FORM = re.compile(
 class Objective:
     """A limit on one statistic of one metric.
 
-    `percent` is 100 for the maximum, `None` for the mean. A value of exactly `limit_ms` meets the
-    objective.
+    `percent` is the percentile, 100 for the maximum, or `None` for the mean. A value of exactly
+    `limit_ms` meets the objective.
     """
 
     metric: str
@@ -43,9 +43,9 @@ class Objective:
 
 
 def parse_objective(text: str) -> Objective:
-    """Parse `METRIC[:STATISTIC]<LIMIT`, where STATISTIC is `mean`, `max` (the default) or `p95`.
+    """Parse `METRIC[:STATISTIC]<LIMIT`. STATISTIC is `mean`, `max` or a percentile such as `p95`.
 
-    Raise `BadInput`.
+    Without a statistic, the limit applies to the maximum. Raise `BadInput` if `text` is invalid.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:

@@ -31,9 +31,10 @@ TokenCounts = Literal["server", "re-tokenised", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of a run; warm-up requests are not counted, and each turn of a conversation is.
+    """The progress of a run.
 
-    A run that ends after a duration has no `num_requests`.
+    Each turn of a conversation counts as a request; warm-up requests do not count. `num_requests`
+    is the planned number of requests, or `None` if the run draws requests until its duration ends.
     """
 
     run: int
@@ -45,7 +46,11 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a benchmark; `start` is on this machine's monotonic clock."""
+    """One run of a benchmark.
+
+    `started_at` is an ISO 8601 time in UTC. `start` is the time when the load started, on this
+    machine's monotonic clock.
+    """
 
     started_at: str
     start: float
@@ -62,9 +67,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """The records and metrics of a benchmark, and its environment, for comparisons.
+    """The records and metrics of a benchmark, and the environment that it ran in.
 
-    `summary` covers all runs; `summary_of` returns that of one run or target.
+    `summary` covers all runs; `summary_of` returns the summary of one run or target.
     """
 
     settings: BenchmarkSettings
@@ -94,12 +99,12 @@ class BenchmarkResult:
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
-        """Each distinct failure as `kind: message`, with its count, the most frequent first."""
+        """Each distinct failure as `kind: message` and its count, the most frequent first."""
         failed = (r.error for r in self.records if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
     def summary_of(self, *, run: int | None = None, target: int | None = None) -> Summary:
-        """Return the metrics of one run, or of one target."""
+        """Return the metrics of one run, one target, or one target in one run."""
         records = [
             record
             for record in self.records
@@ -113,11 +118,11 @@ Watch = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Benchmark:
-    """A benchmark in progress: `run` adds a run, `result` covers all runs so far.
+    """A benchmark in progress: `run` adds a run, and `result` covers all runs so far.
 
-    Several benchmarks may take turns, so that a drift of the machine affects all of them. `measure`
-    returns the run with the given number, and how many of its responses had no token count from the
-    server.
+    `run` makes it possible to run several benchmarks in turns. `measure` receives the number of the
+    run, and returns the run and the number of responses for which the server reported no token
+    count.
     """
 
     settings: BenchmarkSettings
@@ -139,7 +144,7 @@ class Benchmark:
         return run
 
     def run_all(self, watch: Watch = lambda progress: None) -> BenchmarkResult:
-        """Run as often as the settings specify, but stop after a run that does not finish."""
+        """Run `settings.repeat` times, but stop after a run that does not finish."""
         for _ in range(self.settings.repeat):
             if self.run(watch).ending != "finished":
                 break
@@ -170,11 +175,11 @@ def open_benchmark(
     metrics: Mapping[int, str] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> Benchmark:
-    """Return a benchmark that loads the targets in turns; nothing has run yet.
+    """Query the targets' metadata and return a benchmark that has not run yet.
 
-    `metrics` has the addresses of metrics pages to sample, by target. `tokenizer` counts the tokens
-    of responses that the server does not count. Raise `NoServer`, `UnknownModel` or
-    `RequestFailed`.
+    Its requests go to the targets in turns. `metrics` has the address of each target's metrics page
+    to sample. `tokenizer` counts the tokens of a response if the server does not report their
+    number. Raise `NoServer`, `UnknownModel` or `RequestFailed`.
     """
     models = tuple(fetch_model(target, settings.input_kind) for target in targets)
 
@@ -200,12 +205,12 @@ def run_benchmark(
     metrics: Mapping[int, str] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> BenchmarkResult:
-    """Load the targets in turns and measure them.
+    """Send requests to the targets in turns and measure the responses.
 
-    `watch` is called about twice a second from the loop that also timestamps the responses, so it
-    must be fast. If Ctrl-C ends the load, or if all targets become unreachable, the result has the
-    measurements so far and is marked as partial. The other parameters and errors are those of
-    `open_benchmark`.
+    With a single worker, `watch` is called about twice a second from the event loop that also
+    timestamps responses, so `watch` must be fast. If Ctrl-C ends the run, or if all targets become
+    unreachable, the result has the measurements so far and `is_partial` is true. See
+    `open_benchmark` for the other parameters and the errors.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
     return benchmark.run_all(watch)
@@ -219,7 +224,7 @@ def _run_once(
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
 ) -> tuple[Run, int]:
-    """Return the run, and how many of its responses had no token count from the server."""
+    """Return the run and the number of responses for which the server reported no token count."""
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 
@@ -255,10 +260,10 @@ def _merge(
 
 
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
-    """Distribute the tokens of a text that the server did not count evenly over its chunks."""
+    """Count the tokens of `text`, and distribute them evenly over the chunks of the record."""
     if text is None or tokenizer is None or not record.chunk_s:
         return record
-    # Special tokens only occur at the start of a prompt.
+    # Tokenizers add special tokens to the start of a prompt, but a response does not contain them.
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
     num_chunks = len(record.chunk_s)
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
@@ -269,7 +274,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
 def _ending(results: Sequence[WorkerResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
-    # Only a worker that reaches no target gives up; others may have finished before.
+    # One worker that lost all targets is enough: the others may have finished before.
     return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 
 
@@ -280,13 +285,13 @@ def _summarize(records: Sequence[RequestRecord], settings: BenchmarkSettings) ->
 
 
 def client_versions() -> dict[str, str]:
-    """Return the versions of `tllm`, Python and the packages that affect the client."""
+    """Return the versions of `tllm`, Python, and the main packages that the client uses."""
     packages = {name: version(name) for name in ("grpcio", "numpy", "tritonclient")}
     return {"tllm": __version__, "python": platform.python_version(), **packages}
 
 
 def client_machine() -> dict[str, str | int]:
-    """Return the platform and CPUs of the client."""
+    """Return the platform, the architecture, and the number of CPUs of this machine."""
     cpus = os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
     return {
         "platform": platform.platform(),

@@ -1,6 +1,7 @@
-"""Sample the server's metrics during a run, in a separate process.
+"""Sample the metrics of servers during a run, each in a separate process.
 
-Parsing a metrics page takes milliseconds, in which a process could not send or timestamp requests.
+Parsing a metrics page takes milliseconds. In the process of a worker, parsing would delay requests
+and the timestamps of responses.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ServerSample:
-    """A server's metrics at a time of the monotonic clock, or the error.
+    """One sample of a server's metrics, or the reason why its metrics could not be read.
 
-    `state` is a `metrics.Summary` as plain data.
+    `at_s` is on the monotonic clock. `state` is a `metrics.summary.Summary` as plain data.
     """
 
     target: int
@@ -37,7 +38,7 @@ class ServerSample:
     error: str = ""
 
     def to_json(self, start: float) -> dict[str, Any]:
-        """Return a line of `server_samples.jsonl`; its time is relative to `start`."""
+        """Return the sample as a line of `server_samples.jsonl`, with its time since `start`."""
         line = {"at_s": self.at_s - start, "target": self.target}
         return line | (self.state if self.state is not None else {"error": self.error})
 
@@ -46,7 +47,10 @@ class ServerSample:
 def sampling(
     addresses: Mapping[int, str], interval_s: float, samples: list[ServerSample]
 ) -> Iterator[None]:
-    """Sample the metrics pages at `addresses`, by target, and extend `samples` at the end."""
+    """Sample metrics pages during the context, and extend `samples` when the context ends.
+
+    `addresses` has the address of each target's metrics page.
+    """
     if not addresses:
         yield
         return
@@ -79,7 +83,8 @@ def sampling(
 def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> None:
     import signal
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends the sampling
+    # Ctrl-C sends SIGINT to all processes; the parent handles it and sends "stop" to this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     samples: list[ServerSample] = []
     previous: Snapshot | None = None
     pipe.send("ready")

@@ -1,10 +1,13 @@
 """Find the highest rate at which a server meets its objectives.
 
-The search doubles the rate until an objective is missed, then bisects the gap (as a ratio) down to
-the requested precision. A result is certain if the 95 % confidence interval of the measurement
-excludes the limit; otherwise the rate runs again. The interval is a bootstrap over requests, if
-they are sufficient; from the third run on, it is Student's t over the values of the runs. Failed
-requests count as infinitely slow.
+The search doubles the rate until the server misses an objective. It then bisects the range between
+the highest rate that met all objectives and the lowest that missed one, at their geometric mean,
+until the requested precision is reached.
+
+A measurement is certain if its 95 % confidence interval excludes the limit; otherwise, the search
+runs the same rate again. The interval for one or two runs is a bootstrap over their requests, if
+there are enough requests. From the third run on, the interval is Student's t over the values of the
+runs. Failed requests count as infinitely slow.
 """
 
 from __future__ import annotations
@@ -30,16 +33,17 @@ from trtllm_serve_cli.bench.stats.statistics import NEVER_MS, finite, judge, jud
 
 Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
 _RUNS_FOR_STUDENT = 3
-# The significant digits of a rate; runs cannot distinguish finer steps.
+# The number of significant digits of a rate; runs are too noisy to distinguish finer steps.
 _DIGITS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """The range of a search: from `lowest` to `highest`, in requests per second.
+    """The plan for a search between the rates `lowest` and `highest`, in requests per second.
 
-    It ends when the rates that meet and miss the objectives are within `precision` (0.05: 5 %) of
-    each other. An uncertain rate runs up to `max_runs` times.
+    The search ends when the lowest rate that missed an objective is at most `precision` (0.05: 5 %)
+    above the highest rate that met all objectives. A rate with an uncertain result runs up to
+    `max_runs` times.
     """
 
     lowest: float
@@ -50,9 +54,10 @@ class SearchPlan:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The value of one objective at one rate; `None` if too many requests failed.
+    """The measurement of one objective at one rate.
 
-    `interval_ms` is `None` if there are too few requests for an interval.
+    `measured_ms` is `None` if too many requests failed. `interval_ms` is the 95 % confidence
+    interval, or `None` if there are too few requests for an interval.
     """
 
     objective: str
@@ -65,7 +70,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One rate of a search, and its measurements."""
+    """One rate of a search, in requests per second, and its measurements."""
 
     rate: float
     num_runs: int
@@ -78,7 +83,7 @@ class Probe:
 
     @property
     def is_sure(self) -> bool:
-        """True if it certainly misses one objective, or certainly meets all of them."""
+        """True if the rate certainly misses one objective, or certainly meets all of them."""
         if self.is_met:
             return all(each.is_sure for each in self.measured)
         return any(each.is_sure and not each.is_met for each in self.measured)
@@ -88,10 +93,11 @@ class Probe:
 class SearchResult:
     """The result of a search.
 
-    `rate` is the highest that met every objective; `None` if the lowest did not. `interval` is from
-    the highest rate that certainly meets them (below all that certainly miss) to the lowest that
-    certainly misses one; an end is `None` if no rate was certain. `results` are by rate, in the
-    order of the search.
+    `rate` is the highest rate that met every objective, or `None` if the lowest rate missed one.
+    `interval` has two rates. The second is the lowest rate that certainly misses an objective, and
+    the first is the highest rate below it that certainly meets every objective. Each of them is
+    `None` if no rate is certain. `results` has the result for each rate, in the order of the
+    search.
     """
 
     rate: float | None
@@ -107,7 +113,7 @@ class SearchResult:
         return tuple(sorted(probe.rate for probe in missed if probe.was_client_bottleneck))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the search as in `search.json`."""
+        """Return the content of `search.json`."""
         return {
             "rate": self.rate,
             "interval": self.interval,
@@ -125,7 +131,11 @@ def run_search(
     open_at: Callable[[float], Benchmark],
     show_progress: ShowProgress,
 ) -> SearchResult:
-    """Probe rates until the highest is found. A run that does not finish ends the search."""
+    """Measure rates until the highest one that meets the objectives is found.
+
+    `open_at` returns a benchmark at the rate that it receives. A run that does not finish ends the
+    search.
+    """
     probes: list[Probe] = []
     results: dict[float, BenchmarkResult] = {}
     rate = next_rate(probes, plan)
@@ -141,7 +151,11 @@ def run_search(
 
 
 def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
-    """Return the rate to try next; `None` if the result is precise enough, or out of range."""
+    """Return the rate to measure next, or `None` if the search has ended.
+
+    The search ends if the result is precise enough, if the lowest rate missed an objective, or if
+    the highest rate met all objectives.
+    """
     if not probes:
         return plan.lowest
     edge = _lowest_missed(probes)
@@ -188,7 +202,7 @@ def _met_below(probes: Sequence[Probe], edge: float) -> list[float]:
 
 
 def measure(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
-    """Check whether the runs at one rate meet an objective, and whether that is certain."""
+    """Return the measurement of one objective over the runs at one rate."""
     groups = judged_ms(objective.time_metric, runs)
     outcome = judge(objective, groups)
     interval, limit_ms = _interval(groups, objective.percent), objective.limit_ms
@@ -225,7 +239,7 @@ def _interval(
 ) -> Interval | None:
     requests = list(chain.from_iterable(groups))
     if all(value == NEVER_MS for values in requests for value in values):
-        # No request completed, or none has this time.
+        # No request completed, or no completed request has this time.
         return NEVER_MS, NEVER_MS
     figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
     if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):

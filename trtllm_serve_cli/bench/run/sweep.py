@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager
 
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
 
-# A context that displays the progress of a benchmark's next run.
+# Returns a context manager that displays the progress of the benchmark's next run.
 ShowProgress = Callable[[Benchmark], AbstractContextManager[Watch]]
 
 
 def run_in_turns(
     points: Sequence[Benchmark], repeat: int, show_progress: ShowProgress
 ) -> list[BenchmarkResult]:
-    """Run every point `repeat` times: the first run of each, then the second of each, and so on.
+    """Run every point once, then every point a second time, up to `repeat` times.
 
-    A machine that heats up or is temporarily busy thus affects all points. A run that does not
-    finish ends the sweep; points without a run are omitted.
+    This order distributes the effects of a machine that heats up or is temporarily busy over all
+    points. A run that does not finish ends the sweep; the results omit points without a run.
     """
     for _ in range(repeat):
         for point in points:

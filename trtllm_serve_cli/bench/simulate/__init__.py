@@ -1,1 +1,1 @@
-"""Benchmarks without a server: simulated engines on a virtual clock, and their calibration."""
+"""Run benchmarks on simulated engines without a server, and calibrate the simulation."""

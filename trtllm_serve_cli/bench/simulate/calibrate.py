@@ -1,13 +1,13 @@
 """Estimate the timing of a simulated engine from measured runs.
 
-Every gap between two tokens of a request is a step of the engine. The other requests show what the
-step computed: how many sequences were generating in the middle of it, how long these were, and
-which requests received their first token at its end. The first token of a request that ran alone
-shows the overhead of the server. Least squares over these equations give the parts of `StepTiming`,
-none of them negative.
+Every gap between two tokens of a request is a step of the engine. The records of all requests show
+what the step computed: how many sequences were generating in the middle of the step, how long these
+sequences were, and which requests received their first token at the end of the step. The first
+token of a request that ran alone shows the overhead of the server. Each observation is a linear
+equation. Their least-squares solution without negative values gives the fields of `StepTiming`.
 
-Prompts are assumed to be computed in the step that produces their first token. With chunked
-prefill, the prompt parts are less accurate.
+A prompt is assumed to be computed in the step that produces its first token. With chunked prefill,
+the prompt times are therefore less accurate.
 """
 
 from __future__ import annotations
@@ -44,9 +44,11 @@ Floats = NDArray[np.float64]
 
 _COLUMNS = ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "prompt_pair_s", "request_s")
 _MIN_GAPS = 100
-# The minimum ratio of the 95th to the 5th percentile.
+# The minimum ratio between the 95th and the 5th percentile. With less variation, the fit cannot
+# separate the duration of a step from its dependence on the length or the number of sequences.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# Tokens within this fraction of the median gap belong to the same step.
+# Tokens of different requests belong to the same step if they arrive within this fraction of the
+# median gap.
 _SAME_STEP = 0.4
 # Gaps that deviate by more than this many median deviations are outliers.
 _OUTLIER = 5.0
@@ -55,7 +57,7 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run of a benchmark; `concurrency` is that of a closed loop, None for an open loop."""
+    """One run of a benchmark; `concurrency` is `None` if the run was an open loop."""
 
     name: str
     records: tuple[RequestRecord, ...]
@@ -64,7 +66,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A metric of a run, and its value in the calibrated simulation of the same requests."""
+    """A metric measured in a run, and the same metric in a simulation of the run's requests."""
 
     run: str
     figure: str
@@ -79,10 +81,11 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The result of a calibration.
+    """The result of a calibration from `num_steps` observed steps.
 
-    `num_steps` were observed; half of them are within `median_error` (a fraction) of the simulated
-    duration. If no request ran alone, `knows_request_s` is false and `request_s` is 0.
+    For half of the steps, the simulated duration deviates from the measured one by at most
+    `median_error` (a fraction). If no request ran alone, `knows_request_s` is false and the timing
+    has a `request_s` of 0.
     """
 
     simulation: Simulation
@@ -93,9 +96,9 @@ class Calibration:
 
 
 def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
-    """Return the runs of one benchmark, including ramp requests, since they were in flight too.
+    """Return the runs of one benchmark, including ramp requests, because the engine ran them too.
 
-    Raise `BadInput` if several targets were loaded, since each has its own engine.
+    Raise `BadInput` if the benchmark had several targets, because each target has its own engine.
     """
     if len(result.summary["targets"]) > 1:
         raise BadInput(
@@ -118,7 +121,7 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
 
 
 def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
-    """Fit the timing to the runs. Raise `BadInput` if the runs do not determine it."""
+    """Fit the timing to the runs. Raise `BadInput` if the runs do not determine the timing."""
     observed = [_observe(run) for run in runs]
     _check_steps_suffice(runs, observed)
     work = np.concatenate([each.work for each in observed])
@@ -137,7 +140,10 @@ def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None
 
 
 def write_timing(simulation: Simulation, path: Path) -> None:
-    """Write the file for `--timing` and `--simulate`, atomically. Raise `BadInput`."""
+    """Atomically write the file for `--timing` and `--simulate`.
+
+    Raise `BadInput` if it cannot be written.
+    """
     try:
         write_text(path, json.dumps(simulation.to_json(), indent=2) + "\n")
     except OSError as error:
@@ -150,7 +156,11 @@ def write_timing(simulation: Simulation, path: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Observed:
-    """The steps of a run: the amounts of `_COLUMNS`, the duration, and the number of sequences."""
+    """The observed steps of a run.
+
+    Each row of `work` has the amounts that `_COLUMNS` are multiplied by. `duration_s` has the same
+    number of rows. `sequences` is the number of sequences in each step between two tokens.
+    """
 
     work: Floats
     duration_s: Floats
@@ -159,7 +169,10 @@ class _Observed:
 
 @dataclass(frozen=True, slots=True)
 class _RunningSums:
-    """Sums over time: `values` apply from each of the sorted `times_s` on."""
+    """Sums over time; `times_s` are sorted.
+
+    `values[0]` is the sum before the first time, and `values[i]` the sum from `times_s[i - 1]` on.
+    """
 
     times_s: Floats
     values: Floats
@@ -190,7 +203,8 @@ def _observe(run: MeasuredRun) -> _Observed:
     all_s = np.concatenate([each.chunk_s for each in answers])
     start_s = np.concatenate([each.chunk_s[:-1] for each in answers])
     stop_s = np.concatenate([each.chunk_s[1:] for each in answers])
-    # Tokens that were read together have the same timestamp, so the step between them is unknown.
+    # Tokens that arrived in one read have the same timestamp, so the duration of the step between
+    # them is unknown.
     is_separate = stop_s > start_s
     start_s, stop_s = start_s[is_separate], stop_s[is_separate]
     if not len(start_s):
@@ -228,7 +242,7 @@ def _observe(run: MeasuredRun) -> _Observed:
 def _observe_alone(
     answers: Sequence[RequestRecord], lengths: Floats, first_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return rows for the requests that ran alone until their first token, and their TTFT."""
+    """Return the work and the TTFT of each request that ran alone until its first token."""
     sent_s = np.array([each.sent_s for each in answers])
     end_s = np.array([each.end_s for each in answers])
     in_flight = _RunningSums.of(
@@ -242,7 +256,7 @@ def _observe_alone(
 
 
 def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
-    """Return the parts, and the relative error of each row; outliers are excluded from the fit."""
+    """Return the fitted times and the relative error of each row. The fit excludes outliers."""
     weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
     counts = np.ones(len(duration_s), bool)
     for _ in range(_ROUNDS):
@@ -254,9 +268,9 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
-    """Return the best least-squares solution without negative parts.
+    """Return the best least-squares solution without negative values.
 
-    There are few parts, so every subset of them is tried.
+    There are few unknowns, so this function tries every subset of them.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]
@@ -265,7 +279,8 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     for number in range(1, len(known) + 1):
         for chosen in combinations(known, number):
             at = np.array(chosen)
-            # Scaled, because sequence and token-pair counts differ by orders of magnitude.
+            # Scale the columns: the counts of sequences and token pairs differ by orders of
+            # magnitude, so `lstsq` would treat the smaller ones as 0.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
             found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():
@@ -278,7 +293,7 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
 
 
 def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]:
-    """Compare medians and the rate of a run with a simulation of the same requests."""
+    """Compare the latencies and the token rate of a run with a simulation of its requests."""
     completed = (each for each in run.records if each.is_completed)
     answers = sorted(completed, key=lambda each: each.sent_s)
     requests = [_to_spec(each) for each in answers]

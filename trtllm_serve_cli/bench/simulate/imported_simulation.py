@@ -1,4 +1,4 @@
-"""Read the simulation of an imported model, with the current limits of its repository."""
+"""Read an imported model's simulation, with the limits currently set in its repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
 
-# The parameters of `tensorrt_llm`, for any engine.
+# The scheduler limits, and the parameters of the model `tensorrt_llm` that set them.
 _LIMITS = {
     "max_batch_size": "max_num_seqs",
     "max_num_tokens": "max_num_tokens",
@@ -23,7 +23,7 @@ _LIMITS = {
 
 
 def read_imported_simulation(model: ImportedModel) -> Simulation:
-    """Return the simulation of an imported model, with the current limits of its repository.
+    """Return an imported model's simulation, with the limits currently set in its repository.
 
     Raise `BadInput` if the model's engine is not simulated.
     """
@@ -40,9 +40,9 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
 
 
 def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
-    """Return the scheduler limits set in the repository's parameters, for any engine kind.
+    """Return the scheduler limits that the repository's parameters set, for any engine kind.
 
-    Raise `RepositoryError` if the values are invalid.
+    Use `defaults` for limits that are not set. Raise `RepositoryError` if a value is invalid.
     """
     manifest = repository.manifest
     parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}
@@ -67,5 +67,5 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # The LLM API spells policies in capitals.
+    # The LLM API spells scheduler policies in capitals, `SchedulerLimits` in lower case.
     return int(value) if isinstance(default, int) else value.lower()

@@ -18,10 +18,10 @@ from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 def open_simulated(
     settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
 ) -> Benchmark:
-    """Return a benchmark of `replicas` simulated engines; nothing requires warm-up.
+    """Return a benchmark of `replicas` simulated engines, without warm-up.
 
-    Requests and due times are the same as for a server. Raise `BadInput` for text workloads, which
-    have no tokens before a server tokenizes them, and for several prompts in one request.
+    Requests and due times are the same as for a server. Raise `BadInput` if the workload is text,
+    because a server would have to tokenize it, or if each request has several prompts.
     """
     if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(

@@ -1,9 +1,9 @@
-"""Simulate requests on simulated engines, on a clock that jumps from one event to the next.
+"""Run requests on simulated engines, with a clock that jumps from one event to the next.
 
-Each engine uses the scheduler of the engine kind `sim`. A request reaches an engine `request_s`
-after it is sent: the engine with the fewest requests, or the first of these. An idle engine starts
-a step immediately with all requests that have arrived; a busy engine adds new requests when its
-step ends.
+Each engine uses the scheduler of the engine kind `sim`. A request arrives `request_s` after it is
+sent, at the engine with the fewest requests (the first one if several have equally few). An idle
+engine immediately starts a step with all requests that have arrived. A busy engine adds new
+requests when its current step ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
 @dataclass(frozen=True, slots=True)
 class SendSchedule:
-    """A schedule of requests, as in `worker_plan.Share`.
+    """A schedule for sending requests, as in `worker_plan.Share`.
 
-    Open loop: `due_s` has the sorted due time of each request, and `concurrency` is an optional
-    cap. Closed loop: without `due_s`; the slots open evenly over `ramp_s`, and no request starts
-    after `duration_s`.
+    In an open loop, `due_s` has the sorted due times of the requests, and `concurrency` is an
+    optional cap. In a closed loop, `due_s` is `None`. The number of requests in flight then
+    increases at a constant rate during `ramp_s`, and no request starts after `duration_s`.
     """
 
     due_s: Sequence[float] | None = None
@@ -43,9 +43,9 @@ def run_simulated(
     stream: bool = True,
     seed: int = 0,
 ) -> tuple[RequestRecord, ...]:
-    """Return the record of every request, in order, as a load generator would.
+    """Simulate the requests and return their records, sorted by request and turn.
 
-    `replicas` is the number of engines; `seed` determines their jitter.
+    `replicas` is the number of engines. `seed` determines the random variation of their steps.
     """
     engines = [_Engine(Scheduler(simulation, seed=seed + each)) for each in range(replicas)]
     clock = _VirtualClock(iter(specs), simulation, engines, schedule)
@@ -56,7 +56,7 @@ def run_simulated(
 
 @dataclass(slots=True, eq=False)
 class _Conversation:
-    """A request and its further turns; `prompt` includes the history so far."""
+    """A request and the later turns of its conversation; `prompt` includes the history so far."""
 
     index: int
     spec: RequestSpec
@@ -99,7 +99,10 @@ class _Answer:
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    """An engine; `tokens` are those of its current step, None between steps."""
+    """An engine; `tokens` has the requests that receive a token at the end of its current step.
+
+    Between steps, `tokens` is `None`.
+    """
 
     scheduler: Scheduler
     tokens: Sequence[SimRequest] | None = None
@@ -114,10 +117,11 @@ class _VirtualClock:
     answers: list[_Answer] = field(default_factory=list)
     num_started: int = 0
     num_in_flight: int = 0
-    # The due time of the next wake-up.
+    # The time of the last scheduled wake-up, so that it is not scheduled twice.
     wakeup_s: float = -1.0
-    # Time, order of scheduling, and event: a request arrives, a step ends, the next turn of a
-    # conversation is due, or (None) the clock wakes up to send requests.
+    # A heap of (time, order of scheduling, event). The event is a `SimRequest` that arrives, an
+    # `_Engine` whose step ends, a `_Conversation` whose next turn is due, or `None`: then the clock
+    # only wakes up to send requests that are due.
     events: list[tuple[float, int, SimRequest | _Engine | _Conversation | None]] = field(
         default_factory=list
     )
@@ -153,7 +157,7 @@ class _VirtualClock:
                 self._send(event, now_s, now_s)
 
     def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
-        """Send the due requests that the cap allows, and wake up when the next one is due."""
+        """Send the due requests that the cap allows, and schedule a wake-up for the next one."""
         cap = self.schedule.concurrency
         while self.num_started < len(due_s) and (cap is None or self.num_in_flight < cap):
             due = due_s[self.num_started]
@@ -163,7 +167,7 @@ class _VirtualClock:
             self._start_next(due, now_s)
 
     def _send_closed(self, now_s: float) -> None:
-        """Fill the open slots."""
+        """Send requests until as many are in flight as the ramp allows."""
         num_slots, duration_s = self.schedule.concurrency or 1, self.schedule.duration_s
         if duration_s is not None and now_s >= duration_s:
             return
@@ -181,7 +185,7 @@ class _VirtualClock:
             self._schedule(at_s, None)
 
     def _start_next(self, due_s: float, now_s: float) -> bool:
-        """Send the next request; return whether there was one."""
+        """Send the next request. Return `False` if none is left."""
         spec = next(self.specs, None)
         if spec is None:
             return False
@@ -192,7 +196,7 @@ class _VirtualClock:
         return True
 
     def _send(self, conversation: _Conversation, due_s: float, now_s: float) -> None:
-        """Send the next turn of a conversation, or its first request."""
+        """Send the first request of a conversation, or its next turn."""
         turn_number, conversation.num_turns = conversation.num_turns, conversation.num_turns + 1
         turn = conversation.spec.turns[turn_number - 1] if turn_number else conversation.spec
         if turn_number:
@@ -227,11 +231,12 @@ class _VirtualClock:
     def _continue_conversation(
         self, conversation: _Conversation, num_tokens: int, now_s: float
     ) -> None:
-        """Schedule the next turn after its think time, if there is one."""
+        """Schedule the next turn after its think time, or end the conversation."""
         if conversation.num_turns > len(conversation.spec.turns):
             self.num_in_flight -= 1
             return
-        # Generated tokens occur in no other prompt, so their blocks are not reused.
+        # Represent generated tokens by an id that no other conversation has, so that no other
+        # prompt reuses their KV-cache blocks.
         conversation.prompt = [*conversation.prompt, *[-1 - conversation.index] * num_tokens]
         self._schedule(
             now_s + conversation.spec.turns[conversation.num_turns - 1].think_s, conversation

@@ -1,1 +1,1 @@
-"""The formulas: times of a request, statistics over requests, and confidence intervals."""
+"""Compute statistics over requests and runs, and their confidence intervals."""

@@ -1,8 +1,9 @@
-"""Confidence intervals (95 %) of statistics and of their ratios.
+"""Compute 95 % confidence intervals for statistics and for their ratios.
 
-With several runs, the noise is the variation between runs: Welch's interval for the difference of
-the mean logarithms, which is a ratio. With one run, only the variation between requests is known:
-the percentile bootstrap, which resamples whole requests.
+With several runs, the intervals cover the variation between runs. The interval for a ratio is
+Welch's interval for the difference between the mean logarithms. With one run, the intervals only
+cover the variation between requests. They use the percentile bootstrap, which resamples whole
+requests.
 """
 
 from __future__ import annotations
@@ -19,22 +20,24 @@ Interval = tuple[float, float]
 _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
-# With fewer requests, the bootstrap misses the true value in one of eight cases, not one of 20.
+# With fewer requests, the bootstrap interval excludes the true value in one of 8 cases; a 95 %
+# interval must exclude it in only one of 20.
 _MIN_GROUPS = 20
-# With fewer requests beyond a percentile, resampling cannot estimate its confidence.
+# With fewer requests above or below a percentile, resampling cannot estimate its interval.
 _MIN_BEYOND = 5
 
 
 def rank(percent: float, num: int) -> int:
     """Return the nearest rank of a percentile among `num` sorted values, counted from 1.
 
-    Computed with exact numbers: 99.9 % of 1000 is 999, not 1000, which would be the maximum.
+    The computation is exact: with binary fractions, the rank of 99.9 % in 1000 values would be
+    1000 (the maximum) instead of 999.
     """
     return max(math.ceil(Fraction(str(percent)) * num / 100), 1)
 
 
 def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | None) -> float:
-    """Return the mean (`None`) or a nearest-rank percentile of a sample that is not empty."""
+    """Return a nearest-rank percentile of a non-empty sample, or the mean without `percent`."""
     if percent is None:
         return fmean(sample)
     values = np.asarray(sample, np.float64)
@@ -43,9 +46,9 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval of the ratio of `after` to `before`, given one value per run.
+    """Return the interval for the ratio of `after` to `before`, each with one value per run.
 
-    Return `None` with fewer than two runs on a side, or if a value is not above 0.
+    Return `None` if one of them has fewer than two runs, or if a value is not above 0.
     """
     if min(len(before), len(after)) < 2 or min(*before, *after) <= 0:
         return None
@@ -62,7 +65,10 @@ def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval |
 
 
 def mean_of_runs(values: Sequence[float]) -> Interval | None:
-    """Return the interval of the geometric mean of one value per run, by Student's t."""
+    """Return the Student's t interval for the geometric mean of `values`, one per run.
+
+    Return `None` with fewer than two runs, or if a value is not above 0.
+    """
     if len(values) < 2 or min(values) <= 0:
         return None
     logs = [math.log(value) for value in values]
@@ -73,9 +79,10 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
 def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
-    """Return the interval of the ratio of `after` to `before`, given the values of each request.
+    """Return the interval for the ratio between a statistic of `after` and of `before`.
 
-    Return `None` if `resample` does for either side, or if a resampled statistic is not above 0.
+    Both have the values of each request. Return `None` if either cannot be resampled, or if a
+    resampled statistic is not above 0.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
     known = [values for values in drawn if values is not None and values.min() > 0]
@@ -90,11 +97,12 @@ def resample(
     percents: Sequence[float | None],
     seed: int = 0,
 ) -> list[NDArray[np.float64] | None]:
-    """Return the statistics of samples whose groups are drawn again with replacement.
+    """Draw samples of whole groups with replacement, and return the statistics of each sample.
 
-    The result has one array for each of `percents`. It is `None` if too few groups have values, or
-    too few values beyond or below the percentile: resampling cannot produce values that the sample
-    lacks. Samples are represented by how often each group was drawn, so nothing is sorted twice.
+    The result has one array for each of `percents`. It has `None` instead if too few groups have
+    values, or if too few groups have values above or below the percentile: resampling cannot
+    produce values that the original sample lacks. The values are sorted only once, because each
+    sample is represented by how often it contains each group.
     """
     filled = [group for group in groups if len(group)]
     if len(filled) < _MIN_GROUPS:
@@ -119,10 +127,10 @@ def resample(
 def resample_singles(
     ranked: NDArray[np.float64], percents: Sequence[float]
 ) -> list[NDArray[np.float64] | None]:
-    """Do the same as `resample` for sorted groups of one value each, without drawing groups.
+    """Do the same as `resample` for sorted, independent values, but without drawing samples.
 
-    The k-th smallest of n resampled values is the value whose rank is n times the k-th smallest of
-    n uniform numbers, rounded up; that order statistic has the distribution Beta(k, n - k + 1).
+    The k-th smallest of n resampled values has the rank ceil(n · u) in the original sample, where u
+    is the k-th smallest of n uniform random numbers. The distribution of u is Beta(k, n - k + 1).
     """
     n = ranked.size
     drawn: list[NDArray[np.float64] | None] = []
@@ -137,7 +145,7 @@ def resample_singles(
 
 
 def middle(values: NDArray[np.float64]) -> Interval:
-    """Return the interval that contains the middle 95 % of values."""
+    """Return the interval that contains the middle 95 % of `values`."""
     outside = 100 * (1 - _CONFIDENCE) / 2
     low, high = np.percentile(values, (outside, 100 - outside))
     return float(low), float(high)
@@ -150,8 +158,8 @@ def _is_estimable(
 ) -> bool:
     """Return whether enough groups have values on both sides of a percentile.
 
-    `ends` are the minimum and maximum of each group. The value itself is not counted; equal values
-    count on both sides.
+    `ends` are the minimum and maximum of each group. The group that contains the percentile itself
+    does not count; groups with an equal value count on both sides.
     """
     if percent is None:
         return True
@@ -164,7 +172,7 @@ def _is_estimable(
 def _weighted(
     ranked: NDArray[np.float64], times: NDArray[np.int64], percents: Sequence[float | None]
 ) -> list[float]:
-    """Return the statistics of a sample that contains each ranked value `times` times."""
+    """Return the statistics of a sample that contains `ranked[i]` `times[i]` times."""
     seen = np.cumsum(times)
     return [
         float(np.average(ranked, weights=times))
@@ -175,10 +183,10 @@ def _weighted(
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
-    """Return the two-sided quantile of Student's t, for at least one degree of freedom.
+    """Return the two-sided quantile of Student's t, for at least one degree of freedom n.
 
-    With t = sqrt(degrees_of_freedom) · tan(angle), its density is cos(angle)^(degrees_of_freedom -
-    1) up to a factor; numerical integration of that density gives the angle.
+    With t = sqrt(n) · tan(angle), the density of the angle is proportional to cos(angle)^(n - 1).
+    Numerical integration of this density gives the angle.
     """
     angles = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angles) ** (degrees_of_freedom - 1)

@@ -1,4 +1,4 @@
-"""Summaries of the records of many requests.
+"""Summarize the records of many requests.
 
 docs/reference/benchmark-metrics.md defines the metrics.
 """
@@ -38,8 +38,9 @@ PERCENTS: Mapping[str, float] = {
 }
 # A run counts as limited by its concurrency cap if more than this fraction of requests waited.
 _HELD_FRACTION = 0.01
-# The time of a failed request when objectives are checked, and a bound that no measured time
-# reaches, but that the mean of 100 million requests exceeds if one of them failed.
+# When objectives are checked, a failed request counts with this time. Statistics of at least
+# `_MAX_FINITE_MS` therefore include a failed request: no measured time is that long, but even the
+# mean of 100 million requests is if one of them failed.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
 _BATCH = 5
@@ -48,12 +49,12 @@ _MIN_BATCHES = 10
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A sample of times, in milliseconds.
+    """The distribution of a sample of times, in milliseconds.
 
-    Percentiles are by nearest rank, as in upstream's benchmark: the smallest measured value that at
-    least the given percentage of the sample does not exceed. `intervals_ms` has the 95 % confidence
-    interval, by the percentile bootstrap, of each percentile for which the sample is large enough.
-    The seed is fixed, so the same records give the same result.
+    Percentiles are by nearest rank, as in upstream's benchmark: the 95th percentile is the smallest
+    measured value that at least 95 % of the sample does not exceed. `intervals_ms` has the 95 %
+    confidence interval of each percentile for which the sample is large enough, by the percentile
+    bootstrap with a fixed seed.
     """
 
     num_samples: int
@@ -72,9 +73,11 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The part of a run after its initial transient; only the counts if it was never steady.
+    """The part of a run after its initial transient.
 
-    Rates are those of requests that ended between `from_s` and the last request's due time.
+    It starts after the first `num_requests_before` requests, at `from_s`. The rates cover the
+    requests that ended between `from_s` and the last due time. If `is_reached` is false, the run
+    never became steady, and the times and rates are `None`.
     """
 
     is_reached: bool
@@ -102,10 +105,10 @@ class Outcome:
 class Summary:
     """The metrics of one run, or of several repeats; `None` if a metric was not measured.
 
-    `rates` and `times` have the keys of `RATES` and `TIMES`. Times count from when a request was
-    due, except `…_from_sent`. Rates and times are those of completed requests; the offered and
-    achieved rates are of all requests and exist only in a run at a rate. Ramp requests are
-    excluded.
+    `rates` and `times` have the keys of `RATES` and `TIMES`, and cover completed requests only.
+    Times count from a request's due time, except `…_from_sent`. The offered and achieved rates
+    cover all requests, and are only measured if the load has a rate or recorded times. Ramp
+    requests are excluded from all metrics except `num_ramp`.
     """
 
     num_requests: int
@@ -146,7 +149,7 @@ def summarize(
     streamed: bool,
     objectives: Sequence[Objective] = (),
 ) -> Summary:
-    """Compute the metrics of `records`. Token times exist only for streamed responses."""
+    """Compute the metrics of `records`. Times of tokens require `streamed` responses."""
     counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
     run = completed_part(counted, objectives, streamed=streamed)
     completed, duration_s = run.records, run.duration_s
@@ -202,11 +205,12 @@ def _distribute_metric(
 
 
 def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
-    """Return whether a completed request meets every objective by itself.
+    """Return whether a completed request alone meets every objective.
 
-    Its single TTFT, TPOT, latency or queue time is compared with the limit, whatever the statistic;
-    the statistic applies to its gaps. A request without a second token meets gap objectives. A
-    request without a reported queue time misses queue objectives.
+    A request has a single TTFT, TPOT, latency and queue time, so each is compared with the limit
+    for any statistic. For objectives on the ITL, the statistic applies to the request's gaps. A
+    request with one token meets objectives on the ITL and TPOT. A request misses objectives on the
+    queue time if the server did not report it.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 
@@ -220,10 +224,10 @@ def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
 def judged_ms(
     metric: TimeMetric, runs: Sequence[Sequence[RequestRecord]]
 ) -> list[list[list[float]]]:
-    """Return, for each run, the samples of each request that objectives apply to, in ms.
+    """Return the samples of each request in each run, in milliseconds, to check objectives.
 
-    A failed request counts as infinitely slow, with as many samples as a completed request has on
-    average. An interrupted request has no samples.
+    A failed request has as many samples as a completed request has on average, each of them
+    `NEVER_MS`. Interrupted requests are excluded.
     """
     completed = [record for run in runs for record in run if record.is_completed]
     num = sum(len(metric.read(record)) for record in completed)
@@ -239,7 +243,7 @@ def judged_ms(
 
 
 def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -> Outcome:
-    """Return whether the statistic over all requests, as in `judged_ms`, is within the limit."""
+    """Return the outcome of an objective for the times that `judged_ms` returned."""
     sample = list(chain.from_iterable(chain.from_iterable(times_ms)))
     measured_ms = finite(statistic(sample, objective.percent)) if sample else None
     is_met = measured_ms is not None and measured_ms <= objective.limit_ms
@@ -247,12 +251,12 @@ def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -
 
 
 def finite(value_ms: float) -> float | None:
-    """Return `None` if failed requests determine the statistic."""
+    """Return the value of a statistic, or `None` if failed requests make it infinite."""
     return None if value_ms >= _MAX_FINITE_MS else value_ms
 
 
 def span_s(records: Iterable[RequestRecord]) -> float:
-    """Return the time from the first due time to the last end, summed over runs."""
+    """Return the time from the first due time of a run to its last end, summed over all runs."""
     return math.fsum(
         max(record.end_s for record in run) - min(record.due_s for record in run)
         for run in _runs(records).values()
@@ -262,11 +266,11 @@ def span_s(records: Iterable[RequestRecord]) -> float:
 def distribute(
     times_s: Iterable[float], group_sizes: Sequence[int] | None = None
 ) -> Distribution | None:
-    """Return the distribution of times given in seconds; `None` for an empty sample.
+    """Return the distribution of `times_s` in milliseconds, or `None` if the sample is empty.
 
-    Times are assumed to depend on each other only within a group. `group_sizes` has the number of
-    consecutive times in each group; without it, times are independent. This determines the
-    confidence intervals.
+    The confidence intervals assume that times depend on each other only within a group, for example
+    the gaps between the tokens of one request. `group_sizes` has the number of consecutive times in
+    each group. Without `group_sizes`, all times are independent.
     """
     sample = np.fromiter(times_s, np.float64) * 1e3
     if not sample.size:
@@ -307,7 +311,8 @@ def max_in_flight(records: Iterable[RequestRecord]) -> int:
     for run in _runs(records).values():
         starts = [(record.sent_s, 1) for record in run]
         ends = [(record.end_s, -1) for record in run]
-        # At the same time, ends come before starts: they free a slot for the next request.
+        # If a request ends when another starts, sort the end first, because the two were not in
+        # flight at the same time.
         in_flight = np.cumsum([change for _, change in sorted(starts + ends)])
         most = max(most, int(in_flight.max()))
     return most
@@ -316,11 +321,11 @@ def max_in_flight(records: Iterable[RequestRecord]) -> int:
 def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyState | None:
     """Find where the initial transient of a run ends, by MSER-5.
 
-    Request latencies, ordered by due time, are averaged in batches of five; the number of batches
-    cut off minimizes the standard error of the remaining mean. A run that would lose more than half
-    is not steady. Return `None` for runs that are too short, for requests that are all due at the
-    start, and for several runs. Source: K. P. White, "An effective truncation heuristic for bias
-    reduction in simulation output", Simulation 69 (1997).
+    MSER-5 averages the request latencies, ordered by due time, in batches of five. It then removes
+    as many of the first batches as minimize the standard error of the remaining mean. A run that
+    would lose more than half of its batches is not steady. Return `None` if the run is too short,
+    if all requests are due at the start, or if there are several runs. Source: K. P. White, "An
+    effective truncation heuristic for bias reduction in simulation output", Simulation 69 (1997).
     """
     records = sorted(completed, key=lambda record: record.due_s)
     num_batches = len(records) // _BATCH
@@ -344,7 +349,7 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
 
 
 def _mser(values: NDArray[np.float64]) -> int:
-    """Return how many of the first values to cut off; at least five are kept."""
+    """Return how many of the first values to remove; at least five values remain."""
     centred = values - values.mean()
     kept = np.arange(values.size, 0, -1)
     sums = np.cumsum(centred[::-1])[::-1]
@@ -363,7 +368,10 @@ def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
 def _rate_of(
     records: Sequence[RequestRecord], load: Load, time_of: Callable[[RequestRecord], float]
 ) -> float | None:
-    """Return the rate between the first and last of these times: n requests make n - 1 gaps."""
+    """Return the mean rate of the due or send times: n times have n - 1 gaps between them.
+
+    Return `None` unless the load has a rate or recorded times.
+    """
     if isinstance(load, AllAtOnce | AtConcurrency):
         return None
     times = [[time_of(record) for record in run] for run in _runs(records).values()]
