@@ -1,1 +1,1 @@
-"""Requests and responses as bytes, and the connections that carry them."""
+"""Encode requests, decode responses, and send both over gRPC or HTTP connections."""

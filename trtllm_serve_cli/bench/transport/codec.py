@@ -1,8 +1,8 @@
-"""Encode requests and decode responses, for gRPC and HTTP; no I/O.
+"""Encode requests and decode responses, for gRPC and HTTP (no I/O).
 
-The load generator handles bytes: requests are encoded before the run starts, except those of
-endless workloads and those that include earlier responses. Responses are timestamped before they
-are decoded.
+The load generator sends and receives bytes, so that encoding and decoding do not affect the
+timestamps. It encodes requests before the run, except requests of endless workloads and requests
+that include earlier responses. It decodes a response after the timestamp of its arrival is taken.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
 
 _REQUEST_ID_PREFIX = re.compile(r"^\[request id: [^\]]*\] ")
-# An end id that is not a token never ends generation.
+# An end id that is not a token id, so that generation continues to the requested length.
 _NEVER_END_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """The options of every request of a run.
+    """The options for all requests of a run.
 
-    With `server_times`, the server reports when it scheduled each request. A request that exceeds
-    `timeout_s` fails.
+    With `server_times`, the server reports when each request arrived and when it was scheduled. A
+    request that exceeds `timeout_s` fails.
     """
 
     stream: bool = False
@@ -41,10 +41,11 @@ class RequestOptions:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The number of tokens in one response (0 in an empty final one), and how it ended.
+    """One decoded response.
 
-    `ids` are those of the first row, as INT32 bytes. `text` is set if the model returns text;
-    `is_counted` is whether the server reported its number of tokens.
+    `num_tokens` is 0 in an empty final response. If the request has a single prompt, `ids` has the
+    generated ids as INT32 bytes. `text` is set if the model returns text. `is_counted` is whether
+    the server reported how many tokens the text has.
     """
 
     num_tokens: int
@@ -86,7 +87,7 @@ def encode_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) 
 def decode_stream_response(raw: bytes) -> Response:
     """Decode a `ModelStreamInferResponse`.
 
-    It is final if its `triton_final_response` parameter is set, or if it is an error.
+    The response is final if its `triton_final_response` parameter is true, or if it is an error.
     """
     message = service_pb2.ModelStreamInferResponse.FromString(raw)
     if message.error_message:
@@ -102,7 +103,7 @@ def decode_unary_response(raw: bytes) -> Response:
 
 
 def decode_event(data: bytes) -> Response:
-    """Decode the JSON of one event or response; empty data is the end of the stream."""
+    """Decode the JSON of one event or response. Empty data marks the end of the stream."""
     if not data:
         return Response(0, True)
     try:
@@ -127,10 +128,10 @@ _DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
 def _plan_tensors(
     spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
-    """Return the tensors to send, each with its batch dimension, by the model's input names.
+    """Return the tensors to send by the model's input names, each with a batch dimension.
 
-    Without an end id, generation continues to `request_output_len`. The prompt is never echoed
-    (`exclude_input_in_output`), so every returned token is new.
+    Without an end id, generation continues to `request_output_len`. `exclude_input_in_output`
+    removes the prompt from the output, so every returned token is new.
     """
     num_rows = spec.input_ids.shape[0] if spec.input_ids.ndim == 2 else 1
 
@@ -167,7 +168,7 @@ def _plan_tensors(
         **optional_inputs,
     }
     names = name_inputs(model.name, tensors)
-    # Older servers do not support all of these outputs.
+    # Older servers lack some of the `return_*` inputs and would reject the request.
     return {
         names[name]: value
         for name, value in tensors.items()
@@ -181,10 +182,11 @@ def _pack_text(text: str) -> bytes:
 
 
 def _read_reply(reply: Any, *, is_final: bool) -> Response:
-    """Decode one response; output_ids are [rows, beams, n].
+    """Decode one response.
 
-    A sequence_length [rows, beams] below n marks padding; above n it includes the tokens of earlier
-    responses.
+    `output_ids` has the shape [rows, beams, n], and `sequence_length` the shape [rows, beams]. If a
+    length is below n, the remaining ids are padding. If it is above n, the length includes the
+    tokens of earlier responses.
     """
     raw = {
         output.name: (output, content)
@@ -196,7 +198,7 @@ def _read_reply(reply: Any, *, is_final: bool) -> Response:
         if name in raw
     }
     if "text_output" in raw:
-        # The texts of other beams may follow the length-prefixed first text.
+        # Each text has a length prefix. The texts of other beams may follow the first text.
         content = raw["text_output"][1]
         length = int.from_bytes(content[:4], "little")
         outputs["text_output"] = content[4 : 4 + length].decode(errors="replace")
@@ -219,7 +221,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
     text = outputs.get("text_output")
     counted = outputs.get("num_output_tokens")
     num_input_tokens = outputs.get("num_input_tokens")
-    if isinstance(text, list):  # the first of several sequences
+    if isinstance(text, list):  # one text for each of several sequences: use the first
         text = text[0] if text else ""
     if text is None:
         num_tokens = num_ids
@@ -238,7 +240,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return a tensor of the generate endpoints as a list; they unwrap single elements."""
+    """Return a tensor as a list, because the generate endpoints return one element as a scalar."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

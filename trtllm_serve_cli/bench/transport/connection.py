@@ -1,4 +1,4 @@
-"""The interface of connections, for any protocol."""
+"""Define the interface that gRPC and HTTP connections implement."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from trtllm_serve_cli.bench.transport.codec import Response
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
 TIMEOUT_ERROR = RequestError(TIMED_OUT, "the response did not finish within the timeout")
-# The time when the bytes of a response arrived, on `time.perf_counter`, and the bytes.
+# The `time.perf_counter` time when a response arrived, and its bytes.
 Arrival = tuple[float, bytes]
 _T = TypeVar("_T")
 
 
 class SendFailed(Exception):
-    """A request that ended without its final response."""
+    """Raised if a request ends without its final response."""
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(error.message)
@@ -30,7 +30,7 @@ class Connection(Protocol):
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 
     def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """Yield the responses as they arrive, undecoded; raise `SendFailed`."""
+        """Send a request and yield its encoded responses as they arrive. Raise `SendFailed`."""
 
     def decode(self, raw: bytes) -> Response: ...
 
@@ -38,9 +38,9 @@ class Connection(Protocol):
 
 
 async def with_timeout(awaitable: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
-    """Return the result of the coroutine; raise `SendFailed` if it exceeds the timeout.
+    """Return the result of the coroutine. Raise `SendFailed` if it exceeds the timeout.
 
-    Runs it as a task, for the steps before a request is sent.
+    Connections use this function for steps that may wait before a request is sent.
     """
     task = asyncio.ensure_future(awaitable)
     try:

@@ -1,6 +1,7 @@
-"""Send requests over gRPC: one call per request, all on one connection.
+"""Send requests over gRPC, with one call per request on a single connection.
 
-Errors and cancellations thus affect a single request, and no request waits for another's response.
+With separate calls, an error or a cancellation affects only one request, and no request waits for
+another request's response.
 """
 
 from __future__ import annotations
@@ -34,12 +35,16 @@ from trtllm_serve_cli.client.transport.error_mapping import is_from_triton, is_r
 
 _SERVICE = "/inference.GRPCInferenceService"
 _STATUSES = {code.value[0]: code for code in grpc.StatusCode}
-# RFC 9113: REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM. A reset proves that the server is up.
+# The kinds of errors for REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM (RFC 9113). They are not
+# `NO_CONNECTION`, because only a running server resets a stream.
 _RESET_KINDS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
 
 
 class GrpcConnection:
-    """A connection to one model. Triton accepts only streaming calls to decoupled models."""
+    """A connection to one model.
+
+    It uses streaming calls for decoupled models, because Triton rejects other calls to them.
+    """
 
     def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
         self._model = model
@@ -64,7 +69,7 @@ class GrpcConnection:
         )
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
-        """Encode the message with its five-byte prefix: no compression, and its length."""
+        """Encode the request as a gRPC message, with a prefix: no compression (0) and a length."""
         message = codec.encode_request(spec, self._model, request_id, self._options)
         return b"\0" + len(message).to_bytes(4, "big") + message
 
@@ -120,7 +125,7 @@ class GrpcConnection:
 
 
 def find_failure(call: Call) -> RequestError | None:
-    """Return why a finished call failed; `None` if it did not."""
+    """Return the reason why a finished call failed, or `None` if the call succeeded."""
     match call.error:
         case None:
             pass

@@ -1,9 +1,11 @@
-"""A minimal HTTP/2 client for gRPC on asyncio: many calls on one connection.
+"""A minimal HTTP/2 client for gRPC on asyncio, with many calls on one connection.
 
-gRPC's asyncio client uses several times the CPU time per call, which reduces the rate that a load
-generator can send at and the CPU time left for a server on the same machine
-(docs/concepts/performance.md). Frames: RFC 9113. The client disables the server's header table, so
-identical header blocks have the same content and are decoded once.
+gRPC's asyncio client uses several times as much CPU time per call. The load generator could send
+fewer requests per second, and a server on the same machine would have less CPU time
+(docs/concepts/performance.md).
+
+Frames are as in RFC 9113. The client sets the size of the header compression table to 0, so that
+identical header blocks always have the same content and are decoded only once.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE
 _CANCEL = 8
 _LARGEST = 2**31 - 1
 _DEFAULT_WINDOW = 65535
-# The receive window is the largest possible; it is renewed when half is used up.
+# The connection's receive window has the maximum size. The client extends the window after
+# receiving this many bytes, about half of it, so that the server never has to wait.
 _WINDOW_UPDATE_AT = 2**30
 _FRAME = struct.Struct(">HBBBL")
 
@@ -33,11 +36,11 @@ Headers = dict[str, str]
 
 
 class ConnectionGone(Exception):
-    """The connection was lost, or could not be used, while calls needed it."""
+    """Raised if the connection is closed, lost, or receives invalid data."""
 
 
 class CallReset(Exception):
-    """The server reset one call; `code` is the HTTP/2 error code."""
+    """The error of a call that the server reset; `code` is the HTTP/2 error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the server reset the stream (HTTP/2 error {code})")
@@ -45,7 +48,7 @@ class CallReset(Exception):
 
 
 def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
-    """Encode a header block that does not change the server's table, so it can be reused."""
+    """Encode headers without using the server's header table, so that the block can be reused."""
     encoder = Encoder()
     encoder.header_table_size = 0
     block: bytes = encoder.encode([(name, value, True) for name, value in headers])
@@ -53,7 +56,11 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 
 
 class Call:
-    """A request and the messages of its response, with arrival times on `time.perf_counter`."""
+    """One request and the messages of its response.
+
+    `messages` has the received messages with their arrival times on `time.perf_counter`. `window`
+    is the number of bytes that the client may still send.
+    """
 
     def __init__(self, stream: int, window: int) -> None:
         self.stream = stream
@@ -66,15 +73,16 @@ class Call:
         self._waiter: asyncio.Future[None] | None = None
 
     async def wait(self) -> None:
-        """Wait for more messages or the end."""
+        """Wait until a message is available or the call has ended."""
         if not self.messages and not self.is_done:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
     def feed(self, data: bytes, at_s: float) -> None:
-        """Add a part of the response body: messages, each after a flag and a length (five bytes).
+        """Add a part of the response body that was received at `at_s`.
 
-        A message arrives when its last bytes do.
+        The body is a sequence of messages, each after a one-byte flag and a four-byte length. The
+        arrival time of a message is that of its last byte.
         """
         data = self._unparsed + data if self._unparsed else data
         position = 0
@@ -99,7 +107,7 @@ class Call:
 
 
 class Http2Connection(asyncio.Protocol):
-    """The client side of one connection."""
+    """The client side of one HTTP/2 connection."""
 
     def __init__(self) -> None:
         self.is_open = False
@@ -135,9 +143,10 @@ class Http2Connection(asyncio.Protocol):
         transport.write(_PREFACE + _frame(_SETTINGS, 0, 0, content) + _frame(_WINDOW, 0, 0, more))
 
     async def start(self, block: bytes, body: bytes) -> Call:
-        """Send a request with these headers and this complete body.
+        """Send a request with an encoded header block and a complete body.
 
-        Wait while the server's limit of concurrent streams is reached. Raise `ConnectionGone`.
+        Wait while the server's limit on concurrent streams is reached. Raise `ConnectionGone` if
+        the connection is closed.
         """
         while self.is_open and not self.has_room:
             await self._wait_for_stream()
@@ -165,7 +174,8 @@ class Http2Connection(asyncio.Protocol):
         try:
             await waiter
         except asyncio.CancelledError:
-            if not waiter.cancelled():  # the slot was already assigned: pass it on
+            # This call was already woken to use a free stream: wake the next waiter instead.
+            if not waiter.cancelled():
                 self._wake_stream_waiter()
             raise
 
@@ -288,14 +298,15 @@ class Http2Connection(asyncio.Protocol):
         self._end_all(refused, ConnectionGone("the server is going away"))
 
     def _send_what_fits(self) -> None:
-        """Send queued bodies in the order of their calls; skip calls whose window is full."""
+        """Send as much of the queued bodies as the flow-control windows allow, in call order."""
         waiting: deque[tuple[Call, bytes]] = deque()
         while self._unsent:
             call, body = self._unsent.popleft()
             has_ended = False
             while not has_ended and not call.is_done and call.stream in self._calls:
                 room = max(min(self._window, call.window, self._max_frame_size), 0)
-                # An empty frame that ends the stream needs no room (RFC 9113, section 6.9).
+                # A full window does not prevent an empty frame that ends the stream (RFC 9113,
+                # section 6.9).
                 if body and not room:
                     waiting.append((call, body))
                     break

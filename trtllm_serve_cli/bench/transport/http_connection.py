@@ -1,7 +1,8 @@
 """Send requests to Triton's generate endpoints over HTTP, on reusable connections.
 
-A minimal HTTP/1.1 client on asyncio's protocols: the extra features of a library (redirects,
-cookies, pools, proxies) cost more than the request, and would be measured with the server.
+This module is a minimal HTTP/1.1 client on asyncio's protocols. The features of a library
+(redirects, cookies, pools, proxies) would take more CPU time than the request, and the benchmark
+would measure that time as part of the server's latency.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _DATA = b"data:"
 
 
 class HttpConnection:
-    """Connections to one model: as many as there are requests in flight, kept for reuse."""
+    """A pool of connections to one model, one for each request in flight, kept for reuse."""
 
     def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
         self._model = model
         self._options = options
         self._host, self._port = split_address(model.address)
         self._idle: list[_Link] = []
-        # Only generate_stream supports several responses, as decoupled models send them.
+        # A decoupled model may send several responses, which only `generate_stream` supports.
         is_streamed = options.stream or model.is_decoupled
         endpoint = "generate_stream" if is_streamed else "generate"
         path = f"/v2/models/{quote(model.name, safe='')}/{endpoint}"
@@ -51,7 +52,7 @@ class HttpConnection:
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """Yield the data of each event, then empty data at the end."""
+        """Send a request and yield the data of each event, then empty data. Raise `SendFailed`."""
         timer: asyncio.TimerHandle | None = None
         loop, timeout_s = asyncio.get_running_loop(), self._options.timeout_s
         started_s = loop.time()
@@ -127,7 +128,7 @@ class _Link(asyncio.Protocol):
         self._transport.write(payload)
 
     async def wait(self) -> None:
-        """Wait for an event or the end."""
+        """Wait until an event arrives or the response has ended."""
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
@@ -141,7 +142,7 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         at_s = time.perf_counter()
-        if self.is_done:  # unexpected data: do not reuse the connection
+        if self.is_done:  # data after the response: the connection cannot be reused
             self.abort()
             return
         try:
@@ -176,10 +177,10 @@ class _Link(asyncio.Protocol):
 
 
 class ResponseParser:
-    """An incremental parser that returns an HTTP response as the data of its events.
+    """An incremental parser that returns the data of each event in one HTTP response.
 
-    A response that is not an event stream is one event. `feed` raises `ValueError` for invalid
-    HTTP.
+    A response that is not an event stream counts as one event. `feed` raises `ValueError` if the
+    response is not valid HTTP.
     """
 
     def __init__(self) -> None:
@@ -196,7 +197,7 @@ class ResponseParser:
 
     @property
     def error(self) -> RequestError | None:
-        """The error for a status other than 200."""
+        """The error that the response reports, or `None` if its status is 200."""
         if self.status == 200:
             return None
         message = self._body.decode(errors="replace").strip().removeprefix("data:").strip()
@@ -253,7 +254,7 @@ class ResponseParser:
         return taken
 
     def _take_chunks(self) -> bytes:
-        """Return the complete chunks; a chunk of length 0 ends the body."""
+        """Return the data of the complete chunks. A chunk of length 0 ends the body."""
         taken = []
         while True:
             size, end, rest = self._unparsed.partition(b"\r\n")

@@ -1,4 +1,4 @@
-"""Prompts from files (upstream's JSON, ShareGPT, JSONL with lengths) or Hugging Face data sets."""
+"""Read prompts from JSON or JSONL files, or from Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, digest_of
 from trtllm_serve_cli.errors import BadInput, MissingPart
 
 HUB = "hf:"
-# The number of tokens per word of the answer in upstream's `benchmark_core_model.py`.
+# The number of tokens per word that upstream's `benchmark_core_model.py` assumes for answers.
 UPSTREAM_TOKENS_PER_WORD = 1.3
 _INPUT_LENGTHS = ("input_length", "input_len", "input_tokens", "prompt_len", "num_input_tokens")
 _OUTPUT_LENGTHS = (
@@ -39,9 +39,10 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a data set.
+    """One entry of a data set, from position `where` (for error messages).
 
-    The prompt is text, or only its length is known; the same applies to the answer.
+    If `prompt` is `None`, only its length is known: `num_input_tokens`. `answer` and
+    `num_output_tokens` describe the response, and set the output length.
     """
 
     where: str
@@ -53,10 +54,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """The output lengths, and a limit on prompts.
+    """Settings for output lengths, and a limit on the length of prompts.
 
-    The output length is `num_output_tokens` if set, else the entry's own, else the length of the
-    entry's answer: counted by the tokenizer, or its words times `tokens_per_word`.
+    The output length is `num_output_tokens` if set, otherwise the entry's `num_output_tokens`,
+    otherwise the length of the entry's answer. The answer's length is its number of words times
+    `tokens_per_word` if set, otherwise the number of tokens that the tokenizer counts. Without a
+    tokenizer, it is 1.3 tokens per word.
     """
 
     num_output_tokens: int | None = None
@@ -67,9 +70,10 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The requests of a data set, in its order; it restarts at its end.
+    """The requests of a data set, in the order of its entries; after the last entry, it restarts.
 
-    Entries with only a length get random ids. `digest` covers the contents of the entries.
+    A request that is an `int` is the length of a prompt, which gets random ids. `num_left_out`
+    entries were empty or too long. `digest` is a digest of all entries.
     """
 
     name: str
@@ -112,7 +116,10 @@ class Dataset:
 
 
 def read_entries(source: str) -> list[Entry]:
-    """Read the entries of a file, or of `hf:NAME[:SPLIT]`. Raise `BadInput` or `MissingPart`."""
+    """Read the entries of a file, or of the data set `hf:NAME[:SPLIT]` on the Hugging Face Hub.
+
+    Raise `BadInput`, or `MissingPart` if the package `datasets` is missing.
+    """
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:
         raise BadInput(f"{source} has no entries.", next_step="specify a file with prompts")
@@ -122,14 +129,18 @@ def read_entries(source: str) -> list[Entry]:
 def tokenize(
     name: str, entries: Iterable[Entry], tokenizer: Tokenizer | None, lengths: Lengths
 ) -> Dataset:
-    """Convert a data set to token ids. Without a tokenizer, every entry must have its lengths."""
+    """Convert a data set to token ids.
+
+    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry has no output
+    length.
+    """
 
     def encode(entry: Entry) -> RequestSpec | int:
         if entry.prompt is None:
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        # An empty prompt stays empty, without special tokens, so that it is skipped.
+        # Do not add special tokens to an empty prompt, so that its length is 0 and it is left out.
         ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
@@ -141,7 +152,11 @@ def tokenize(
 
 
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
-    """Convert a data set for a model with text input; prompt limits count 1.3 tokens per word."""
+    """Convert a data set for a model with text input.
+
+    The limit on prompts assumes 1.3 tokens per word. Raise `BadInput` if an entry has no prompt or
+    no output length.
+    """
 
     def to_spec(entry: Entry) -> RequestSpec:
         if entry.prompt is None:
@@ -206,9 +221,9 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
-    """Estimate tokens by upstream's rule: the words separated by single spaces, times a factor.
+    """Estimate the number of tokens as upstream does: split at single spaces, times a factor.
 
-    Returns 0 for an empty text.
+    Return 0 if the text is empty.
     """
     num_words = len(text.split(" ")) if text else 0
     return int(num_words * (tokens_per_word or UPSTREAM_TOKENS_PER_WORD))
@@ -231,7 +246,7 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """Return the first message of a user and the answer to it."""
+    """Return an entry with the first message of a user, and the next message as its answer."""
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("its conversation is not a list of objects")
     turns = [

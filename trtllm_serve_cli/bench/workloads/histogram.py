@@ -1,4 +1,4 @@
-"""Lengths drawn from histograms: buckets of lengths and the number of requests in each."""
+"""Draw prompt and output lengths from histograms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A histogram with `counts[i]` lengths in `buckets[i]`; both ends are inclusive."""
+    """A histogram of lengths, with `counts[i]` lengths in `buckets[i]`.
+
+    A bucket is a pair of its lowest and its highest length, both inclusive.
+    """
 
     buckets: tuple[tuple[int, int], ...]
     counts: tuple[int, ...]
@@ -33,9 +36,9 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class TokenHistogram:
-    """Histograms of prompt and output lengths.
+    """A workload with lengths from a histogram of prompt lengths and one of output lengths.
 
-    `file` is the name of the file that they come from, if any.
+    `file` is the name of the file with the histograms, or `None` for built-in histograms.
     """
 
     key: str
@@ -82,9 +85,9 @@ _FORM = '{"KEY_ip": {"buckets": [[1, 10], [11, 20]], "counts": [3, 7]}, "KEY_op"
 
 
 def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
-    """Return the histograms `KEY_ip` and `KEY_op`: upstream's, or those of a JSON file.
+    """Return the histograms `KEY_ip` and `KEY_op` from `file`, or upstream's without a file.
 
-    Raise `BadInput`.
+    Raise `BadInput` if the file is invalid or does not contain both histograms.
     """
     known = _UPSTREAM_HISTOGRAMS if file is None else _read(file)
     origin = "the built-in histograms" if file is None else str(file)

@@ -1,4 +1,4 @@
-"""One batched request, sent repeatedly: upstream's identity test."""
+"""Send the same batched request repeatedly, like upstream's identity test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-# The upper bound of ids in `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0.
+# The upper bound for ids in `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0.
 _UPSTREAM_VOCAB_SIZE = 50255
 
 
@@ -32,7 +32,7 @@ class Identity:
         step: int = 1,
     ) -> list[RequestSpec]:
         shape = (self.batch_size, self.num_input_tokens)
-        # Independent of `rng`, so that the warm-up sends the same ids.
+        # Use a fixed seed instead of `rng`, so that the warm-up sends the same ids.
         ids = np.random.default_rng(0).integers(
             0, min(vocab_size, _UPSTREAM_VOCAB_SIZE), shape, dtype=np.int32
         )

@@ -1,4 +1,4 @@
-"""Read objects from JSON files, with their positions for error messages."""
+"""Read objects from JSON and JSONL files, with their positions for error messages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One object, and the position where it starts (`file:line`)."""
+    """One JSON object; `where` is the position where it starts (`file:line`)."""
 
     where: str
     fields: dict[str, Any]
 
     def refuse(self, why: str) -> BadInput:
-        """Return the error for this object, to be raised."""
+        """Return an error about this object, which the caller raises."""
         has = ", ".join(self.fields) or "none"
         return BadInput(
             f"{self.where}: this entry is invalid.",
@@ -29,21 +29,24 @@ class Line:
         )
 
     def text(self, *names: str) -> str:
-        """Return the first of these fields that is set; it must be text."""
+        """Return the first of the named fields that is set. Raise `BadInput` if it is not text."""
         value = self._first(names)
         if not isinstance(value, str):
             raise self.refuse(f"{' or '.join(names)} must be text")
         return value
 
     def count(self, *names: str) -> int:
-        """Return the first of these fields that is set; it must be an integer above 0."""
+        """Return the first of the named fields that is set.
+
+        Raise `BadInput` if it is not an integer above 0.
+        """
         value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.refuse(f"{' or '.join(names)} must be an integer above 0")
         return value
 
     def number(self, name: str, least: float) -> float:
-        """Return the field as a finite number of at least `least`."""
+        """Return the field. Raise `BadInput` if it is not a finite number of at least `least`."""
         value = self._first((name,))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < least:
@@ -61,7 +64,7 @@ class Line:
 
 
 def read_objects(file: Path) -> list[Line]:
-    """Read a JSON array, or JSONL. Raise `BadInput` with the file and the line."""
+    """Read a file with a JSON array or JSONL. Raise `BadInput` with the file and the line."""
     text = _read(file)
     if text.lstrip().startswith("["):
         return list(_parse_array(file, text))
@@ -69,7 +72,7 @@ def read_objects(file: Path) -> list[Line]:
 
 
 def read_jsonl(file: Path) -> list[Line]:
-    """Read JSONL, skipping empty lines. Raise `BadInput`."""
+    """Read a JSONL file, skipping empty lines. Raise `BadInput` with the file and the line."""
     return list(_parse_lines(file, _read(file)))
 
 
@@ -96,7 +99,7 @@ def _parse_lines(file: Path, text: str) -> Iterator[Line]:
 
 
 def _parse_array(file: Path, text: str) -> Iterator[Line]:
-    """Parse element by element, because the JSON parser does not report positions."""
+    """Parse the array element by element, because `json` does not report elements' positions."""
     position, number, counted_to = text.index("[") + 1, 1, 0
     while True:
         position = _skip(text, position, " \t\r\n,")

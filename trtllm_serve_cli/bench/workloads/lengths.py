@@ -1,4 +1,4 @@
-"""Random token ids whose lengths follow a distribution."""
+"""Draw prompts of random token ids with normally distributed lengths."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TokenNormDist:
 def draw_lengths(
     mean: float, stdev: float, num_requests: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Draw normally distributed lengths, rounded, at least 1."""
+    """Draw normally distributed lengths, rounded to integers of at least 1."""
     drawn = np.rint(rng.normal(mean, stdev, num_requests))
     lengths: NDArray[np.int64] = np.maximum(drawn, 1).astype(np.int64)
     return lengths
@@ -56,7 +56,7 @@ def draw_lengths(
 def draw_prompts(
     lengths: NDArray[np.int64], vocab_size: int, rng: np.random.Generator
 ) -> list[Ids]:
-    """Draw random ids, uniform over the vocabulary; `lengths` has the length of each prompt."""
+    """Draw a prompt for each of `lengths`, with ids that are uniform over the vocabulary."""
     ids = rng.integers(0, vocab_size, size=int(lengths.sum()), dtype=np.int32)
     ends = np.cumsum(lengths)
     return [ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -1,4 +1,4 @@
-"""Requests that share prefixes, to measure the reuse of KV-cache blocks."""
+"""Draw requests that share prefixes, to measure the reuse of KV-cache blocks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """Requests that each start with one of `num_prefixes` system prompts.
+    """A workload of requests that each start with one of `num_prefixes` system prompts.
 
-    `own` is the part after the prefix, and the output.
+    `own` has the distributions of the output length and of the number of tokens after the prefix.
     """
 
     own: TokenNormDist
@@ -33,7 +33,7 @@ class SharedPrefix:
         step: int = 1,
     ) -> list[RequestSpec]:
         lengths = np.full(self.num_prefixes, self.num_prefix_tokens)
-        # From a separate generator, so that warm-up requests have the same prefixes.
+        # Use a fixed seed instead of `rng`, so that the warm-up has the same prefixes.
         prefixes = draw_prompts(lengths, vocab_size, np.random.default_rng(self.num_prefixes))
         chosen = rng.integers(0, self.num_prefixes, num_requests)
         return [
@@ -47,11 +47,11 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class MultiTurn:
-    """Conversations of `num_turns` requests; each prompt includes the history.
+    """A workload of conversations with `num_turns` requests, each of which includes the history.
 
-    `turn` is what the user adds each time, and the output. Think times are exponentially
-    distributed with mean `think_mean_s`. The first `num_prefix_tokens` of all conversations are the
-    same.
+    `turn` has the distributions of the output length and of the number of tokens that the user adds
+    in each turn. Think times are exponentially distributed with mean `think_mean_s`. All
+    conversations start with the same `num_prefix_tokens` tokens.
     """
 
     turn: TokenNormDist

@@ -1,4 +1,4 @@
-"""The specification of a request, and the interface of workloads."""
+"""Define the specification of a request and the interface that workloads implement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _NO_IDS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """The user's next part of a conversation, `think_s` after the end of the previous response."""
+    """The next request of a conversation, due `think_s` after the end of the previous response.
+
+    `input_ids` are only the tokens that the user adds to the history.
+    """
 
     input_ids: Ids
     num_output_tokens: int
@@ -25,12 +28,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestSpec:
-    """One request: the ids of its prompt, and its output length.
+    """The specification of one request.
 
-    `input_ids` are [n], or [rows, n] for a batch in one request. A model with text input gets
-    `text` instead. `end_id` may end the output earlier; without it, the length is exact (for text:
-    with `ignores_eos`). The `turns` of a conversation follow this request; each prompt includes the
-    history.
+    `input_ids` has the shape [n], or [rows, n] for a batch in one request. A model with text input
+    receives `text` instead. `num_output_tokens` is the maximum output length, because the token
+    `end_id` may end the output earlier. The length is exact without `end_id` (for text: with
+    `ignores_eos`). `turns` are the later requests of a conversation.
     """
 
     input_ids: Ids
@@ -47,7 +50,7 @@ class RequestSpec:
 
 
 def digest_of(contents: Iterable[object]) -> str:
-    """Return a digest that distinguishes contents of the same name in result files."""
+    """Return a digest, so that result files distinguish workloads with the same name."""
     digest = hashlib.sha256()
     for each in contents:
         digest.update(repr(each).encode())
@@ -55,7 +58,7 @@ def digest_of(contents: Iterable[object]) -> str:
 
 
 class Workload(Protocol):
-    """A source of requests; `num_available` is its size, None if unlimited."""
+    """A source of requests; `num_available` is the number of requests, `None` if unlimited."""
 
     @property
     def num_available(self) -> int | None: ...
@@ -68,10 +71,10 @@ class Workload(Protocol):
         start: int = 0,
         step: int = 1,
     ) -> list[RequestSpec]:
-        """Draw `num_requests` requests; the same generator state gives the same requests.
+        """Draw `num_requests` requests; the same state of `rng` gives the same requests.
 
-        An ordered workload returns the requests with numbers `start`, `start + step` and so on;
-        numbers below 0 count from the end.
+        Random ids are below `vocab_size`. An ordered workload returns the requests with the numbers
+        `start`, `start + step` and so on. Numbers below 0 count from the end.
         """
 
     def describe(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A recorded load, replayed: arrival times, lengths, and shared blocks.
+"""Replay a recorded load: arrival times, lengths, and prefixes that prompts share.
 
 The format is that of the traces published by Mooncake (kvcache-ai): JSONL with `timestamp` (ms),
-`input_length`, `output_length` and `hash_ids`, one for each block of 512 prompt tokens.
+`input_length`, `output_length`, and `hash_ids` with one hash for each block of 512 prompt tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BLOCK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """One line of a trace."""
+    """One line of a trace; `at_s` is the recorded arrival time."""
 
     at_s: float
     num_input_tokens: int
@@ -32,11 +32,11 @@ class TracedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The requests of a trace, in the order of their times.
+    """The requests of a trace, sorted by arrival time, replayed `speed` times as fast.
 
-    Traces do not contain text: prompts are random ids, but blocks with the same hash have the same
-    ids, so prompts share the same prefixes as the recorded ones. Lengths are cut to
-    `max_input_tokens` if set. The trace is replayed `speed` times as fast.
+    A trace does not contain text, so prompts have random ids. Blocks with the same hash have the
+    same ids, so that prompts share prefixes as in the recording. Prompts are truncated to
+    `max_input_tokens` if it is set.
     """
 
     name: str

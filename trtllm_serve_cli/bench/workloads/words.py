@@ -1,4 +1,4 @@
-"""Prompts of random words, for models with text input, without a data set."""
+"""Draw prompts of random words, for models with text input, without a data set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from trtllm_serve_cli.bench.workloads.lengths import draw_lengths
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-# Short, common words: about one token each in any English vocabulary.
+# Short, common words, because most tokenizers encode each of them as one token.
 _WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world",
     "school", "state", "family", "student", "group", "country", "problem", "hand", "part", "place",
@@ -24,7 +24,7 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class RandomWords:
-    """Normally distributed prompt lengths in words, and output lengths in tokens."""
+    """A workload with normally distributed lengths: of prompts in words, of outputs in tokens."""
 
     input_mean: float = 100
     input_stdev: float = 5
