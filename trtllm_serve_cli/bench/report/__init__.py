@@ -1,5 +1,5 @@
-"""Results as JSON, tables, charts, HTML pages, traces and comparisons.
+"""Convert results to JSON, tables, charts, HTML pages and traces, and compare results.
 
-`tllm bench --output` writes result folders (docs/reference/benchmark-metrics.md); a folder of such
-folders is a sweep. All modules except `result_reader` and `report_writer` are pure.
+`tllm bench --output` writes a result folder (docs/reference/benchmark-metrics.md). For a sweep, the
+folder has a result folder for each point.
 """

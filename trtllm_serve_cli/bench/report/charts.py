@@ -1,7 +1,8 @@
-"""Render charts as SVG from plain data; colours are CSS classes, for light and dark pages.
+"""Render charts as SVG from plain data.
 
-Axis labels are horizontal and include the unit. The legend is HTML outside the SVG, so that it can
-wrap and never covers the chart.
+Colours are CSS classes, so that charts work on light and dark pages. Axis labels are horizontal and
+include the unit. The legend is HTML outside the SVG, so that it can wrap and never covers the
+chart.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ class Axis:
 class Series:
     """A series of points, sorted by x.
 
-    `steps` keep each value until the next point; `bars` extend from a point's x to the next one's,
-    and the last point only ends the last bar. `names` are labels of the points. `colour` is an
-    index from 0.
+    With the style `steps`, each value applies until the next point. With the style `bars`, a bar
+    extends from each point to the next, and the last point only ends the last bar. `names` has a
+    label for each point. `colour` is an index from 0.
     """
 
     label: str
@@ -50,7 +51,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on the x axis; it is not drawn if it is outside the axis."""
+    """A limit, drawn as a vertical line unless `value` is outside the range of the x axis."""
 
     label: str
     value: float
@@ -58,7 +59,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of `width` times `height` pixels; `left` is the space for the y axis labels."""
+    """A chart; `width`, `height` and `left` (the space for y axis labels) are in pixels."""
 
     title: str
     x: Axis
@@ -72,9 +73,9 @@ class Chart:
 
 
 def render_figure(chart: Chart, *variants: Chart) -> str:
-    """Render the chart as an HTML figure with its legend.
+    """Render the chart as an HTML figure with a legend.
 
-    A wider variant, if there is one, is shown where the page has enough space.
+    `variants` are wider versions of the chart, which a wide page displays instead of `chart`.
     """
     narrow, wide = (render_svg(chart), "".join(render_svg(each) for each in variants))
     picture = f'<div class="narrow">{narrow}</div><div class="wide">{wide}</div>'
@@ -147,7 +148,7 @@ def _draw_axes(frame: _Frame) -> Iterable[str]:
 
 
 def _anchor(frame: _Frame, x: float, tick: float) -> str:
-    """Align a label at the right edge to its end, so that it is not cut off."""
+    """Return the alignment of a tick label: `end` if a centred label would be cut off."""
     return "end" if x + len(write_number(tick)) * _LETTER / 2 > frame.chart.width else "middle"
 
 
@@ -216,7 +217,7 @@ def _bars(places: Sequence[Point], bottom: float, colour: str) -> str:
 
 
 def _dots(places: Sequence[Point], colour: str, names: Sequence[str]) -> str:
-    """Draw points; with `names`, they are larger and have tooltips."""
+    """Draw the points. With `names`, the points are larger and have tooltips."""
     if not names:
         return "".join(_dot(place, colour, 1.6) for place in places)
     return "".join(
@@ -231,7 +232,7 @@ def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
 
 
 def _write_names(frame: _Frame) -> Iterable[str]:
-    """Draw the names above the points of the first series that has any, without overlaps."""
+    """Draw point names above the first series with names; omit names that would overlap others."""
     named = next((series for series in frame.chart.series if series.names), None)
     if named is None:
         return

@@ -1,8 +1,9 @@
-"""Check a result against the reference file of upstream's `--check-perf-json`.
+"""Check a result against a reference file for upstream's `--check-perf-json`.
 
-The file maps a key to values under the names of upstream's CSV file. A value passes if |measured -
-reference| <= atol + rtol * |reference|, as in NumPy. Source: `check_performance` in
-`tools/inflight_batcher_llm/benchmark_core_model.py` of tensorrtllm_backend@c2e65b8.
+The file maps each key to expected values, with the names from upstream's CSV file. A measured value
+passes if |measured - reference| <= atol + rtol * |reference|, as in NumPy. Source:
+`check_performance` in `tools/inflight_batcher_llm/benchmark_core_model.py` of
+tensorrtllm_backend@c2e65b8.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Expected values and their tolerances."""
+    """The expected values from a reference file, and the tolerances for them."""
 
     file: Path
     key: str
@@ -27,7 +28,7 @@ class Reference:
 
 
 def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
-    """Read the values of `key`. Raise `BadInput`."""
+    """Read the values for `key`. Raise `BadInput` if the file is invalid or lacks the key."""
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
         figures = {name: float(value) for name, value in loaded[key].items()}
@@ -45,7 +46,7 @@ def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
 
 
 def check(measured: Mapping[str, float], reference: Reference) -> None:
-    """Raise `CheckFailed` with every value that is missing or out of tolerance."""
+    """Raise `CheckFailed` if a value is missing or out of tolerance."""
     wrong = []
     for name, expected in reference.figures.items():
         value = measured.get(name)

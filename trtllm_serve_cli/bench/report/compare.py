@@ -1,4 +1,4 @@
-"""Compare two results: the changes, and whether they exceed the noise."""
+"""Compare two results: compute the changes, and whether each change exceeds the noise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _COMPARABLE_SETTINGS = ("workload", "load", "stream", "objectives")
 class Measure:
     """A value to compare: a statistic of a time, a rate, or the fraction of failed requests.
 
-    `percent` applies to times: 100 for the maximum, `None` for the mean.
+    For a time, `percent` is the percentile, 100 for the maximum, or `None` for the mean.
     """
 
     metric: str
@@ -56,7 +56,7 @@ class Measure:
 
     @property
     def declared(self) -> TimeMetric | RateMetric | None:
-        """The metric's declaration; the fraction of failed requests has none."""
+        """The declaration of the metric, or `None` for the fraction of failed requests."""
         return NAMED_TIMES.get(self.metric) or NAMED_RATES.get(self.metric)
 
     def __str__(self) -> str:
@@ -74,7 +74,10 @@ DEFAULT_MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit that a change violates if it is above `percent`, or below it if not `is_above`."""
+    """A limit on a change, in percent.
+
+    If `is_above` is true, changes above `percent` violate the limit, otherwise changes below it.
+    """
 
     measure: Measure
     is_above: bool
@@ -86,11 +89,12 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A metric in both results: times in milliseconds, failures in percent of the requests.
+    """The change of one measure between two results.
 
-    `change` is relative (0.05 is 5 % more); for failures, it is the difference of fractions (0.01
-    is one percentage point). `interval` is its 95 % confidence interval, estimated from `by`: the
-    runs or the requests.
+    `before` and `after` are in milliseconds for times, and in percent of the requests for failures.
+    `change` is a fraction of `before` (0.05 is 5 % more); for failures, it is the difference
+    between the fractions (0.01 is one percentage point). `interval` is the 95 % confidence interval
+    for `change`, estimated from the variation between runs or between requests (`by`).
     """
 
     measure: str
@@ -104,7 +108,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference in settings or environment; with `is_question`, results are not comparable."""
+    """A difference in settings or environment.
+
+    If `is_question` is true, the difference makes the results incomparable.
+    """
 
     what: str
     before: Any
@@ -124,9 +131,9 @@ class Comparison:
 
 
 def parse_limit(text: str) -> Limit:
-    """Parse `METRIC[:STATISTIC]>+5%` or `…<-5%`; the statistic of a time defaults to p50.
+    """Parse `METRIC[:STATISTIC]>+5%` or `METRIC[:STATISTIC]<-5%`.
 
-    Raise `BadInput`.
+    The statistic of a time defaults to p50. Raise `BadInput` if `text` is invalid.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:
@@ -149,7 +156,10 @@ def parse_limit(text: str) -> Limit:
 
 
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
-    """Compare the default measures and `extra` if both results have them; list differences."""
+    """Compare two results by the default measures and `extra`, and find other differences.
+
+    The comparison omits measures that one of the results does not contain.
+    """
     changes = (
         _compare_one(measure, before, after)
         for measure in dict.fromkeys((*DEFAULT_MEASURES, *extra))
@@ -178,7 +188,10 @@ def check_comparable(comparison: Comparison) -> None:
 
 
 def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
-    """Raise `CheckFailed` if changes exceed limits, `BadInput` if a metric is missing."""
+    """Raise `CheckFailed` if a change violates a limit.
+
+    Raise `BadInput` if a result lacks the metric, or if a relative change is undefined.
+    """
     changes = {change.measure: change for change in comparison.changes}
     violations = []
     for limit in limits:
@@ -215,7 +228,7 @@ def _explain_missing(measure: Measure) -> str:
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:
-    """Yield the differences in settings and environment between two `summary.json`."""
+    """Yield the differences in settings and environment between two `summary.json` files."""
     parts: tuple[tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]], ...] = (
         ("", lambda summary: {"benchmark": summary.get("benchmark")}),
         ("", lambda summary: _without(summary["settings"], ("repeat",))),
@@ -232,7 +245,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 
 
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the served models without addresses: another port is not a difference."""
+    """Return the served models without addresses, because another port is not a difference."""
     targets = [_without(target, ("address", "inputs", "summary")) for target in summary["targets"]]
     return targets[0] if len(targets) == 1 else {"targets": targets}
 
@@ -280,7 +293,10 @@ def _interval(
     after: StoredResult,
     runs: Sequence[Sequence[float]],
 ) -> tuple[Interval | None, By | None]:
-    """Return the interval of the relative change. A rate requires several runs for an interval."""
+    """Return the interval for the relative change, and what it is estimated from.
+
+    If one of the results has a single run, only times have an interval.
+    """
     ratio, by = ratio_of_runs(*runs), RUNS
     if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):
         a, b = (_groups_ms(metric, each.counted, each.streamed) for each in (before, after))
@@ -296,7 +312,10 @@ def _groups_ms(
 
 
 def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
-    """Compare the fractions of failed requests by difference, since ratios of 0 are undefined."""
+    """Compare the fractions of failed requests.
+
+    The change is a difference, because a ratio is undefined if no request failed before.
+    """
     failures = [
         [[float(not (r.is_completed or r.is_interrupted))] for r in result.counted]
         for result in (before, after)
@@ -323,7 +342,7 @@ def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
 def _per_run(
     metric: TimeMetric | RateMetric, percent: float | None, result: StoredResult
 ) -> list[float | None]:
-    """Return the value of each run; `None` if a run did not measure it."""
+    """Return the value for each run, or `None` for a run that did not measure it."""
     objectives = [parse_objective(text) for text in result.settings["objectives"]]
     if isinstance(metric, RateMetric):
         parts = (completed_part(run, objectives, streamed=result.streamed) for run in result.runs)

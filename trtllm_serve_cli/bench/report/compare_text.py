@@ -33,7 +33,7 @@ def difference_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def noise_notes(comparison: Comparison) -> Iterable[str]:
-    """Yield sentences about the noise that the intervals cover."""
+    """Yield sentences that explain which noise the confidence intervals cover."""
     before, after = comparison.num_runs
     if min(before, after) > 1:
         yield f"Noise: between runs ({before} and {after} runs), by Welch's t-test."

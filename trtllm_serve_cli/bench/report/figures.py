@@ -1,4 +1,4 @@
-"""Build the charts of one result, and of several results compared."""
+"""Build the charts for one result, or for several results in comparison."""
 
 from __future__ import annotations
 
@@ -34,18 +34,21 @@ _MAX_DOTS = 900
 _MAX_BARS = 36
 _WIDE = 1240
 _PERCENT = Scale(0, 100)
-# The tail of a distribution is most relevant, so it has more points than the rest.
+# Additional points for cumulative distributions, because the tail is the most relevant part.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
 
 def sample_ms(result: StoredResult, metric: TimeMetric) -> list[float]:
-    """Return the times of completed requests; token times only if streamed."""
+    """Return the samples of a metric in milliseconds; empty if the run did not measure it."""
     sample = metric.sample_s(result.counted, streamed=result.streamed)
     return [time_s * 1e3 for times_s in sample for time_s in times_s]
 
 
 def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | None:
-    """Return the cumulative distribution of a metric, one line per result; `None` without times."""
+    """Return a chart of the cumulative distribution of a metric, with one line per result.
+
+    Return `None` if no result measured the metric.
+    """
     samples = [(result, sorted(sample_ms(result, metric))) for result in results]
     lines = [
         Series(distinct_name(result, results), _cdf(sample), colour=colour)
@@ -67,7 +70,7 @@ def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | No
 
 
 def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
-    """Return the histogram of a metric; `None` without times."""
+    """Return the histogram of a metric, or `None` if the run did not measure it."""
     sample = np.asarray(sample_ms(result, metric))
     if not sample.size:
         return None
@@ -88,7 +91,10 @@ def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
 
 
 def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Chart]]:
-    """Return the panels of one run, narrow and wide: the client's, then the server's."""
+    """Return the panels for one run, first the client's, then the server's.
+
+    Each panel is a narrow and a wide version of the same chart.
+    """
     records = [record for record in result.records if record.run == run]
     if not records:
         return []
@@ -110,9 +116,9 @@ def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Cha
 
 
 def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
-    """Return charts of latency against throughput: a point per result and a line per model.
+    """Return charts of latency against throughput, with a point per result and a line per model.
 
-    Token times are plotted against tokens per second.
+    Metrics of streamed tokens are plotted against tokens/s, the request latency against requests/s.
     """
     charts = [
         _sweep_chart(
@@ -174,9 +180,9 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
     return Chart(
         title,
         Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
-        # With space above the highest point for its label.
+        # Leave space above the highest point for its label.
         Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
-        # The slowest on top, since point labels are above that line.
+        # List the slowest line first, because the labels are drawn above the first line.
         list(reversed(lines)),
     )
 
@@ -195,7 +201,7 @@ def _in_flight_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 
 
 def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
-    """Plot a dot per request at its due time, thinned out evenly if there are many."""
+    """Plot a dot per request at its due time. If there are many requests, plot every n-th one."""
     ordered = sorted(records, key=lambda record: record.due_s)
     every = max(len(ordered) // _MAX_DOTS, 1)
     good = [(r.due_s, (r.end_s - r.due_s) * 1e3) for r in ordered if r.is_completed][::every]
@@ -216,7 +222,7 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 
 
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
-    """Return the shortest name that distinguishes a result: load, model, or folder."""
+    """Return the shortest name that no other result has: its load, its models, or its folder."""
     names: tuple[Callable[[StoredResult], str], ...] = (
         lambda each: each.load,
         lambda each: each.models,
@@ -230,7 +236,7 @@ def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
 
 
 def _cdf(ranked: Sequence[float]) -> list[Point]:
-    """Return points by nearest rank, as for the percentiles in tables."""
+    """Return points of a cumulative distribution, by nearest rank like percentiles in tables."""
     shares = [step / _MAX_POINTS for step in range(_MAX_POINTS)]
     shares_shown = sorted(
         {*shares, *(share for share in _TAIL if share < 1 - 1 / len(ranked)), 1.0}
@@ -241,7 +247,7 @@ def _cdf(ranked: Sequence[float]) -> list[Point]:
 
 
 def _limits(result: StoredResult, metric: TimeMetric) -> list[Limit]:
-    """Return the objectives for a metric."""
+    """Return the objectives for a metric as limits on the x axis."""
     outcomes: Sequence[dict[str, Any]] = result.figures.get("objectives") or ()
     return [
         Limit(outcome["objective"], outcome["limit_ms"])

@@ -1,4 +1,4 @@
-"""Render an HTML page for one or several results; it is self-contained and works offline."""
+"""Render one or several results as a self-contained HTML page, which works offline."""
 
 from __future__ import annotations
 
@@ -67,7 +67,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of the page; `charts` are HTML, and panels are stacked over the same time axis."""
+    """A section of the page.
+
+    `charts` are HTML figures. If `are_panels` is true, they are stacked and have the same time
+    axis.
+    """
 
     title: str
     charts: Sequence[Markup] = ()
@@ -77,7 +81,7 @@ class Section:
 
 
 def render_page(results: Sequence[StoredResult]) -> str:
-    """Render the page of at least one result; several are the points of a sweep."""
+    """Render the page for one result, or for several results as the points of a sweep."""
     first = results[0]
     is_sweep = len(results) > 1
     return render(
@@ -179,7 +183,7 @@ def _sweep_sections(results: Sequence[StoredResult]) -> list[Section]:
 
 
 def _timelines(result: StoredResult, suffix: str = "") -> Iterable[Section]:
-    """Yield the timelines of all runs, up to a limit per page."""
+    """Yield a section with the timeline of each run, for at most `_MAX_TIMELINES` runs."""
     numbers = sorted({record.run for record in result.records})
     for number in numbers[:_MAX_TIMELINES]:
         charts = [_figure(*pair) for pair in timeline_charts(result, number)]
@@ -261,8 +265,8 @@ def _figure(chart: Chart, *variants: Chart) -> Markup:
 
 
 def _format(value: float | None) -> str:
-    """Format with three significant digits, or as an integer from 1000 on."""
+    """Format a value with three significant digits, or as an integer if it is at least 1000."""
     if value is None:
         return "-"
-    # Adding 0 removes the sign of values that round to -0.
+    # Adding 0 converts -0.0 to 0.0, so that a value that rounds to 0 has no minus sign.
     return f"{value:,.0f}" if abs(value) >= 999.5 else f"{round(value, 3) + 0:.3g}"

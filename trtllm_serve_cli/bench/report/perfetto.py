@@ -1,13 +1,13 @@
-"""Convert a result to a trace with a track for each request slot, and counters.
+"""Convert a result to a Perfetto trace, with a track for each request slot and counters.
 
-The format is Chrome's trace events as JSON, which Perfetto opens. Each process is one run on one
-target; its threads are slots, as many as the maximum number of requests in flight. Times are in
-microseconds from the start of the run. Source: "Trace Event Format", its events `X` (complete), `C`
-(counter) and `M` (metadata).
+The format is JSON with Chrome's trace events. Source: "Trace Event Format", events `X` (complete),
+`C` (counter) and `M` (metadata). Each process in the trace is one run on one target. The threads of
+a process are its slots: as many as the maximum number of requests in flight. Times are in
+microseconds from the start of the run.
 
-In Perfetto, process and thread 0 are idle, and a thread with the number of its process is the main
-thread, which is shown first. Slots are therefore counted from 1, and process numbers are higher
-than all slots.
+Perfetto treats process 0 and thread 0 as idle. It displays the thread with the same number as its
+process first, as the main thread. The numbers of slots therefore start from 1, and the numbers of
+processes are higher than those of all slots.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def render_trace(result: StoredResult) -> str:
 
 
 def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRecord]]:
-    """Assign each request, by send time, the lowest slot (from 1) that is free at that time."""
+    """Assign each request the lowest slot (from 1) that is free when the request is sent."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     num_slots = 0
@@ -69,7 +69,7 @@ def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRec
 
 
 def request_events(records: Iterable[RequestRecord], process: int) -> Iterator[Event]:
-    """Yield the requests of one process and their phases, on the tracks of their slots."""
+    """Yield the events for the requests of one process and for their phases."""
     placed = assign_slots(records)
     for slot in sorted({slot for slot, _ in placed}):
         yield from _name("thread_name", process, f"slot {slot}", slot)
@@ -92,7 +92,10 @@ def request_events(records: Iterable[RequestRecord], process: int) -> Iterator[E
 
 
 def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
-    """Return the phases of a request; `queue` only if the server reported its duration."""
+    """Return the name, start and end of each phase of a request, in seconds.
+
+    The phase `queue` is separate only if the server reported the time in its queue.
+    """
     first_s = record.end_s if record.first_token_s is None else record.first_token_s
     if record.queue_s is None:
         spans = [("queue and prefill", record.sent_s, first_s)]
@@ -115,7 +118,10 @@ def _counters(name: str, unit: str, points: Sequence[Point], process: int) -> It
 
 
 def _from_start(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points from time 0 on, with the value at 0 first; viewers reject earlier times."""
+    """Yield the points from time 0 on, starting with the value at 0.
+
+    Trace viewers reject negative times, which samples before the start of the run would have.
+    """
     first = max(bisect.bisect_right(points, 0.0, key=itemgetter(0)) - 1, 0)
     return ((max(time_s, 0.0), value) for time_s, value in points[first:])
 

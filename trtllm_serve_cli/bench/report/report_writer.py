@@ -1,4 +1,4 @@
-"""Write the reports next to a result."""
+"""Write the HTML page and the traces to the folder of a result or a sweep."""
 
 from __future__ import annotations
 

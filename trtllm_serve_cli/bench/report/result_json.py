@@ -1,6 +1,6 @@
-"""Convert a result to JSON and files.
+"""Convert a result to JSON and upstream's CSV format, and write the files of a result.
 
-docs/reference/benchmark-metrics.md and result.schema.json describe them.
+docs/reference/benchmark-metrics.md and result.schema.json describe the formats.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trtllm_serve_cli.paths import write_aside
 
 SCHEMA_VERSION = 2
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
-# Two rows have different names in upstream's CSV file and on the screen.
+# Upstream uses different names for these rows in its CSV file and in its terminal output.
 _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
     "Avg. OP tokens per request": "Avg. Output tokens per request",
@@ -31,9 +31,9 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
-    """Return the rows of upstream's `benchmark_core_model.py` that were measured, by its names.
+    """Return the measured metrics with the names that upstream's `benchmark_core_model.py` prints.
 
-    These latencies count from the due time; upstream's count from the send time.
+    These latencies count from the due time; upstream's latencies count from the send time.
     """
     return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
 
@@ -55,14 +55,14 @@ def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
-    """Return `upstream_rows` under the names in upstream's CSV and reference files."""
+    """Return `upstream_rows` with the names that upstream's CSV and reference files use."""
     return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 
 def append_csv(summary: Summary, file: Path) -> None:
-    """Append a row to a CSV file in upstream's format; write the header if the file is new.
+    """Append a row to a CSV file in upstream's format.
 
-    Cells of metrics that were not measured are empty.
+    Write the header first if the file is new. Metrics that were not measured have empty cells.
     """
     row = {_CSV_NAMES.get(name, name): value for name, value in _all_upstream_rows(summary).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def append_csv(summary: Summary, file: Path) -> None:
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """Return the result as in `summary.json` and `--json`."""
+    """Return the content of `summary.json`, which `--json` also prints."""
     several = len(result.models) > 1
     return {
         "schema_version": SCHEMA_VERSION,
@@ -122,7 +122,8 @@ def check_output_folder(folder: Path) -> None:
 def write_result(result: BenchmarkResult, folder: Path) -> None:
     """Write `summary.json`, `requests.jsonl` and `server_samples.jsonl` to a new or empty `folder`.
 
-    The last file is only written if the server was sampled.
+    Omit `server_samples.jsonl` if there are no samples of server metrics. Raise `BadInput` if
+    `folder` is not empty.
     """
     check_output_folder(folder)
     with write_aside(folder) as aside:
@@ -145,7 +146,7 @@ def _write_lines(file: Path, values: Iterable[dict[str, Any]]) -> None:
 
 
 def _runs_to_json(result: BenchmarkResult) -> dict[str, Any] | None:
-    """Return the metrics of each run and their spread; None for a single run."""
+    """Return the metrics of each run and their spread, or `None` for a single run."""
     if len(result.runs) == 1:
         return None
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]

@@ -1,4 +1,4 @@
-"""Read results from their folders, and reject anything else with a reason."""
+"""Read results from their folders, and report why a folder is not a valid result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ SAMPLES = "server_samples.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """One benchmark: `summary` is `summary.json`, `samples` are `server_samples.jsonl`."""
+    """One benchmark result that was read from a folder.
+
+    `name` is the name of the folder. `summary`, `records` and `samples` are the contents of
+    `summary.json`, `requests.jsonl` and `server_samples.jsonl`.
+    """
 
     name: str
     summary: Mapping[str, Any]
@@ -35,7 +39,7 @@ class StoredResult:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """The benchmark's `Summary`, as plain data."""
+        """The `Summary` of the benchmark as plain data."""
         figures: Mapping[str, Any] = self.summary["summary"]
         return figures
 
@@ -50,12 +54,12 @@ class StoredResult:
 
     @property
     def load(self) -> str:
-        """The load in a few words, to distinguish the points of a sweep."""
+        """A short description of the load, for tables and charts."""
         return describe_load(self.settings["load"])
 
     @property
     def short_load(self) -> str:
-        """The load in the shortest form: `8/s` or `16`."""
+        """The shortest description of the load, for labels in charts: `8/s` or `16`."""
         load = self.settings["load"]
         match load["kind"]:
             case "rate":
@@ -70,7 +74,7 @@ class StoredResult:
 
     @property
     def runs(self) -> tuple[tuple[RequestRecord, ...], ...]:
-        """The counted records of each run that has any."""
+        """The counted records of each run, without runs that have no counted records."""
         runs: dict[int, list[RequestRecord]] = {}
         for record in self.counted:
             runs.setdefault(record.run, []).append(record)
@@ -98,7 +102,10 @@ def read_results(folders: Iterable[Path]) -> list[StoredResult]:
 
 
 def find_results(folder: Path) -> list[Path]:
-    """Return `folder` if it is a result, else the results in it; raise `BadInput` if empty."""
+    """Return `[folder]` if it is a result folder, otherwise the result folders in it.
+
+    Raise `BadInput` if it contains no results.
+    """
     if (folder / SUMMARY).is_file():
         return [folder]
     within = [each.parent for each in folder.glob(f"*/{SUMMARY}")]

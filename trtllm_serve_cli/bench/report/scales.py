@@ -7,20 +7,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
-# Above this ratio to the smallest value, small values are indistinguishable on a linear scale.
+# If the largest value exceeds the smallest by more than this factor, use a logarithmic scale:
+# small values would be indistinguishable on a linear scale.
 _LOG_FROM = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A range from `low` to `high`, which differ; a logarithmic scale starts above 0."""
+    """A scale from `low` to `high`; `low` is below `high`, and above 0 if `is_log` is true."""
 
     low: float
     high: float
     is_log: bool = False
 
     def place(self, value: float) -> float:
-        """Return the position from 0 at `low` to 1 at `high`; values outside are clamped."""
+        """Return the position of a value, from 0 (at or below `low`) to 1 (at or above `high`)."""
         inside = min(max(value, self.low), self.high)
         if self.is_log:
             return math.log(inside / self.low) / math.log(self.high / self.low)
@@ -30,14 +31,17 @@ class Scale:
         return self.low <= value <= self.high
 
     def ticks(self, most: int) -> list[float]:
-        """Return round values on this scale, at least two and about `most`."""
+        """Return about `most` round values on this scale, and at least two."""
         return _log_ticks(self, most) if self.is_log else _linear_ticks(self, most)
 
 
 def fit_scale(
     values: Iterable[float], *, from_zero: bool = False, may_be_log: bool = False
 ) -> Scale:
-    """Return a scale that contains all `values`, possibly none, and ends at a round value."""
+    """Return a scale that contains all finite `values` and ends at a round value.
+
+    `values` may be empty.
+    """
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
     positive = [value for value in finite if value > 0]
@@ -96,5 +100,5 @@ def _round_up(value: float) -> float:
 
 
 def _shift(digit: float, power: int) -> float:
-    """Return digit · 10^power, without the rounding error of a negative power."""
+    """Return digit · 10^power. Division avoids the rounding error of a negative power."""
     return digit * 10.0**power if power >= 0 else digit / 10.0**-power

@@ -29,7 +29,10 @@ OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
 
 
 def stat_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return upstream's rows, then how requests ended, and the rates of a run at a rate."""
+    """Return upstream's rows and other rates, then the numbers of completed and failed requests.
+
+    For a load with a rate or recorded times, the offered and achieved rates follow.
+    """
     rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
     own = (rate for rate in RATES if rate.label and not rate.upstream)
     values = ((rate.label, summary.rates[rate.key]) for rate in own)
@@ -51,7 +54,7 @@ def time_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each target, if there are several."""
+    """Return one row for each target, or no rows for a single target."""
     if len(result.models) < 2:
         return []
     rows: list[tuple[str, ...]] = []
@@ -83,7 +86,7 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each run of a repeated benchmark."""
+    """Return one row for each run, or no rows for a single run."""
     if len(result.runs) < 2:
         return []
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
@@ -105,7 +108,7 @@ RUN_COLUMNS = (
 
 
 def describe_amount(settings: BenchmarkSettings) -> str:
-    """Describe how many requests are sent."""
+    """Describe the number of requests, or the duration, and the number of runs."""
     is_conversation = isinstance(settings.workload, MultiTurn)
     what = "conversations" if is_conversation else "requests"
     times = f", {settings.repeat} times" if settings.repeat > 1 else ""
@@ -114,7 +117,7 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-# The last p99 does not fit in 80 columns.
+# The p99 of the last metric is omitted so that the table fits in 80 columns.
 POINT_COLUMNS = (
     "Load",
     "Req/s",
@@ -161,7 +164,7 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
 
 
 def search_summary(result: SearchResult) -> list[str]:
-    """Return the result of a search in sentences; empty if no rate was found."""
+    """Return a sentence about the highest rate of a search; empty if no rate was found."""
     if result.rate is None:
         return []
     low, high = result.interval
@@ -204,7 +207,7 @@ def describe_load(load: Load) -> str:
 
 
 def remarks(result: BenchmarkResult) -> list[str]:
-    """Return remarks that are required to interpret the results."""
+    """Return the remarks that users need to interpret the results."""
     summary = result.summary
     notes = []
     workload = result.settings.workload

@@ -23,12 +23,15 @@ class ServerSeries:
 
 
 def count_in_flight(records: Iterable[RequestRecord]) -> list[Point]:
-    """Return the number of requests in flight each time it changes."""
+    """Return the times when the number of requests in flight changes, with the new number."""
     return _accumulate((record.sent_s, record.end_s) for record in records)
 
 
 def count_held(records: Iterable[RequestRecord]) -> list[Point]:
-    """Return the number of requests that are due but not sent, ignoring the time to send."""
+    """Return the times when the number of requests that are due but not sent changes.
+
+    Requests that were sent within 1 ms do not count, because this is the time to send a request.
+    """
     waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s + _SENDING_S)
     return _accumulate(waits)
 
@@ -46,7 +49,10 @@ def _accumulate(spans: Iterable[tuple[float, float]]) -> list[Point]:
 
 
 def thin(steps: Sequence[Point], most: int) -> list[Point]:
-    """Return about `most` steps that keep every peak: the highest per interval, and the last."""
+    """Reduce a step line to about `most` steps without losing peaks.
+
+    Return the maximum in each of `most` intervals, and the last step.
+    """
     if len(steps) <= most:
         return list(steps)
     begin, end = steps[0][0], steps[-1][0]
@@ -55,7 +61,7 @@ def thin(steps: Sequence[Point], most: int) -> list[Point]:
     level = 0.0
     for time, value in steps:
         place = min(int((time - begin) / width), most - 1)
-        # An interval starts with the last value of the previous one.
+        # The value from before the interval still applies at the start of the interval.
         before = kept.get(place, (begin + place * width, level))[1]
         kept[place] = (begin + place * width, max(before, value))
         level = value
@@ -72,7 +78,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
 
 
 def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
-    """Return every metric that the server reported in a run, in the order of `QUANTITIES`."""
+    """Return the metrics that the servers reported in a run, in the order of `QUANTITIES`."""
     found: dict[tuple[str, int], list[Point]] = {}
     for sample in samples:
         if sample.get("run", 0) != run or "error" in sample:
@@ -89,7 +95,8 @@ def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
 def _quantities(state: State) -> dict[str, float | None]:
     engines, gpus = state.get("engines", ()), state.get("host", {}).get("gpus", ())
     used, held = _total(engines, "kv_blocks_used"), _total(engines, "kv_blocks_max")
-    # A request may be pending in a model and in its caller; an engine counts it once.
+    # Prefer the engines' count: a request may be pending both in a model and in the model that
+    # called it, so the models' counts include the request twice.
     waiting = _total(engines, "num_waiting")
     pending = _total(state.get("models", ()), "num_pending")
     utilization = [gpu["utilization"] for gpu in gpus if gpu.get("utilization") is not None]
