@@ -1,4 +1,4 @@
-"""Find the tokenizer of the model under load."""
+"""Find and load the tokenizer for the model to benchmark."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Declare the metrics of a benchmark; to add a metric, add an entry here.
+"""Declare the metrics of benchmarks.
 
-`TIMES` are measured for each request, `RATES` for the completed requests of a run. The summary,
-objectives, tables, page, comparison, JSON schema and docs/reference/benchmark-metrics.md are
-generated from these entries.
+To add a metric, add an entry to `TIMES` or `RATES`. `TIMES` are measured for each request, `RATES`
+for the completed requests of a run. The summary, objectives, tables, page, comparison, JSON schema
+and docs/reference/benchmark-metrics.md are generated from these entries.
 """
 
 from __future__ import annotations
