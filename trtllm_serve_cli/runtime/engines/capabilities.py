@@ -14,7 +14,10 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature that a request uses by setting one of `tensors`, of any model."""
+    """An optional feature, which a request uses by setting one of `tensors`.
+
+    `tensors` has the input names of all models, such as `runtime_top_k` and `top_k`.
+    """
 
     name: str
     tensors: tuple[str, ...]
@@ -22,9 +25,10 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """The features that an engine kind does not support, with the reason, and its differences.
+    """The request features that an engine kind supports.
 
-    `notes` describe differences from TensorRT-LLM in supported features.
+    `unsupported` maps each feature that is not supported to the reason. `notes` maps supported
+    features to their differences from TensorRT-LLM.
     """
 
     unsupported: Mapping[Feature, str] = field(default_factory=dict)
@@ -184,5 +188,5 @@ FEATURES = (
 
 
 def find_feature(tensor: str) -> Feature | None:
-    """Return the feature that a request uses by setting this tensor."""
+    """Return the feature that a request uses by setting this tensor, or None."""
     return next((each for each in FEATURES if tensor in each.tensors), None)

@@ -1,4 +1,4 @@
-"""The arguments of an engine's package, and their parameters in `config.pbtxt`."""
+"""Convert between the arguments of an engine's package and parameters in `config.pbtxt`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Read = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class ArgumentTable:
-    """A table of parameter -> argument, and the function that parses the parameter's text.
+    """Maps parameters in `config.pbtxt` to the arguments of an engine's package.
 
-    An argument of the second level is written as `key.key`. The parameter `rest` has all other
-    arguments as a JSON object.
+    `rows` is parameter -> (argument, function that parses the parameter's text). An argument in a
+    group is written as `group.key`. The parameter `rest` has all other arguments as a JSON object.
     """
 
     rest: str
@@ -65,7 +65,7 @@ class ArgumentTable:
 
 
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
-    """Return `one` overridden by `other`; groups of the second level are merged."""
+    """Return `one` overridden by `other`; merge argument groups that are in both."""
     merged = dict(one)
     for key, value in other.items():
         current = merged.get(key)
@@ -84,7 +84,7 @@ def explaining_rejections(package: str) -> Iterator[None]:
     except Exception as error:
         if not hasattr(error, "errors"):
             raise
-        # The error's own text has a link to Pydantic's documentation after each problem.
+        # Not `str(error)`, which adds a link to Pydantic's documentation to each problem.
         problems = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
         )

@@ -1,4 +1,4 @@
-"""The runtime half of the engine kinds, used by models in Triton and by engine workers.
+"""Find the runtime description of an engine kind, for models in Triton and engine workers.
 
 A kind is found by its name: `engines/KIND/kind.py` defines its description as `KIND`.
 """
@@ -24,9 +24,9 @@ class RuntimeKind:
 
     `worker_config` converts the parameters of the model `tensorrt_llm` to the configuration of its
     engine worker, which is plain JSON. `load` creates the engine from that configuration in the
-    worker process, and is the only function that imports the engine's packages. An engine that one
-    of Triton's backends runs has neither. If the engine's package defines the format of
-    `model.yaml`, `read_model_yaml` converts its arguments to entries of a `config.pbtxt`.
+    worker process, and is the only function that imports the engine's packages. Both are None if
+    one of Triton's backends runs the engine. If the engine's package defines the format of
+    `model.yaml`, `read_model_yaml` converts the arguments in this file to `config.pbtxt` entries.
     """
 
     capabilities: Capabilities

@@ -1,4 +1,4 @@
-"""Estimate the reused blocks of the KV cache, for engines that do not report them."""
+"""Estimate how many KV cache blocks a prompt reuses, for engines that do not report it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class PrefixBlocks:
-    """The full blocks of earlier prompts, an LRU cache of `capacity` blocks.
+    """An LRU cache of the full blocks of earlier prompts, with up to `capacity` blocks.
 
-    Engines with block reuse do the same: a block is identified by its own tokens and all tokens
-    before it. Blocks that an engine evicts for running requests are not tracked, so the count may
-    be too high under memory pressure.
+    As in engines with block reuse, a block is identified by its own tokens and all tokens before
+    it. Blocks that an engine evicts for running requests are not tracked, so the count may be too
+    high under memory pressure.
     """
 
     def __init__(self, tokens_per_block: int, capacity: int) -> None:
@@ -22,8 +22,8 @@ class PrefixBlocks:
     def add(self, token_ids: Sequence[int]) -> int:
         """Return how many leading blocks of this prompt are cached, then cache all its full blocks.
 
-        The last token is always computed, so a prompt that ends at a block boundary does not reuse
-        its last block.
+        Engines always compute the last token, so the block that contains it is neither counted nor
+        cached.
         """
         size = self._tokens_per_block
         num_whole = (len(token_ids) - 1) // size if self._capacity else 0

@@ -1,4 +1,4 @@
-"""Sampling arguments with the same names in the packages of several engine kinds."""
+"""Create the sampling arguments that have the same names in several engine packages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 def random_sampling(request: GenerationRequest) -> dict[str, Any]:
     """Return top_k, top_p and, if the request sets it, the temperature.
 
-    A limit that the request does not set is turned off: packages interpret None differently.
+    Limits that the request does not set are turned off, because packages interpret None
+    differently.
     """
     arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
     return arguments | copy_set_fields(request, "temperature")
@@ -25,5 +26,5 @@ def copy_set_fields(request: GenerationRequest, *names: str) -> dict[str, Any]:
 
 
 def single_tokens(words: Words) -> list[int]:
-    """Return the words that consist of a single token."""
+    """Return the token of each word that consists of a single token."""
     return [word[0] for word in words if len(word) == 1]

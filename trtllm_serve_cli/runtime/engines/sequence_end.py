@@ -11,9 +11,10 @@ from ..triton.word_lists import ends_with_word
 def find_end(
     token_ids: Sequence[int], start: int, request: GenerationRequest
 ) -> tuple[int, FinishReason | None]:
-    """Return the length of the sequence in `token_ids`, and its finish reason or None.
+    """Return the length of the sequence in `token_ids`, and its finish reason.
 
-    The search begins at `start`. A stop word is part of the sequence, the end token is not.
+    The finish reason is None if the sequence has not ended. The search begins at `start`. A stop
+    word is part of the sequence, but the end token is not.
     """
     for position in range(start, len(token_ids)):
         if token_ids[position] == request.end_id:

@@ -9,7 +9,7 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration of a worker for an engine folder with its own scheduler."""
+    """Return the configuration for a worker that loads an engine folder."""
     return {
         "engine_dir": parameters.text("gpt_model_path"),
         "max_batch_size": parameters.number("max_num_seqs"),
@@ -23,7 +23,7 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration of a worker whose package serves a checkpoint.
+    """Return the configuration for a worker whose package serves a checkpoint.
 
     `arguments` are passed to the package; the worker reads the other values.
     """

@@ -30,9 +30,9 @@ from .grammar_check import GrammarCheck, structured_output
 from .lora import adapter_properties
 from .request import Drafts, Guide, find_guide, make_config
 
-# How long an otherwise idle step waits for a guide to be checked.
+# The longest wait for the check of a guide in a step without running requests.
 _IDLE_S = 0.02
-# Fixed by OpenVINO's paged attention on a CPU (the KV cache block size of its CPU plugin).
+# The KV cache block size of OpenVINO's CPU plugin, which cannot be configured.
 TOKENS_PER_BLOCK = 32
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -40,7 +40,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked; `problem` is the result of the check."""
+    """A request whose guide is being checked. `problem` will have the result of the check."""
 
     request: GenerationRequest
     config: Any
@@ -67,10 +67,10 @@ class OpenVinoEngine:
 
     `config` has engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
     max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size and num_threads (0: all cores).
-    For speculative decoding it also has num_draft_tokens (0: off) and draft_model_dir, the engine
-    of the draft model ("": drafts are looked up in the prompt).
+    For speculative decoding, `config` also has num_draft_tokens (0: off) and draft_model_dir, the
+    engine folder of the draft model ("": drafts are looked up in the prompt).
 
-    An `adapter` applies to all requests.
+    If `adapter` is set, it applies to all requests.
     """
 
     def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:
@@ -113,7 +113,7 @@ class OpenVinoEngine:
 
     def cancel(self, request_id: int) -> None:
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
-            # Guides of other requests wait in the same queue.
+            # Skip a check that has not started, because it would delay those of other requests.
             unchecked.problem.cancel()
         running = self._running.pop(request_id, None)
         if running is not None:
@@ -203,7 +203,8 @@ class OpenVinoEngine:
     def _record_scheduled(self, started_ns: int) -> None:
         """Record when requests were first scheduled.
 
-        The scheduler serves requests in order of arrival and reports only how many it scheduled.
+        The scheduler reports only how many requests it scheduled. It serves requests in order of
+        arrival, so the oldest requests are the scheduled ones.
         """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
@@ -242,7 +243,7 @@ class OpenVinoEngine:
             self._record_tokens(running, sum(len(outputs[key][0]) for key in best))
         updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
-            # Identical beams are merged, so there may be fewer than requested.
+            # OpenVINO GenAI merges identical beams, so it may return fewer beams than requested.
             missing = (
                 range(len(best), num_requested)
                 if running.request.beam_width > 1 or not best
@@ -263,8 +264,9 @@ class OpenVinoEngine:
     def _record_pause(self, running: _Running, *, has_tokens: bool) -> None:
         """Record whether a request is preempted.
 
-        The scheduler prefers sequences that have started, so one without a token in this step has
-        lost its KV cache to others. Requests with several sequences return nothing before the end.
+        The scheduler prefers sequences that have started. A started sequence without a new token
+        has therefore lost its KV cache to other sequences. Requests with several sequences are
+        skipped, because they return no tokens before they end.
         """
         request = running.request
         if not running.num_tokens or max(request.beam_width, request.num_return_sequences) > 1:
@@ -279,7 +281,7 @@ class OpenVinoEngine:
             return None
         num_sequences = max(request.beam_width, request.num_return_sequences)
         total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
-        # Each step verifies its drafts and adds one token.
+        # Each step generates one token besides its accepted drafts.
         num_drafts = self._drafts.num_tokens if self._drafts else 0
         accepted = running.num_tokens - running.num_steps if num_drafts else 0
         return PerfMetrics(
@@ -301,7 +303,8 @@ class OpenVinoEngine:
         if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
         finish_reason = _finish_reason(output.finish_reason)
-        # OpenVINO GenAI searches the text for stop words, and misses some of only whitespace.
+        # Search the tokens, too: OpenVINO GenAI searches the text for stop words, and misses some
+        # stop words that are only whitespace.
         if (end := self._find_stop(running, index, ids)) is not None:
             ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)
@@ -317,7 +320,7 @@ class OpenVinoEngine:
         )
 
     def _find_stop(self, running: _Running, index: int, ids: list[int]) -> int | None:
-        """Return the index after a stop word in the new tokens `ids`; always None for beams."""
+        """Return the end of the first stop word in the new tokens `ids`; always None for beams."""
         request = running.request
         if not request.stop_words or request.beam_width > 1:
             return None
@@ -367,7 +370,7 @@ def _num_blocks(request: GenerationRequest) -> int:
 
 
 def _blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
-    """Return the most KV blocks that a request uses; sequences share the prompt's full blocks."""
+    """Return how many KV blocks a request needs; sequences share the prompt's full blocks."""
     shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
     return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)
 

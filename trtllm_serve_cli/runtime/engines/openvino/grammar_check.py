@@ -3,12 +3,14 @@
     python3 -m tllm_runtime.engines.openvino.grammar_check ENGINE_DIR VOCAB_SIZE
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
-fails, that step and all later steps raise an error, so all requests would fail. Nested repetitions
-such as `([a-z]{1,1000}){1,1000}` take minutes and all memory. Each guide is therefore first tried
-with a one-layer model and the engine's tokenizer, in a process that can be killed.
+fails, that step and all later steps raise an error, so all requests would fail. Compiling nested
+repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and all memory. `GrammarCheck` therefore
+first compiles each guide with a one-layer model and the engine's tokenizer, in a process that it
+can kill.
 
 The process reads one JSON object per line, {"type": ..., "guide": ...}. It responds with one line:
-a JSON string with the reason why the guide cannot be used, empty if it can.
+a JSON string with the reason why the guide cannot be used. The string is empty if the guide is
+valid.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _WIDTH = 16
 
 
 class GrammarCheck:
-    """The checking process, started for the first guide; use it from one thread at a time."""
+    """Checks guides in a process that it starts for the first guide. Not thread-safe."""
 
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
@@ -44,12 +46,15 @@ class GrammarCheck:
         self._problems: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def find_problem(self, guide_type: str, guide: str) -> str | None:
-        """Return why `guide` cannot be used, or None; compiles it, which takes up to about 2 s."""
+        """Return why `guide` cannot be used, or None.
+
+        Compiling a guide takes up to `COMPILE_LIMIT_S`.
+        """
         key = (guide_type, guide)
         if key not in self._problems:
             problem = self._query({"type": guide_type, "guide": guide})
             if problem is None:
-                # Not cached: the machine may be less busy the next time.
+                # Do not cache a timeout: the same guide may compile when the machine is less busy.
                 limit = f"{COMPILE_LIMIT_S:g} s"
                 return f"takes more than {limit} or too much memory to compile; make it simpler"
             self._problems[key] = problem
@@ -59,7 +64,7 @@ class GrammarCheck:
         return self._problems[key] or None
 
     def close(self) -> None:
-        """Stop the process if it runs; the next guide starts a new one."""
+        """Stop the process if it is running; the next guide starts a new process."""
         if self._process is not None:
             self._stop()
 
@@ -94,7 +99,7 @@ class GrammarCheck:
     def _stop(self) -> None:
         assert self._process is not None
         self._process.kill()
-        # Unread input cannot be flushed to a killed process.
+        # Closing the pipe flushes unsent input, which fails because the process has been killed.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
         self._process = None
@@ -167,12 +172,12 @@ def make_model(vocab_size: int) -> Any:
 
 
 def main() -> None:
-    """Check guides from standard input until it ends."""
+    """Check the guides on standard input until the end of the file."""
     import openvino
 
     engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
-    # Output of the libraries must not be read as a response.
+    # Send the libraries' output to stderr, otherwise the parent would read it as a response.
     responses = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -183,7 +188,8 @@ def main() -> None:
         responses.write('"ready"\n')
         for line in sys.stdin:
             request = json.loads(line)
-            # Normally the parent kills this process in time; the alarm covers a parent that died.
+            # Normally the parent kills this process at the limit. If the parent has died, the alarm
+            # ends the process.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _find_compile_error(
                 pipeline, structured_output(request["type"], request["guide"])
@@ -216,7 +222,7 @@ def _find_compile_error(pipeline: Any, config: Any) -> str:
     generation.structured_output_config = config
     prompt = openvino.Tensor(np.array([[1]], dtype=np.int64))
     try:
-        # The pipeline drops a request when its handle is deleted.
+        # Keep the handle, because the pipeline drops a request when its handle is deleted.
         handle = pipeline.add_request(0, prompt, generation)
         while pipeline.has_non_finished_requests():
             pipeline.step()

@@ -19,15 +19,16 @@ _PREFIX = "__module."
 
 
 def site_finder(config: Mapping[str, Any]) -> Callable[[], Sites]:
-    """Return a function that finds the linear layers of the engine in `config`, cached."""
+    """Return a function that finds the linear layers of the engine and caches the result."""
     return cache(lambda: _find_sites(Path(config["engine_dir"])))
 
 
 def adapter_properties(adapter: Adapter) -> dict[str, Any]:
-    """Return the properties of a pipeline that applies `adapter`; the model must have its modules.
+    """Return the properties for a pipeline that applies `adapter`; the model must have its modules.
 
-    The mode is static: constants next to the weights. Fusing requires uncompressed weights, and
-    continuous batching does not set dynamic adapters (seen with 2026.4.1).
+    The mode is static: OpenVINO GenAI adds the adapter's weights to the model as constants. Fusing
+    requires uncompressed weights, and continuous batching does not set dynamic adapters (seen with
+    2026.4.1).
     """
     tensors = {}
     for module, change in adapter.items():

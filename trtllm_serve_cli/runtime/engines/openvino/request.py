@@ -11,13 +11,14 @@ import openvino_genai
 from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 
-# Prompt lookup drafts the tokens after the last occurrence of up to this many latest tokens.
+# Prompt lookup searches for an earlier occurrence of up to this many latest tokens, and drafts the
+# tokens that follow the occurrence.
 _NGRAM_SIZE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A guide, its type, and the tensor that requests it."""
+    """A guide, its type, and the tensor of the request that it comes from."""
 
     type: str
     text: str
@@ -26,14 +27,21 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """The number of draft tokens per step of speculative decoding, and their source."""
+    """The settings for speculative decoding.
+
+    `num_tokens` is the number of draft tokens per step. `are_looked_up` is true if drafts come from
+    the prompt and not from a draft model.
+    """
 
     num_tokens: int
     are_looked_up: bool
 
 
 def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | None) -> Any:
-    """Return the generation config of `request`, without its guide; raise `InvalidRequest`."""
+    """Return the generation config for `request`, without the guide.
+
+    Raise `InvalidRequest` if OpenVINO GenAI does not support the request.
+    """
     if drafts is not None:
         _check_speculative(request)
     _check_penalties(request)
@@ -63,7 +71,7 @@ def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | Non
 
 
 def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
-    """Return the guide of `request`, or one that excludes its bad words, or None.
+    """Return the guide in `request`, or a guide that excludes its bad words, or None.
 
     Raise `InvalidRequest` for words that no guide can exclude.
     """
@@ -86,7 +94,8 @@ def _set_beams(config: Any, request: GenerationRequest) -> None:
     if request.early_stopping:
         config.stop_criteria = openvino_genai.StopCriteria.EARLY
     if request.beam_search_diversity_rate:
-        # A group for each beam: a token of one beam is penalized at the same place in the others.
+        # Put each beam in its own group, so that a token in one beam is penalized at the same
+        # position in the other beams.
         config.num_beam_groups = request.beam_width
         config.diversity_penalty = request.beam_search_diversity_rate
 
@@ -115,7 +124,8 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 
 def _exclusion_guide(texts: set[str]) -> str:
     """Return the structural tag that allows any text without `texts`."""
-    # The automaton does not accept a word that starts with another.
+    # The automaton does not accept a word that starts with another word. The longer word can be
+    # left out, because excluding the shorter word also excludes the longer one.
     shortest = leave_out_longer(texts)
     if any("\0" in text for text in shortest):
         raise InvalidRequest("bad_words_list has a word with a NUL character; leave it out")
@@ -124,7 +134,7 @@ def _exclusion_guide(texts: set[str]) -> str:
 
 
 def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
-    """Return the texts of words. Matching text finds a word however it is tokenized."""
+    """Return the words as text, because matching text finds a word however it is tokenized."""
     texts = set()
     for word in words:
         text = str(tokenizer.decode(list(word), skip_special_tokens=False))

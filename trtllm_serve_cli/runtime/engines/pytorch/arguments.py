@@ -1,4 +1,4 @@
-"""The arguments of TensorRT-LLM's `LLM`, and their parameters in `config.pbtxt`.
+"""Map parameters in `config.pbtxt` to arguments of TensorRT-LLM's `LLM`.
 
 Source of the names: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py (1.0 to 1.3).
 """
@@ -35,7 +35,7 @@ LLM_ARGUMENTS = ArgumentTable(
         "lora_cache_host_memory_bytes": ("peft_cache_config.host_cache_size", int),
     },
 )
-# Only passed to a model that serves adapters.
+# These parameters are passed to `LLM` only if the model serves adapters.
 _ADAPTER_CACHE_PARAMETERS = tuple(
     name for name in LLM_ARGUMENTS.parameters if name.startswith("lora_cache_")
 )

@@ -1,7 +1,7 @@
 """An engine that uses TensorRT-LLM's LLM API (PyTorch backend, 1.0 to 1.3).
 
-Requires `tensorrt_llm`. The API batches requests in its own processes. An event loop that runs only
-during a step collects the results of all requests since the previous step.
+Requires `tensorrt_llm`. The API batches requests in its own processes. The engine runs an event
+loop only during `step`, and collects there all results since the previous step.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
-# How long a step waits for tokens; new requests are submitted between steps.
+# The longest wait for tokens in a step. It is short because new requests are submitted only between
+# steps.
 _STEP_WAIT_S = 0.01
 # Interval between queries of statistics, which block the event loop in some versions.
 _STATS_PERIOD_S = 0.5
@@ -67,7 +68,8 @@ class PyTorchEngine:
             if "lora_config" in self._arguments
             else None
         )
-        # Several greedy sequences are wasteful, but upstream's backend allows them.
+        # Without this variable, TensorRT-LLM rejects requests for several greedy sequences, which
+        # upstream's backend accepts.
         os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
         self._llm = _load(self._arguments)
         self._loop = asyncio.new_event_loop()
@@ -75,9 +77,9 @@ class PyTorchEngine:
         self._updates: list[SequenceUpdate] = []
         self._has_updates = asyncio.Event()
         self._failure: Exception | None = None
-        # The executor's latest iteration statistics, in its format.
+        # The executor's statistics of its latest iteration, in the executor's format.
         self._iteration: dict[str, Any] = {}
-        # Counted from the reported iterations.
+        # The executor reports paused requests per iteration and has no total.
         self._num_preemptions = 0
         self._stats_due_s = 0.0
         self._stats_task: asyncio.Task[None] | None = None
@@ -115,7 +117,7 @@ class PyTorchEngine:
 
     def stats(self) -> EngineStats:
         cache = self._iteration.get("kvCacheStats") or {}
-        # The latest iteration is outdated when nothing runs.
+        # The statistics of the latest iteration are outdated if no request is running.
         latest = self._iteration if self._running else {}
         batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(
@@ -158,7 +160,6 @@ class PyTorchEngine:
             await asyncio.wait_for(self._has_updates.wait(), _STEP_WAIT_S)
 
     async def _run(self, request: GenerationRequest, params: Any) -> None:
-        """Run one request to its end."""
         try:
             await self._follow(request, params)
         except (InvalidRequest, RequestError, ValueError) as error:
@@ -167,7 +168,7 @@ class PyTorchEngine:
                 [SequenceUpdate(request.id, error=last_line(error), rejected=rejected)]
             )
         except Exception as error:
-            # Any other error means that the executor, and all requests with it, has ended.
+            # Any other error means that the executor has failed, and all requests with it.
             self._failure = error
             self._has_updates.set()
         finally:
@@ -181,7 +182,7 @@ class PyTorchEngine:
             list(request.input_ids),
             params,
             lora_request=lora_request,
-            # Beams are not final before the end.
+            # Beams cannot be streamed, because their tokens may change until the request ends.
             streaming=request.beam_width == 1,
         )
         running = self._running[request.id]
@@ -218,13 +219,13 @@ class PyTorchEngine:
                 self._iteration = iteration
                 batch = iteration.get("inflightBatchingStats") or {}
                 self._num_preemptions += batch.get("numPausedRequests", 0)
-        except Exception:  # generation works without statistics
+        except Exception:  # generation works without statistics, so stop reading them
             write_traceback()
             self._stats_due_s = math.inf
 
 
 def _load(arguments: Arguments) -> Any:
-    """Return the LLM; raise `ValueError` that names the arguments that it rejects."""
+    """Return the `LLM`; raise a `ValueError` that names the rejected arguments."""
     # Requests and results are token ids, so only guided decoding needs the tokenizer.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
     defaults: Arguments = {"enable_iter_perf_stats": True}
@@ -232,7 +233,7 @@ def _load(arguments: Arguments) -> Any:
         defaults["skip_tokenizer_init"] = True
         arguments = {key: value for key, value in arguments.items() if key != "tokenizer"}
     with explaining_rejections("TensorRT-LLM"):
-        # This function converts argument groups to their classes.
+        # `update_llm_args_with_extra_dict` converts argument groups to their classes.
         return LLM(**update_llm_args_with_extra_dict({}, deepcopy({**defaults, **arguments})))
 
 
@@ -242,7 +243,8 @@ def _sampling_params(request: GenerationRequest) -> Any:
         arguments["guided_decoding"] = GuidedDecodingParams(**guide)
     params = SamplingParams(**arguments)
     if words := long_bad_words(request):
-        # The token ids that the API would derive from texts. It reads them only if texts are set.
+        # Set the token ids that the API would derive from the texts in `bad`. The API uses these
+        # token ids only if `bad` is set.
         params.bad = [""] * len(words)
         params._bad_word_ids = words
     return params

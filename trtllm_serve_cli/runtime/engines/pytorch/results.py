@@ -1,7 +1,8 @@
 """Convert results of TensorRT-LLM's LLM API to an engine's updates.
 
-A result grows in place: its outputs, one per sequence, hold all tokens so far. Source of the names:
-NVIDIA/TensorRT-LLM, tensorrt_llm/executor/result.py, 1.0 to 1.3.
+The API updates a result in place. A result has one output per sequence, with all tokens of the
+sequence so far. Source of the names: NVIDIA/TensorRT-LLM, tensorrt_llm/executor/result.py, 1.0 to
+1.3.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from ..sequence_end import find_end
 class ResultReader:
     """Reads the new tokens from the result of one request.
 
-    It searches the tokens for the end of each sequence: the API reliably reports only the end of
-    the last sequence, and does not accept stop words of several tokens as ids.
+    The reader searches the tokens for the end of each sequence, for two reasons. The API reports
+    the end reliably only for the last sequence, and does not accept token ids for stop words of
+    several tokens.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -29,7 +31,7 @@ class ResultReader:
         return all(each.is_done for each in self._sequences)
 
     def read(self, result: Any) -> list[SequenceUpdate]:
-        """Return the updates since the last call; beams are returned at the end."""
+        """Return the updates since the last call; beams are returned when the request ends."""
         if self._request.beam_width > 1 and not result.finished:
             return []
         updates = []
@@ -83,7 +85,7 @@ class _Sequence:
 
 
 def _log_prob(entry: Any, token: int) -> float:
-    """Return the token's log probability; an entry is its value, or a mapping by likely token."""
+    """Return the token's log probability. An entry is a number, or a dict of likely tokens."""
     if not isinstance(entry, dict):
         return float(entry)
     return float(entry[token].logprob)
@@ -107,5 +109,5 @@ def _perf(metrics: Any) -> PerfMetrics | None:
 
 
 def _ns(since_boot: timedelta) -> int:
-    """Convert a time of the C++ steady clock, which is the monotonic clock, to nanoseconds."""
+    """Convert a time of C++'s steady clock, which is Python's monotonic clock, to nanoseconds."""
     return since_boot // timedelta(microseconds=1) * 1000

@@ -14,14 +14,15 @@ from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, si
 
 # The executor's value for "no end token"; None would mean the tokenizer's end token.
 _NO_END = -1
-# Speculative decoding of these types always decodes greedily.
+# Speculative decoding of these types is greedy unless `allow_advanced_sampling` is set.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the arguments of `SamplingParams` for `request`; unset fields keep its defaults.
 
-    Words of several tokens are omitted: the API accepts them only as text for its own tokenizer.
+    Stop and bad words of several tokens are omitted, because the API accepts such words only as
+    text for its own tokenizer.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -54,7 +55,7 @@ def long_bad_words(request: GenerationRequest) -> list[list[int]]:
 def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> None:
     """Raise `InvalidRequest` for a request that a model loaded with `arguments` cannot run.
 
-    The LLM API would accept and ignore many of these fields.
+    Without this check, the LLM API would accept and ignore many of the request's fields.
     """
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:

@@ -1,1 +1,1 @@
-"""The engine kind `sim`: a simulated engine with a scheduler and a timing, but no model."""
+"""The engine kind `sim`: a simulated engine with a scheduler and step times, but no model."""

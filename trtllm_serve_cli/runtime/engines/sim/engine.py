@@ -1,7 +1,7 @@
-"""A simulated engine: a scheduler, a timing model and meaningless tokens.
+"""An engine that simulates scheduling and timing, and returns meaningless tokens.
 
-A response consists of tokens of the prompt, drawn with the request's seed, so it is text if the
-prompt is text. A step ends after the simulated duration, counted from the end of the previous step.
+Response tokens are drawn from the prompt with the request's seed, so a text prompt gets a text
+response. A step ends after the simulated duration, counted from the end of the previous step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# A sleep ends about 0.1 ms late on an idle machine, so the end of a wait spins.
+# `time.sleep` returns about 0.1 ms late on an idle machine, so the end of a wait is a busy loop.
 _SPIN_S = 0.0002
-# High enough that beam search is rejected as unsupported, not as beyond this limit.
+# High, so that requests for beam search fail as unsupported and not because of this limit.
 _MAX_BEAM_WIDTH = 64
 
 
@@ -61,7 +61,7 @@ class RealClock:
 def load_simulation(config: Mapping[str, Any]) -> Simulation:
     """Return the simulation in the folder `engine_dir`, with its limits overridden by `config`.
 
-    Raise `ValueError` if the file is not valid.
+    Raise `ValueError` if `simulation.json` or a limit is not valid.
     """
     path = Path(config["engine_dir"], SIMULATION_FILE)
     simulation = parse_simulation(path.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def load_simulation(config: Mapping[str, Any]) -> Simulation:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One sequence of a response; `tokens` are kept only to match stop and bad words."""
+    """One sequence of a response. `tokens` is empty if the request has no stop or bad words."""
 
     rng: Random
     tokens: list[int] = field(default_factory=list)
@@ -91,9 +91,10 @@ class _Running:
 
 
 class SimEngine:
-    """An engine that generates tokens at the times of a `Simulation`.
+    """An engine that generates tokens with the timing of a `Simulation`.
 
-    `config` has engine_dir, max_seq_len and vocab_size, and any fields of `SchedulerLimits`.
+    `config` has engine_dir, max_seq_len and vocab_size, and may have any field of
+    `SchedulerLimits`.
     """
 
     def __init__(self, config: Mapping[str, Any], clock: Clock | None = None) -> None:
@@ -138,7 +139,8 @@ class SimEngine:
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
-        # A late step does not shorten later steps: their tokens would arrive too early.
+        # If the planned end has passed, the next step is counted from now. Otherwise later steps
+        # would be shortened to catch up, and their tokens would arrive too early.
         from_s = started_s if self._next_start_s is None else self._next_start_s
         end_s = max(from_s + step.duration_s, started_s)
         updates = self._collect_updates(step, _ns(from_s), _ns(end_s))
@@ -221,7 +223,7 @@ def _check_servable(request: GenerationRequest) -> None:
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens of a response: those of the prompt but the end token and bad words."""
+    """Return the tokens to draw from: the prompt without its end token and bad words."""
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     vocabulary = tuple(token for token in request.input_ids if token not in banned)
     return (

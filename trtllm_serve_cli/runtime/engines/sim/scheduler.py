@@ -1,16 +1,18 @@
-"""Simulate TensorRT-LLM's in-flight batching, for requests that have lengths but no content.
+"""Simulate the scheduler of TensorRT-LLM's in-flight batching.
 
-The simulated engine and the virtual clock use the same scheduler. A step generates a token for each
-sequence whose prompt is in the KV cache. It computes prompts with the rest of `max_num_tokens`:
-complete prompts only or, with chunked context, parts of them. Requests are served in order of
-arrival.
+The simulated engine and the virtual clock (bench/simulate) use the same scheduler. A step generates
+a token for each sequence whose prompt is in the KV cache. It uses the rest of `max_num_tokens` to
+compute prompts: complete prompts only or, with chunked context, parts of prompts. Requests are
+served in order of arrival.
 
 - `guaranteed_no_evict`: a request starts when the KV cache has room for its longest response.
-- `max_utilization`: a request starts when there is room for its prompt. When the blocks run out,
-  the request that started last is paused; later its prompt and its tokens are computed again.
+- `max_utilization`: a request starts when the KV cache has room for its prompt. When the blocks run
+  out, the scheduler pauses the request that started last, and later computes its prompt and its
+  tokens again.
 
-Blocks of earlier prompts (`enable_kv_cache_reuse`) are not computed again, but occupy memory as if
-they were. The sequences of one request share the full blocks of its prompt.
+With `enable_kv_cache_reuse`, blocks of earlier prompts are not computed again, but each request
+still reserves memory for all its blocks. The sequences of one request share the full blocks of its
+prompt.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from .timing import SchedulerLimits, Simulation, StepWork
 class SimRequest:
     """A request and its progress.
 
-    `num_generated` counts the tokens of each sequence. `num_computed` counts the tokens of the
-    prompt (and, for a paused request, of its response) in the KV cache. `blocks` are the KV blocks
-    reserved for it.
+    `num_generated` is the number of tokens generated in each sequence. `num_computed` is the number
+    of computed prompt tokens; after a pause, it includes the tokens of the response. `blocks` is
+    the number of KV blocks reserved for the request.
     """
 
     id: int
@@ -45,7 +47,7 @@ class SimRequest:
 
     @property
     def num_context_tokens(self) -> int:
-        """The number of tokens that must be in the KV cache before the next token."""
+        """The number of tokens that must be in the KV cache before the next token is generated."""
         return len(self.input_ids) + self.num_sequences * self.num_generated
 
     @property
@@ -55,9 +57,10 @@ class SimRequest:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: `tokens` are the requests whose sequences have a new token at its end.
+    """The result of one step.
 
-    Requests with their first token come first. `started` are the requests in their first step.
+    `tokens` has the requests whose sequences get a new token at the end of the step. Requests whose
+    prompts were completed in the step come first. `started` has the requests in their first step.
     """
 
     duration_s: float
@@ -67,7 +70,10 @@ class Step:
 
 
 class Scheduler:
-    """Decides what each step does. Deterministic: it reads no clock and seeds its jitter."""
+    """Decides what each step does.
+
+    The scheduler is deterministic: it does not read a clock, and draws the jitter with `seed`.
+    """
 
     def __init__(self, simulation: Simulation, *, seed: int = 0) -> None:
         self._timing = simulation.timing
@@ -81,7 +87,7 @@ class Scheduler:
         self._decoding: dict[int, SimRequest] = {}
         self._num_sequences = 0
         self._blocks = 0
-        # Totals over decoding requests: their sequences, and the tokens that these attend to.
+        # Totals for all decoding requests: sequences, and tokens that the sequences attend to.
         self._num_decoding = 0
         self._kv_tokens = 0
 
@@ -164,7 +170,10 @@ class Scheduler:
         return started
 
     def _make_room(self) -> None:
-        """Reserve a block for each sequence whose next token needs one, oldest first."""
+        """Reserve the blocks for the next tokens, oldest request first.
+
+        Pause the latest requests if the blocks run out.
+        """
         for request in list(self._decoding.values()):
             if request.id not in self._decoding:
                 continue
@@ -227,7 +236,7 @@ class Scheduler:
         return completed, num_tokens, num_pairs
 
     def _start_decoding(self, request: SimRequest) -> None:
-        """Start decoding; the step that completes a prompt generates its first token."""
+        """Start decoding a request; the step that completes its prompt also generates a token."""
         request.num_generated += 1
         if request.is_done:
             self._release(request)
@@ -262,7 +271,7 @@ class Scheduler:
 def count_blocks(
     limits: SchedulerLimits, num_input: int, num_generated: int, num_sequences: int = 1
 ) -> int:
-    """Return the KV blocks of a request with `num_generated` tokens in each sequence."""
+    """Return how many KV blocks a request needs for `num_generated` tokens in each sequence."""
     shared, remaining = divmod(num_input, limits.tokens_per_block)
     return shared + num_sequences * -(-(remaining + num_generated) // limits.tokens_per_block)
 

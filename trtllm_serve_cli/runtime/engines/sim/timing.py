@@ -1,6 +1,7 @@
 """The definition of a simulated engine: the duration of its steps and its scheduler limits.
 
-It is stored as `simulation.json` in the engine's folder; `tllm bench calibrate` writes one.
+The definition is the file `simulation.json` in the engine's folder, which `tllm bench calibrate`
+writes.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ class StepTiming:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p is the number of prompt tokens that the step computes, and q the sum of the earlier tokens
-    that each of them attends to. n is the number of sequences that decode a token in the step, and
-    k the number of tokens in the KV cache that these attend to. The coefficients are in seconds.
+    p is the number of prompt tokens that the step computes. q is the number of pairs of such a
+    token and an earlier token that it attends to. n is the number of sequences that decode a token
+    in the step. k is the number of tokens in the KV cache that these sequences attend to. The
+    coefficients are in seconds.
 
-    `jitter` is the coefficient of variation of a step, gamma-distributed around this duration; 0
-    for none. `request_s` is the time that a server and its network add to each request: the virtual
-    clock adds it, a simulated engine behind a real server does not.
+    `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 turns
+    the jitter off. `request_s` is the time that a server and its network add to each request. Only
+    the virtual clock adds this time, because a simulated engine runs behind a real server.
     """
 
     step_s: float
@@ -54,7 +56,7 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work of a step: p, q, n and k of `StepTiming`."""
+    """The work of a step: p, q, n and k in the formula of `StepTiming`."""
 
     prompt_tokens: int = 0
     prompt_pairs: int = 0
@@ -64,7 +66,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """The limits of a scheduler; names are upstream's parameters, sizes are tokens."""
+    """The limits of a scheduler, named after upstream's parameters."""
 
     max_batch_size: int = 256
     max_num_tokens: int = 8192
@@ -82,7 +84,7 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A simulated engine; `origin` describes the source of its timing."""
+    """A simulated engine. `origin` describes the source of the timing."""
 
     timing: StepTiming
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
@@ -94,7 +96,7 @@ class Simulation:
 
 
 def parse_simulation(text: str) -> Simulation:
-    """Parse a `simulation.json`; raise `ValueError` that names an invalid field."""
+    """Parse a `simulation.json`; raise a `ValueError` that names the invalid field."""
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
         raise ValueError("the object `timing` is missing")

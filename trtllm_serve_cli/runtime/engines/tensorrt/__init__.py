@@ -1,1 +1,1 @@
-"""The engine kind `tensorrt`, which Triton's C++ backend runs: only its capabilities."""
+"""The capabilities of the engine kind `tensorrt`, which Triton's C++ backend runs."""

@@ -1,6 +1,6 @@
 """The engine kind `tensorrt`: TensorRT engines, run by Triton's C++ backend.
 
-Its capabilities are those that NVIDIA documents for the model `tensorrt_llm`.
+It supports all features, because `FEATURES` are the features of NVIDIA's model `tensorrt_llm`.
 """
 
 from __future__ import annotations

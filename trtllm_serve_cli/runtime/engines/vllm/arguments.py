@@ -1,4 +1,4 @@
-"""vLLM's engine arguments, and their parameters in `config.pbtxt`.
+"""Map parameters in `config.pbtxt` to vLLM's engine arguments.
 
 Source of the names: vllm-project/vllm, vllm/engine/arg_utils.py (0.26).
 """

@@ -1,8 +1,8 @@
 """An engine that uses vLLM. Requires `vllm`; written for 0.26.
 
-vLLM batches requests in its own processes. This engine uses the client of vLLM's engine core, on
-which all interfaces of vLLM are built. The core sends one message per step, with the new token ids
-of all sequences. No text is decoded here; the only work per request is to read its tokens.
+vLLM batches requests in its own processes. This engine uses `EngineCoreClient`, the client on which
+vLLM builds its own interfaces. The engine core sends one message per step, with the new token ids
+of all sequences. This engine decodes no text; its only work per request is to read the tokens.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
-# How long a step waits for tokens; new requests are submitted between steps.
+# The longest wait for tokens in a step. It is short because new requests are submitted only between
+# steps.
 _STEP_WAIT_S = 0.002
 
 
@@ -51,7 +52,7 @@ _STEP_WAIT_S = 0.002
 class _Running:
     request: GenerationRequest
     params: list[SamplingParams]
-    # By the sequence's request id in the engine core.
+    # Request id in the engine core -> reader of the sequence with this id.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
 
 
@@ -77,7 +78,7 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # Running requests whose adapter files are still being written.
+        # Ids of requests in `_running` whose adapter files are still being written.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
@@ -86,12 +87,13 @@ class VllmEngine:
         self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
         self._num_context_tokens = 0
         self.limits = EngineLimits(
-            # vLLM may have room for less than the configured length.
+            # vLLM's own limit may be less than the configured length.
             max_seq_len=min(int(config["max_seq_len"]), self._config.model_config.max_model_len),
             max_beam_width=1,
             vocab_size=int(config["vocab_size"]),
         )
-        # Objects created so far are permanent: scanning them in each collection would delay tokens.
+        # Exclude all objects created so far from garbage collection. They are permanent, and
+        # scanning them in each collection would delay tokens.
         gc.collect()
         gc.freeze()
 
@@ -100,7 +102,8 @@ class VllmEngine:
         if self._adapters is None:
             check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
         if request.guide_type is not None and request.end_id is None:
-            # After the guide's last token, only the end token is allowed.
+            # The request needs an end token, because vLLM allows only this token after the guide's
+            # last token.
             request = replace(request, end_id=self._tokenizer.eos_token_id)
         running = _Running(request, self._sampling_params(request))
         self._running[request.id] = running
@@ -119,7 +122,7 @@ class VllmEngine:
             self._updates = [each for each in self._updates if each.request_id != request_id]
 
     def has_work(self) -> bool:
-        # After the engine core dies, `step` raises its error.
+        # True if the engine core has died, so that `step` is called and raises the error.
         return bool(self._running or self._updates or self._core.resources.engine_dead)
 
     def step(self) -> list[SequenceUpdate]:
@@ -127,7 +130,7 @@ class VllmEngine:
         if not self._updates:
             with contextlib.suppress(queue.Empty):
                 self._read(self._next_outputs(_STEP_WAIT_S))
-                # Read all further outputs that have arrived.
+                # Read all other outputs that have arrived.
                 while True:
                     self._read(self._next_outputs(0))
         updates, self._updates = self._updates, []
@@ -136,7 +139,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
-        # The latest statistics are outdated when nothing runs.
+        # The latest statistics are outdated if no request is running.
         latest = self._scheduler if self._running else None
         waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
@@ -167,7 +170,7 @@ class VllmEngine:
         return cached_tokenizer_from_config(self._config.model_config)
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
-        """Return the parameters of each sequence; raise `InvalidRequest`."""
+        """Return the parameters for each sequence; raise `InvalidRequest` if vLLM rejects them."""
         arguments = sampling_arguments(request)
         seeds = [seed_of(request, index) for index in range(request.num_return_sequences)]
         try:
@@ -184,7 +187,7 @@ class VllmEngine:
             raise InvalidRequest(f"vLLM rejects the request: {last_line(error)}") from error
         for params in all_params:
             if request.bad_words:
-                # The token ids that vLLM would derive from texts.
+                # Set the token ids that vLLM would otherwise derive from texts.
                 params._bad_words_token_ids = [list(word) for word in request.bad_words]
         return all_params
 
@@ -194,7 +197,8 @@ class VllmEngine:
             try:
                 adapter = self._waiting.pop(request_id).result()
                 lora = adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
-                # An error here fails one request; in a step it would end the engine.
+                # Load the adapter now, so that an error fails only this request. If the engine core
+                # loaded the adapter in a step, the error would end the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
             except Exception as error:
@@ -227,7 +231,10 @@ class VllmEngine:
             )
 
     def _next_outputs(self, timeout_s: float) -> Any:
-        """Return the outputs of a step; raise `queue.Empty`, or the error that ended the core."""
+        """Return the outputs of a step.
+
+        Raise `queue.Empty` after the timeout, or the error that ended the engine core.
+        """
         try:
             outputs = self._core.outputs_queue.get(block=timeout_s > 0, timeout=timeout_s or None)
         except queue.Empty:
@@ -251,7 +258,7 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # None if it was cancelled or has ended with a stop word.
+            # Ignore outputs of a sequence that was cancelled or has ended with a stop word.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:
@@ -260,7 +267,7 @@ class VllmEngine:
                 self._end(output, reader.request.id, failed=bool(update and update.error))
 
     def _end(self, output: Any, request_id: int, *, failed: bool) -> None:
-        """Remove an ended sequence, and its request if it failed or has no other sequence."""
+        """Remove an ended sequence. Remove its request if this sequence failed or was the last."""
         running = self._running[request_id]
         del self._readers[output.request_id], running.readers[output.request_id]
         if output.finish_reason is None:
@@ -283,15 +290,15 @@ class VllmEngine:
 
 
 def _configure(arguments: Arguments) -> Any:
-    """Return vLLM's config; raise `ValueError` that names the arguments that it rejects."""
-    # Usage reports would wait for a network that may be missing.
+    """Return vLLM's config; raise a `ValueError` that names the rejected arguments."""
+    # Turn off usage reports, which would wait for a network that may be missing.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:
         raise ValueError(f"vLLM has no engine argument {', '.join(unknown)}; leave it out")
     arguments = deepcopy(arguments)
     with explaining_rejections("vLLM"):
-        # The only argument group that must be an instance of its class.
+        # Convert this argument group: `EngineArgs` accepts all other groups as dicts.
         if guided := arguments.get("structured_outputs_config"):
             arguments["structured_outputs_config"] = StructuredOutputsConfig(**guided)
         return EngineArgs(**arguments).create_engine_config()

@@ -11,7 +11,7 @@ from typing import Any
 from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
 from ..sequence_end import find_end
 
-# Value in `EngineCoreEventType`.
+# The value of vLLM's `EngineCoreEventType.SCHEDULED`; this module does not import vLLM.
 _SCHEDULED = 2
 # Finish reason of a sequence that ended abnormally -> text of the error.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
@@ -20,7 +20,8 @@ _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 class SequenceReader:
     """Converts the outputs of one sequence of a request to updates.
 
-    It searches for stop words of several tokens, which vLLM finds only in text that it decodes.
+    The reader searches for stop words of several tokens, because vLLM finds such words only in text
+    that it decodes.
     """
 
     def __init__(self, request: GenerationRequest, index: int, tokens_per_block: int) -> None:
@@ -35,11 +36,14 @@ class SequenceReader:
 
     @property
     def has_begun(self) -> bool:
-        """True after the prompt has been processed."""
+        """True if the prompt has been processed."""
         return bool(self._token_ids) or self.is_done
 
     def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
-        """Return the update for `output`, if any; its step ended at `timestamp_s` (monotonic)."""
+        """Return the update for `output`, or None.
+
+        `timestamp_s` is the end of the step on the monotonic clock.
+        """
         why = None if output.finish_reason is None else str(output.finish_reason)
         if why in _ABNORMAL_ENDS:
             self.is_done = True
@@ -85,7 +89,7 @@ class SequenceReader:
                 output.prefill_stats.num_cached_tokens // self._tokens_per_block
             )
         self._times_ns = [scheduled_ns, first_token_ns or now_ns]
-        # The last token is not in a block yet.
+        # The last token is not in the KV cache yet.
         num_stored = len(self.request.input_ids) + num_tokens - 1
         total = -(-num_stored // self._tokens_per_block)
         return PerfMetrics(
@@ -99,7 +103,7 @@ class SequenceReader:
 
 
 def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
-    """Return the log probability of each token, the first value of its row."""
+    """Return the log probability of each token, which is the first value in the token's row."""
     if not num_tokens:
         return ()
     return tuple(float(row[0]) for row in output.new_logprobs.logprobs[:num_tokens])

@@ -19,7 +19,8 @@ _NUM_SEEDS = 2**63
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the arguments of `SamplingParams` for one sequence of `request`.
 
-    Seed, guide and bad words are omitted. Unset fields keep the defaults of `SamplingParams`.
+    The seed, the guide and the bad words are omitted, because the engine sets them. Unset fields
+    keep the defaults of `SamplingParams`.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
@@ -30,7 +31,7 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     if stops := _stop_tokens(request):
         arguments["stop_token_ids"] = stops
     if request.return_log_probs:
-        # 0: only the sampled token, no other likely tokens.
+        # 0 requests the log probability of the sampled token only.
         arguments["logprobs"] = 0
     return arguments
 
@@ -41,7 +42,7 @@ def seed_of(request: GenerationRequest, sequence: int) -> int | None:
 
 
 def check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` that names a tensor whose value exceeds vLLM's range."""
+    """Raise `InvalidRequest` if the value of a tensor is outside of vLLM's range."""
     for tensor, largest in _LARGEST.items():
         if abs(value := getattr(request, tensor) or 0.0) > largest:
             raise InvalidRequest(
