@@ -1,1 +1,1 @@
-"""LoRA adapters: their files, their use in requests, and an engine that serves several."""
+"""Read LoRA adapters from files and requests, and serve several adapters with one engine."""

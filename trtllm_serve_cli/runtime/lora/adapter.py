@@ -1,9 +1,9 @@
-"""LoRA adapters, and their encoding in the two tensors that upstream's clients send.
+"""Check LoRA adapters, and convert them to and from the two tensors that upstream's clients send.
 
-`lora_config` has a row per adapted module: its id, its layer and the adapter size r. `lora_weights`
-has a row for each of these: A [r, in], then B [out, r] multiplied by the scaling, then zeros up to
-the length of the longest row. Layout, ids and names: NVIDIA/TensorRT-LLM,
-examples/hf_lora_convert.py and tensorrt_llm/lora_manager.py.
+Each row of `lora_config` describes one adapted module: the module id, the layer and the adapter
+size r. The same row of `lora_weights` has the weights of the module: A [r, in], then B [out, r]
+multiplied by the scaling, then zeros up to the length of the longest row. Source of the layout, ids
+and names: NVIDIA/TensorRT-LLM, examples/hf_lora_convert.py and tensorrt_llm/lora_manager.py.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import numpy as np
 from .safetensors import narrow_to_bfloat16, widen_bfloat16
 
 Array = np.ndarray[Any, np.dtype[Any]]
-# Module -> (features out, features in) of the modules that an adapter can change.
+# Module -> (output features, input features), for the modules that an adapter can change.
 Sites = Mapping[str, tuple[int, int]]
 
-# Name of a module in Hugging Face models -> its id. The gate of an MLP is upstream's h_to_4h.
+# Module name in Hugging Face models -> upstream's module id. Upstream calls an MLP's gate h_to_4h.
 _MODULE_IDS = {
     "qkv_proj": 0,
     "query_key_value": 0,
@@ -45,30 +45,33 @@ _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
 # The fourth column marks DoRA; older clients send three columns.
 _CONFIG_COLUMNS = (3, 4)
-# The type of bfloat16 in a `.npy` file: two untyped bytes.
+# NumPy reads bfloat16 values from a `.npy` file as this type: two untyped bytes.
 _BFLOAT16 = np.dtype("V2")
 
 
 class BadAdapter(ValueError):
-    """An adapter that cannot be used; the message has the reason and the fix."""
+    """Raised if an adapter cannot be used. The message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """The change of one module: `b` [out, r], multiplied by the scaling, times `a` [r, in]."""
+    """The change to the weights of one module: the matrix product of `b` and `a`.
+
+    The shape of `a` is [r, in]. The shape of `b` is [out, r], and `b` includes the scaling.
+    """
 
     a: Array
     b: Array
 
 
-# Module -> its change. Names are those of Hugging Face models: model.layers.0.mlp.up_proj.
+# Module -> change. Modules are named as in Hugging Face models: model.layers.0.mlp.up_proj.
 Adapter = Mapping[str, LowRank]
 
 
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
     """Return `lora_weights` [n, longest] and `lora_config` [n, 3]; `dtype` may be bfloat16.
 
-    Raise `BadAdapter` for a module without an id in upstream, or values that overflow `dtype`.
+    Raise `BadAdapter` if upstream has no id for a module, or if a value overflows `dtype`.
     """
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]
@@ -82,7 +85,7 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
     """Return the adapter for a model with `sites`, in float32.
 
-    Raise `BadAdapter` that names the invalid tensor.
+    Raise a `BadAdapter` that names the invalid tensor.
     """
     check_shapes(weights, config)
     values = widen_bfloat16(weights.view(np.uint16)) if weights.dtype == _BFLOAT16 else weights
@@ -115,7 +118,7 @@ def check_shapes(weights: Array, config: Array) -> None:
 
 
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
-    """Raise `BadAdapter` unless all modules of `adapter` fit a model with `sites`."""
+    """Raise `BadAdapter` if a module of `adapter` does not fit `sites` or exceeds `max_rank`."""
     for module, change in adapter.items():
         if module not in sites:
             raise BadAdapter(

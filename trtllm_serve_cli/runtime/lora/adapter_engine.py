@@ -1,10 +1,11 @@
-"""An engine with LoRA adapters, for engines that are loaded with one fixed adapter.
+"""Serve several LoRA adapters with engines that load one fixed adapter each.
 
-Requests with different adapters and without one run concurrently: each loaded adapter has its own
-engine, and a step runs one step of each. Adapters are read and loaded in a thread, so other
-requests do not wait. At most `max_loras` adapters are loaded. When another one is needed, the least
-recently used is unloaded after its requests have ended. The weights of an adapter are small and
-stay in memory; those sent by requests, up to `lora_cache_host_memory_bytes`.
+Requests with different adapters, and requests without an adapter, run concurrently: each loaded
+adapter has its own engine, and a step runs one step of each engine. Adapters are read and loaded in
+a thread, so that other requests do not wait. At most `max_loras` adapters are loaded. If another
+adapter is needed, the least recently used adapter is unloaded after its requests have ended. Its
+weights stay in memory, because adapters are small. The weights that requests have sent are limited
+to `lora_cache_host_memory_bytes`.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from .adapter_request import (
 )
 from .peft import read_adapter
 
-# How long an otherwise idle step waits for an adapter to load.
+# The longest wait for an adapter in a step without running requests.
 _IDLE_WAIT_S = 0.02
 
 
 class LoraEngine:
-    """An engine that runs plain requests on `base` and others on engines that `load` creates.
+    """Runs requests without an adapter on `base`, and others on engines that `load` creates.
 
     `find_sites` returns the modules that an adapter can change; it raises `BadAdapter` if there are
     no such modules. The key of an adapter is its name, or its `lora_task_id` as text.
@@ -59,7 +60,7 @@ class LoraEngine:
         # Least recently used first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # Counters of the engines that have been unloaded.
+        # Sums of the counters of unloaded engines, so that the counters in `stats` never decrease.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -162,7 +163,7 @@ class LoraEngine:
             except FileNotFoundError:
                 # The client cancelled the request, which deleted the file.
                 updates += self._fail(key, explain_not_found(key), rejected=True)
-            except Exception as error:  # must not end the other requests
+            except Exception as error:  # otherwise the error would end all requests
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
@@ -172,7 +173,7 @@ class LoraEngine:
         for key in [key for key, future in self._loading.items() if future.done()]:
             try:
                 self._loaded[key] = self._loading.pop(key).result()
-            except Exception as error:  # an engine's packages raise any type
+            except Exception as error:  # the packages of an engine may raise any type
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be loaded: {error}")
         return updates
@@ -195,7 +196,7 @@ class LoraEngine:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
-                except Exception as error:  # must not end the other requests
+                except Exception as error:  # otherwise the error would end all requests
                     write_traceback()
                     why = f"the engine could not accept the request: {error}"
                     updates.append(SequenceUpdate(request.id, error=why))
@@ -210,7 +211,8 @@ class LoraEngine:
             return
         if len(self._loaded) >= self._options.max_loras:
             idle = (key for key, engine in self._loaded.items() if not engine.has_work())
-            # If none is idle, the oldest gets no more requests until it is.
+            # If no adapter is idle, `_admit` submits no more requests to the least recently used
+            # adapter, so that it becomes idle.
             oldest = next(iter(self._loaded))
             evicted = next(idle, None)
             if evicted is None:
@@ -221,13 +223,14 @@ class LoraEngine:
             self._retired_counts = {
                 name: self._retired_counts[name] + getattr(stats, name) for name in COUNTS
             }
-            # Closing may wait for the check of a cancelled request's guide.
+            # Close the engine in the thread, because closing may wait for the check of a cancelled
+            # request's guide.
             self._thread.submit(engine.close)
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Evict sent adapters that are not in use until the rest is within the limit."""
+        """Evict sent adapters that are not in use until the others are within the limit."""
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))
         for key in [key for key in self._sent if key not in used]:
@@ -241,7 +244,7 @@ def load_with_adapters(
     find_sites: Callable[[], Sites],
     config: Mapping[str, Any],
 ) -> LoraEngine:
-    """Return an engine on `load(config)`, and `load(config, adapter)` for each adapter."""
+    """Return an engine with the base `load(config)` and `load(config, adapter)` per adapter."""
     return LoraEngine(load(config), partial(load, config), find_sites, LoraOptions.of(config))
 
 

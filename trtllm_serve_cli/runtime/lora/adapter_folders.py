@@ -1,7 +1,7 @@
-"""LoRA adapters for an engine that loads each from a folder in PEFT's format.
+"""Prepare LoRA adapters for engines that load each adapter from a folder in PEFT's format.
 
-Tensors of requests, and folders in upstream's other format, are converted to such folders. The
-engine decides which of them are in GPU memory.
+Adapters in requests, and folders in upstream's format, are converted to folders in PEFT's format.
+The engine decides which adapters are in GPU memory.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class KnownAdapter:
 
 
 class AdapterFolders:
-    """The adapters of `lora_prefetch_dir` and those that requests have sent.
+    """The adapters in `lora_prefetch_dir` and the adapters that requests have sent.
 
-    Sent adapters are stored in `work_dir`, up to `lora_cache_host_memory_bytes`. A new one evicts
-    adapters that no request uses, least recently used first. Raises `BadAdapter` if a prefetched
-    adapter does not fit the model of `find_sites`.
+    Sent adapters are stored in `work_dir`, up to `lora_cache_host_memory_bytes`. A new adapter
+    evicts adapters that no request uses, least recently used first. The constructor raises
+    `BadAdapter` if a prefetched adapter does not fit the modules that `find_sites` returns.
     """
 
     def __init__(
@@ -62,15 +62,17 @@ class AdapterFolders:
         self._prefetched: dict[str, KnownAdapter] = {}
         # Least recently used first.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
-        # Adapter -> requests that use it; the engine may read its folder until they end.
+        # Key of an adapter -> ids of the requests that use it. The engine may read the adapter's
+        # folder until these requests end.
         self._users: defaultdict[str, set[int]] = defaultdict(set)
         if options.lora_prefetch_dir:
             self._prefetch(Path(options.lora_prefetch_dir))
 
     def find(self, request: GenerationRequest) -> KnownAdapter | None:
-        """Return the adapter of `request`, if any, and keep it until `release`.
+        """Return the adapter of `request`, or None. The adapter is not evicted before `release`.
 
-        Reads and writes files. Raise `InvalidRequest` if the adapter is unknown or not valid.
+        This method may read and write files. Raise `InvalidRequest` if the adapter is unknown or
+        not valid.
         """
         key = key_of(request)
         if key is None:
@@ -147,9 +149,9 @@ class AdapterFolders:
 
 
 class AdapterReader:
-    """The `AdapterFolders` of a checkpoint, read and written in a thread so that no tokens wait.
+    """Calls the `AdapterFolders` of a checkpoint in a thread, so that files do not delay tokens.
 
-    `config` has the adapter options. Raises `BadAdapter` as `AdapterFolders` does.
+    `config` has the adapter options. The constructor raises `BadAdapter` as in `AdapterFolders`.
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
@@ -160,13 +162,13 @@ class AdapterReader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
 
     def find(self, request: GenerationRequest) -> Future[KnownAdapter | None]:
-        """Return a future of the adapter of `request`, which is kept until `release`."""
+        """Return a future for the adapter of `request`, which is not evicted before `release`."""
         return self._thread.submit(self._folders.find, request)
 
     def release(self, request: GenerationRequest) -> None:
         """Release the adapter of a request that has ended, if it has one."""
         if key_of(request) is not None:
-            # In the same thread, so after `find` for this request.
+            # The thread runs calls in order, so this call runs after `find` for the same request.
             self._thread.submit(self._folders.release, request)
 
     def close(self) -> None:
@@ -176,7 +178,7 @@ class AdapterReader:
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
-    """Return config and weights of `adapter` in PEFT's format, padded to the same rank."""
+    """Return PEFT's config and weights file for `adapter`; pad all modules to the same rank."""
     rank = max(len(change.a) for change in adapter.values())
     config = {
         "peft_type": "LORA",

@@ -1,6 +1,6 @@
-"""The adapter of a request: upstream's tensors `lora_*`, or the request parameter `lora_name`.
+"""Read a request's adapter from upstream's tensors `lora_*` or the parameter `lora_name`.
 
-Adapters are large, so they are sent to the engine worker in a private file, not in a frame.
+Weights are too large for a frame, so the engine worker receives them in a private file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..engine import GenerationRequest, InvalidRequest
 from .adapter import Adapter, Array, BadAdapter, check_shapes
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
-# The name in Triton's vLLM backend.
+# Triton's vLLM backend has a request parameter with the same name.
 NAME_PARAMETER = "lora_name"
 
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """The limits of adapters; names are those of the parameters in `config.pbtxt`."""
+    """The options for adapters, named after the parameters in `config.pbtxt`."""
 
     lora_prefetch_dir: str = ""
     max_loras: int = 4
@@ -45,7 +45,10 @@ def key_of(request: GenerationRequest) -> str | None:
 
 
 def check_no_adapter(request: GenerationRequest, needed: str) -> None:
-    """Raise `InvalidRequest` if the request uses an adapter; the import option is `needed`."""
+    """Raise `InvalidRequest` if the request uses an adapter.
+
+    `needed` describes the import option in the error.
+    """
     if key_of(request) is not None:
         raise InvalidRequest(
             "lora_task_id or lora_name selects an adapter, but this model was imported without "
@@ -54,7 +57,10 @@ def check_no_adapter(request: GenerationRequest, needed: str) -> None:
 
 
 def prefetched_key(name: str) -> str:
-    """Return the key of a folder; a number is a task id, without its leading zeros."""
+    """Return the key of the adapter in a folder with this name.
+
+    A number is a task id, so leading zeros are removed.
+    """
     return str(int(name)) if name.isascii() and name.isdecimal() else name
 
 
@@ -63,7 +69,7 @@ def read_prefetched(
 ) -> Iterator[tuple[str, Path, Adapter]]:
     """Yield the key, the folder and the result of `read` for each adapter in `folder`.
 
-    Raise `BadAdapter` that names the folder if `read` rejects an adapter.
+    Raise a `BadAdapter` that names the folder if `read` rejects an adapter.
     """
     if not folder.is_dir():
         raise BadAdapter(f"lora_prefetch_dir is {folder}, which does not exist; set its full path")
@@ -86,7 +92,7 @@ def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> st
 
 
 def explain_not_found(task_id: str) -> str:
-    """Return upstream's message, which clients match, with the names of its tensors."""
+    """Return upstream's error message, which clients match, and add the names of the tensors."""
     return (
         f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
         "(lora_weights and lora_config with lora_task_id)"
@@ -110,8 +116,8 @@ def parse_lora(
 ) -> list[dict[str, Any]]:
     """Return the adapter fields of `GenerationRequest` for each row, empty without an adapter.
 
-    Sent weights are written to new files in `folder`; the reader deletes them, or `discard`. Raise
-    `InvalidRequest` for invalid tensors, without leaving files.
+    Write sent weights to new files in `folder`, which `read_sent` or `discard` deletes. If a tensor
+    is not valid, delete the files and raise `InvalidRequest`.
     """
     task_ids, weights, config = (get(each) for each in LORA_TENSORS)
     if task_ids is None and weights is None and config is None:
@@ -139,14 +145,14 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Return `lora_weights` and `lora_config` from a file that `parse_lora` wrote; delete it."""
+    """Return `lora_weights` and `lora_config` from a file of `parse_lora`; delete the file."""
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
 
 
 def discard(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Delete the files of rows that will not be read."""
+    """Delete the files that `parse_lora` wrote for these rows, if no engine has read them."""
     for row in rows:
         if file := row.get("lora_file"):
             Path(file).unlink(missing_ok=True)

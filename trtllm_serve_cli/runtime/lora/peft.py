@@ -21,7 +21,7 @@ LORA_CONFIG = "model.lora_config.npy"
 
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
-# Option of adapter_config.json -> its feature that A, B and scaling cannot express.
+# Option in adapter_config.json -> the feature it sets, which A, B and the scaling cannot express.
 _UNSUPPORTED = {
     "use_dora": "DoRA",
     "lora_bias": "trained biases",
@@ -30,12 +30,13 @@ _UNSUPPORTED = {
     "target_parameters": "parameters outside of linear layers",
     "layer_replication": "repeated layers",
 }
-# These change the base weights before training, so they need the changed weights.
+# These values of init_lora_weights change the base weights before training. Their adapters do not
+# work with the original base weights.
 _CHANGED_BASE = ("pissa", "olora", "corda")
 
 
 def read_adapter(folder: Path, sites: Sites) -> Adapter:
-    """Return the adapter in `folder`, of either format; raise `BadAdapter` or `OSError`."""
+    """Return the adapter in `folder`, in either format; raise `BadAdapter` or `OSError`."""
     if (folder / LORA_CONFIG).exists():
         weights = _drop_batch_dimension(read_npy(folder / LORA_WEIGHTS))
         return decode_adapter(weights, _drop_batch_dimension(read_npy(folder / LORA_CONFIG)), sites)
@@ -114,7 +115,7 @@ def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) 
 
 
 def _alpha(module: str, config: Mapping[str, Any]) -> float:
-    """Return the alpha of this module: from a pattern that matches its end, or the default."""
+    """Return the module's alpha: from a pattern that matches the end of its name, or lora_alpha."""
     try:
         for pattern, alpha in (config.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
@@ -127,5 +128,5 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 
 
 def _drop_batch_dimension(array: Array) -> Array:
-    """Drop the batch dimension, which upstream's files have like the tensors of a request."""
+    """Drop the batch dimension, which upstream's files have because they are request tensors."""
     return array[0] if array.ndim == 3 and len(array) == 1 else array

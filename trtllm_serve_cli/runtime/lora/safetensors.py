@@ -1,4 +1,4 @@
-"""Read and write safetensors files of floats with NumPy, for adapters and OpenVINO GenAI."""
+"""Read and write safetensors files of floats with NumPy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
-    """Return the bytes of a file with `tensors` as float32."""
+    """Return the bytes of a safetensors file with `tensors` as float32."""
     header: dict[str, Any] = {}
     offset = 0
     for name, tensor in tensors.items():

@@ -1,8 +1,9 @@
 """Read the header of a safetensors file and check that the file is complete.
 
 Layout: the header's length (8 bytes, little-endian), the header (JSON: name -> dtype, shape and
-`data_offsets`), the tensors without gaps. The header therefore gives the length of the file, and
-the length of each tensor twice. https://github.com/huggingface/safetensors#format
+`data_offsets`), the tensors without gaps. The header therefore determines the length of the file,
+and the offsets of each tensor must match its shape and dtype.
+https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The limit of the format, enforced by its reference reader.
+# The reference reader of the format rejects longer headers.
 _MAX_HEADER_BYTES = 100_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # For types that are missing here, only the positions of the tensors are checked.
@@ -29,12 +30,12 @@ _BITS = {
 
 
 class BadHeader(Exception):
-    """An error in a safetensors file; the message describes it."""
+    """Raised if a safetensors file is not valid. The message describes the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor as the header describes it; it occupies the file's bytes from `start` to `end`."""
+    """A tensor as the header describes it. Its data are the file's bytes from `start` to `end`."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -43,7 +44,7 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Return name -> tensor. Raise `BadHeader` if the file is not complete, or `OSError`."""
+    """Return name -> entry. Raise `BadHeader` if the file is not valid, or `OSError`."""
     size = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(len(_LFS_POINTER))
@@ -85,7 +86,7 @@ def _parse_entry(name: str, entry: Mapping[str, Any], data_start: int) -> Tensor
 
 
 def _read_count(value: Any) -> int:
-    # In Python a bool is an int, in the format it is not.
+    # `isinstance(value, int)` would accept true and false, because `bool` is a subclass of `int`.
     if type(value) is not int or value < 0:
         raise ValueError
     return value

@@ -1,1 +1,1 @@
-"""Text to token ids and back: the tokenizer, its users, and lossless streaming of text."""
+"""Convert text to token ids and back, and stream text without loss."""

@@ -1,17 +1,19 @@
 """Decode a stream of tokens to text, without loss or repetition.
 
 The pieces of one sequence add up to the text of all its tokens decoded together, for any split of
-the tokens into calls of `push`. The text of a token depends on its context: its leading space may
-depend on the token before it, and one character may need several tokens. Each piece is therefore
-the difference between two decodings of a window of tokens: up to the previous piece, and up to now.
-A piece that ends inside a character is held back. The window starts where a piece started, so its
-length is bounded. Its start may lack a space or the first bytes of a character, but equally in both
-decodings.
+the tokens into calls of `push`.
+
+A token cannot be decoded alone: its leading space may depend on the token before it, and one
+character may need several tokens. `StreamDecoder` therefore decodes a window of the latest tokens.
+The piece is the difference between two texts of the window: without and with the new tokens. A
+piece that ends inside a character is held back. The window starts where an earlier piece started,
+so that its length is bounded. A space or part of a character may be missing at the window's start,
+but it is then missing from both texts.
 
 Some decoders change earlier text when tokens follow: one broken byte replaces all bytes before it
 (Transformers' byte fallback), or the space before a full stop is removed
-(`clean_up_tokenization_spaces`). Emitted text is never changed: the next piece is then the text of
-the tokens after it.
+(`clean_up_tokenization_spaces`). `StreamDecoder` cannot change text that it has emitted. The next
+piece is then the text of the tokens that follow, decoded without the earlier tokens.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _LONG_WINDOW = 16
 
 
 class StreamDecoder:
-    """A decoder for the text of one growing sequence, in pieces."""
+    """Decodes the text of one growing sequence in pieces."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
@@ -46,7 +48,7 @@ class StreamDecoder:
         return windows
 
     def finish(self) -> str:
-        """Return the text that was held back, as in a decoding of all tokens."""
+        """Return the text that was held back, so that the pieces add up to the whole text."""
         piece = self._pending()
         self._restart([], 0, "")
         return piece
@@ -74,7 +76,7 @@ class StreamDecoder:
         if len(self._window) < _LONG_WINDOW:
             return
         text = self._decode(newest)
-        # Decoders may strip leading whitespace: start the window at visible text.
+        # Start the window only at visible text, because decoders may strip leading whitespace.
         if text.strip():
             self._restart(newest, len(newest), text)
 
@@ -83,7 +85,7 @@ class StreamDecoder:
 
 
 def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> str:
-    """Return the text that a `StreamDecoder` returns in pieces, including broken characters."""
+    """Return the text that the pieces of a `StreamDecoder` add up to, even if bytes are broken."""
     text = decode(token_ids) if token_ids else ""
     if _UNFINISHED_CHARACTER not in text:
         return text

@@ -15,7 +15,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 
 class Preprocessor:
-    """Encodes requests with one tokenizer; tensors have the names of `preprocessing`."""
+    """Encodes requests with one tokenizer. Tensors are named as in the model `preprocessing`."""
 
     def __init__(self, tokenizer: Tokenizer, *, adds_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -23,13 +23,19 @@ class Preprocessor:
 
     @classmethod
     def of(cls, parameters: Parameters, tokenizer: Tokenizer | None = None) -> Preprocessor:
-        """Create a preprocessor from a model's parameters; load its tokenizer if not passed."""
+        """Create a preprocessor from a model's parameters.
+
+        If `tokenizer` is None, load the tokenizer in `tokenizer_dir`.
+        """
         if tokenizer is None:
             tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         return cls(tokenizer, adds_special_tokens=parameters.flag("add_special_tokens", True))
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Return the outputs by name for the inputs that `get` returns; raise `InvalidRequest`."""
+        """Return name -> output for the inputs that `get` returns.
+
+        Raise `InvalidRequest` if an input is missing or not valid.
+        """
         queries = get("QUERY")
         output_len = get("REQUEST_OUTPUT_LEN")
         if queries is None or output_len is None:
@@ -44,7 +50,7 @@ class Preprocessor:
         return bias | {
             "INPUT_ID": input_ids,
             "REQUEST_INPUT_LEN": lengths,
-            # For encoder-decoder models; decoder-only models ignore them.
+            # These two are for encoder-decoder models; decoder-only models ignore both.
             "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
             "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
@@ -55,7 +61,7 @@ class Preprocessor:
         }
 
     def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
-        """Return EMBEDDING_BIAS [rows, vocabulary] if the request sets weights of words."""
+        """Return EMBEDDING_BIAS [rows, vocabulary] if the request sets weights for words."""
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:
             return {}
@@ -83,7 +89,7 @@ class Preprocessor:
         words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
-        # The name in the text models: stop_words, bad_words.
+        # Errors start with the input's name in text models: stop_words or bad_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
             [

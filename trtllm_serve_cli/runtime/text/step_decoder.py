@@ -1,9 +1,9 @@
 """Decode the tokens of all sequences of an engine step in one call of the tokenizer.
 
-A call of OpenVINO's tokenizer takes as long for one sequence as for twenty, and one call per token
-was a third of the cost of a text model. The windows that the streams will decode are therefore
-decoded together before the step's updates are delivered, and looked up by their tokens. A wrong
-prediction costs only time.
+A call of OpenVINO's tokenizer takes as long for twenty sequences as for one, and one call per token
+was a third of the cost of a text model. `StepDecoder` therefore predicts the windows that the
+streams will decode, and decodes them together before the step's updates are delivered. If a
+prediction is wrong, the stream decodes its window in a separate call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .detokenize import StreamDecoder
 
 
 class StepDecoder:
-    """Decodes for one model; a stream lives as long as the caller references it."""
+    """Decodes the streams of one model. A stream is kept while the caller has a reference to it."""
 
     def __init__(self, decode_all: Callable[[Sequence[Sequence[int]]], list[str]]) -> None:
         self._decode_all = decode_all
@@ -30,7 +30,7 @@ class StepDecoder:
         return stream
 
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Decode the updates of one step, before they are delivered."""
+        """Decode the updates of one step; call it before the updates are delivered."""
         windows: list[list[int]] = []
         for update in updates:
             stream = self._streams.get((update.request_id, update.sequence_index))
@@ -40,6 +40,6 @@ class StepDecoder:
         self._texts = {tuple(window): text for window, text in zip(windows, texts, strict=False)}
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of these tokens."""
+        """Return the text of these tokens, from `decode_ahead` if it has predicted them."""
         text = self._texts.get(tuple(token_ids))
         return self._decode_all([token_ids])[0] if text is None else text

@@ -1,8 +1,8 @@
-"""Create the token ids of a text model's request.
+"""Convert the text inputs of a text model's request to token ids.
 
-The text model encodes requests itself, unless `ask_preprocessing` is set: then it calls the model
-`preprocessing`, which may be a custom one. This call through Triton takes longer than the tokenizer
-(benchmarks/contract.py).
+By default, the text model encodes requests itself. If `ask_preprocessing` is set, the text model
+calls the model `preprocessing`, which the user may replace. The call through Triton takes longer
+than encoding (benchmarks/contract.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..triton.tensors import Array, GetTensor
 from .preprocessor import Preprocessor
 from .tokenizer import Tokenizer
 
-# Inputs of `preprocessing` -> inputs of a text model; its outputs -> inputs of `tensorrt_llm`.
+# Inputs of `preprocessing` -> inputs of a text model.
 _INPUTS = {
     "QUERY": "text_input",
     "REQUEST_OUTPUT_LEN": "max_tokens",
@@ -29,6 +29,7 @@ _INPUTS = {
     "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
     "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
 }
+# Outputs of `preprocessing` -> inputs of `tensorrt_llm`.
 _OUTPUTS = {
     "INPUT_ID": "input_ids",
     "REQUEST_INPUT_LEN": "input_lengths",
@@ -40,8 +41,9 @@ _OUTPUTS = {
     "OUT_PAD_ID": "pad_id",
 }
 TEXT_INPUTS = frozenset(_INPUTS.values())
-# Triton 2.51 rejects a whole batch if one of its requests has a truncated string. Requests of a
-# text model are valid, so another request caused the error; the next batch is a different one.
+# Part of Triton's error for a truncated string. Triton 2.51 then rejects the whole batch. Requests
+# from a text model are valid, so another request in the batch caused the error, and a retry in
+# another batch can succeed.
 _MALFORMED = "string data for inference input"
 _NUM_ATTEMPTS = 10
 
@@ -49,9 +51,9 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 
 
 def load_encoder(parameters: Parameters, tokenizer: Tokenizer) -> Encode:
-    """Return a function that converts inputs of a text model to those of `tensorrt_llm`.
+    """Return a function that converts inputs of a text model to inputs of `tensorrt_llm`.
 
-    It raises `InvalidRequest`.
+    The function raises `InvalidRequest` if an input is not valid.
     """
     if parameters.flag("ask_preprocessing", False):
         model = parameters.text("preprocessing_model_name", "preprocessing")

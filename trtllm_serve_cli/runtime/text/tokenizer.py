@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Tokenizer(Protocol):
-    """A conversion of text to token ids and back."""
+    """Converts text to token ids and back."""
 
     end_id: int
     pad_id: int
@@ -28,7 +28,7 @@ class Tokenizer(Protocol):
     def decode_all(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
-        """Return the result of `decode` for each sequence, faster if possible."""
+        """Return the result of `decode` for each sequence, in one call if possible."""
 
 
 class OpenVinoTokenizer:
@@ -42,7 +42,8 @@ class OpenVinoTokenizer:
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
         self.pad_id = pad_id if pad_id >= 0 else self.end_id
-        # Shorter sequences are padded in a batch, and some tokenizers decode the padding to text.
+        # A batch pads shorter sequences. Some tokenizers decode the padding to text, so they must
+        # decode each sequence separately.
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
 
     def vocab_size(self) -> int:
@@ -92,7 +93,7 @@ class TransformersTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        # Cleaning up removes spaces that a stream has already emitted, and damages code.
+        # Cleaning up would remove spaces that a stream has already emitted, and damage source code.
         text = self._tokenizer.decode(
             token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
@@ -108,15 +109,15 @@ class TransformersTokenizer:
 def _no_torch() -> Iterator[None]:
     """Hide PyTorch from Transformers, unless it is already loaded.
 
-    Transformers imports PyTorch if it is installed. That takes seconds and hundreds of megabytes in
-    each text process of a model, and a tokenizer does not need it.
+    Transformers imports PyTorch if it is installed. The import takes seconds and hundreds of
+    megabytes in each text process of a model, and tokenizers do not need PyTorch.
     """
     modules: dict[str, Any] = sys.modules
     if "torch" in modules:
         yield
         return
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "models require PyTorch"
-    modules["torch"] = None  # importing it fails, and it is not found
+    modules["torch"] = None  # `import torch` fails, and `find_spec` does not find PyTorch
     try:
         yield
     finally:
@@ -124,7 +125,7 @@ def _no_torch() -> Iterator[None]:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Return the tokenizer in `directory`."""
+    """Return the tokenizer in `directory`: OpenVINO's if it has one, otherwise Transformers'."""
     if (directory / "openvino_tokenizer.xml").exists():
         return OpenVinoTokenizer(directory)
     return TransformersTokenizer(directory)
