@@ -1,4 +1,4 @@
-"""Options that start a server, from `tllm start` and from the models' declarations."""
+"""Define the options for starting a server, and merge them with the models' declarations."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ _TLS = "TLS"
 class LaunchOptions:
     """The options of `tllm start` and of `launch` in a tllm.yaml.
 
-    `world_size` and the options after it are named as in upstream's launch script. The options of
-    the Triton panel are named as in Triton.
+    The options from `world_size` to `oversubscribe` are named as in upstream's launch script. The
+    options in the Triton and TLS panels are named as in Triton.
     """
 
     host: Annotated[
@@ -200,11 +200,11 @@ class LaunchOptions:
     ] = None
 
 
-# Options of some modes only: if a model declares them, other modes ignore them.
+# The modes to which an option applies. A model's declaration is ignored in all other modes.
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
 _MODES_OF = {
-    # mpirun also starts the ranks in a container, but only on this machine.
+    # mpirun also starts the ranks in a container, but only on this machine, without a hostfile.
     **dict.fromkeys(_MPI_OPTIONS, ("mpi", "container")),
     "hostfile": ("mpi",),
     **dict.fromkeys(_CONTAINER_OPTIONS, ("container", "auto")),
@@ -214,10 +214,11 @@ _MODES_OF = {
 def choose_options(
     overrides: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
 ) -> LaunchOptions:
-    """Merge the options: `overrides` first, then those declared for the mode, then defaults.
+    """Merge the options by precedence: `overrides`, the models' declarations, the defaults.
 
-    `declared` maps each model's name to its options. Raise `BadInput` if the models of one server
-    declare different values, and for container options in another mode.
+    `declared` maps each model's name to its options. Ignore declared options that do not apply to
+    the mode. Raise `BadInput` if two models declare different values, or if container options are
+    set in another mode.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (
@@ -244,7 +245,7 @@ def choose_options(
 
 
 def _convert(field: OptionField, value: Any) -> Any:
-    """Convert the plain data of a declaration to the type of the field."""
+    """Convert a value from YAML or JSON to the type of the field."""
     if field.kind is Path and value is not None:
         return Path(value)
     return tuple(value) if isinstance(value, list) else value

@@ -1,9 +1,9 @@
-"""The state that a supervisor records of its server, and whether it is still valid.
+"""Read and write the state that a supervisor records for its server.
 
-A state file can outlive its supervisor after a crash or a reboot. It is valid only while the
-process that wrote it runs: same boot of the machine, same process id, same start time. The start
-time is relative to the boot because clock changes move wall-clock times. The status of a server on
-another machine is unknown.
+A state file can outlive its supervisor after a crash or a reboot. The state is therefore valid only
+while the supervisor is running, which is identified by its boot id, process id and start time. The
+start time is relative to the boot because clock changes move wall-clock times. The status of a
+server on another machine is unknown.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 _STOP_FILE = "stop-timeout"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# Files have this size from the start, so that updates succeed on a full disk.
+# Files are created with this size, so that later updates succeed on a full disk.
 _RESERVED_BYTES = 4096
 
-# Only Slurm jobs can be queued. A phase that cannot be determined is unknown.
+# Only Slurm jobs can be "queued". The phase is "unknown" if it cannot be determined.
 Phase = Literal[
     "queued", "starting", "ready", "restarting", "stopping", "failed", "stopped", "unknown"
 ]
@@ -36,12 +36,13 @@ Phase = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """A snapshot of a supervised server; times are seconds since the epoch.
+    """A snapshot of a supervised server.
 
-    `supervisor_started_at` is in seconds since the boot `boot_id` of the machine `host`. `why`
-    explains in a few lines why a server failed or restarts, or which requests a stop cancelled.
-    `in_flight` maps each engine to the number of requests that a stop waits for. `exit_code` is set
-    if the server exited by itself, negative for a signal.
+    `ready_at` is in seconds since the epoch. `supervisor_started_at` is in seconds since the boot
+    `boot_id` of the machine `host`. `why` explains in a few lines why the server failed or is
+    restarting, or which requests were cancelled when it stopped. `in_flight` maps each engine to
+    the number of requests that must finish before the server stops. `exit_code` is set if the
+    server exited by itself; a negative code is the number of a signal.
     """
 
     phase: Phase
@@ -58,26 +59,26 @@ class ServerState:
 
     @property
     def is_from_this_boot(self) -> bool:
-        """True if the machine has not been rebooted since."""
+        """True if the state was written on this machine since its last boot."""
         return self.boot_id == read_boot_id()
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if another machine, which shares this home, wrote this and recorded no end."""
+        """True if another machine that shares TLLM_HOME wrote the state but recorded no end."""
         has_ended = self.phase in ("failed", "stopped")
         is_other_host = self.host not in ("", socket.gethostname())
         return is_other_host and not has_ended and not self.is_from_this_boot
 
     @property
     def is_supervised(self) -> bool:
-        """True if the supervisor that wrote this state still runs."""
+        """True if the supervisor that wrote this state is still running."""
         return self.is_from_this_boot and is_same_process(
             self.supervisor_pid, self.supervisor_started_at
         )
 
 
 def describe_supervisor(phase: Phase) -> ServerState:
-    """Return the state of a server whose supervisor is this process."""
+    """Return a new state for a server whose supervisor is this process."""
     return ServerState(
         phase,
         os.getpid(),
@@ -103,7 +104,7 @@ def write_state(directory: Path, state: ServerState) -> None:
 
 
 def read_state(directory: Path) -> ServerState | None:
-    """Return the last state written, or None if it is missing or invalid."""
+    """Return the last written state, or None if the file is missing or invalid."""
     try:
         fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
         return ServerState(**{**fields, "why": tuple(fields["why"])})
@@ -117,7 +118,7 @@ def write_stop_timeout(directory: Path, timeout_s: float) -> None:
 
 
 def _write_in_place(path: Path, content: bytes) -> None:
-    """Overwrite a file of the same size, which needs no free disk space."""
+    """Overwrite a file with content of the same size, which needs no free disk space."""
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b") as file:
         file.write(content)
         file.truncate()
@@ -152,7 +153,8 @@ def started_at_s(pid: int) -> float:
     if sys.platform != "linux":
         return psutil.Process(pid).create_time()
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # The second field, the name, may contain any character; the start time is the 22nd field.
+    # Split after the second field, because the process name in it may contain any character. The
+    # start time is the 22nd field.
     ticks = stat.rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 

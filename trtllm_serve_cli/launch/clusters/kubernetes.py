@@ -32,13 +32,13 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 Manifest = dict[str, Any]
 
 _STARTUP_PERIOD_S = 10
-# Time until clients no longer send requests to a terminating pod.
+# Clients still send requests to a terminating pod for a few seconds, so SIGTERM is delayed.
 _PRE_STOP_S = 5
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """The options of a deployment; quantities use Kubernetes notation.
+    """The options of `tllm deploy k8s`. Quantities use Kubernetes notation.
 
     `claim` is a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a claim, the nodes
     must have the model at the same paths as this machine. `queue_target` is the number of waiting
@@ -67,8 +67,8 @@ def plan_kubernetes(
 ) -> list[Manifest]:
     """Plan the manifests in the order in which to apply them; `home` is TLLM_HOME.
 
-    Raise `BadInput` if the engine cannot be divided among the nodes, or if no image or volume
-    provides it.
+    Raise `BadInput` if the model cannot run on `options.nodes` nodes, if no image is known to serve
+    it, or if the claim does not contain its files.
     """
     check_nodes(model, options.nodes)
     if options.nodes > 1 and options.image is None:
@@ -81,7 +81,7 @@ def plan_kubernetes(
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home)
     is_spread = options.nodes > 1
-    # The RoleBinding must name the namespace of its subject.
+    # A RoleBinding must name its subject's namespace, so several nodes need an explicit namespace.
     namespace = options.namespace or ("default" if is_spread else None)
     manifests = [
         *(_agent_manifests(name, namespace) if is_spread else ()),
@@ -99,7 +99,7 @@ def render_manifests(manifests: Sequence[Manifest]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """A dumper that writes scripts as blocks and uses no aliases."""
+        """A dumper that writes multi-line strings as blocks and does not use aliases."""
 
         def ignore_aliases(self, data: object) -> bool:
             return True
@@ -113,7 +113,7 @@ def render_manifests(manifests: Sequence[Manifest]) -> str:
 
 
 def _object_name(model: str) -> str:
-    """Return a name that is valid for a Service and short enough for numbered pods."""
+    """Return a name that is valid for a Service and leaves room for the suffixes of pod names."""
     return f"tllm-{re.sub('[^a-z0-9]+', '-', model.lower())}"[:50].strip("-")
 
 
@@ -122,7 +122,7 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def _server_labels(name: str) -> dict[str, str]:
-    """Return the labels of serving pods, which pods that only run ranks do not have."""
+    """Return the labels of pods that serve requests. Other pods lack the component label."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
 
@@ -141,7 +141,7 @@ def _deployment(name: str, options: KubernetesOptions, pod: Manifest) -> Manifes
     spec = {
         "replicas": options.replicas,
         "selector": {"matchLabels": _server_labels(name)},
-        # A new pod would wait forever for the GPUs of the old one.
+        # Delete the old pod first: a new pod would otherwise wait forever for the old pod's GPUs.
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
@@ -174,7 +174,7 @@ def _leader_worker_set(
         "replicas": options.replicas,
         "leaderWorkerTemplate": {
             "size": options.nodes,
-            # An engine cannot continue without one of its ranks.
+            # An engine cannot continue if one of its ranks ends, so restart all pods of the group.
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": {"metadata": {"labels": _server_labels(name)}, "spec": leader},
             "workerTemplate": {
@@ -241,7 +241,7 @@ def _pod(
 
 
 def _probes(launch: LaunchOptions) -> Manifest:
-    """Return the probes; only the startup probe runs until Triton has loaded its models."""
+    """Return the probes. Kubernetes runs only the startup probe until Triton is ready."""
 
     def probe(path: str, period_s: int, failures: int) -> Manifest:
         return {
@@ -273,7 +273,7 @@ def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:
 def _model_volumes(
     model: Deployable, options: KubernetesOptions, home: Path
 ) -> tuple[list[Manifest], list[Manifest]]:
-    """Return the volumes and mounts of the model's folders, at the paths that its files contain."""
+    """Return volumes and mounts for the model's folders, each at its path on this machine."""
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]
         pairs = list(zip(names, model.folders, strict=True))
@@ -318,7 +318,10 @@ def _pod_monitor(name: str) -> Manifest:
 
 
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
-    """Return an autoscaler on the requests that wait in Triton and, if reported, in the engine."""
+    """Return an autoscaler that adds replicas if too many requests are waiting.
+
+    It counts the requests waiting in Triton and, if the engine reports them, in the engine.
+    """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:
         waiting = {"matchLabels": ENGINE_REQUESTS.own_label("waiting")}

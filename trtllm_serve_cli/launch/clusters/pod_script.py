@@ -1,4 +1,4 @@
-"""Render the command of a pod: Triton, or `mpirun` with `kubectl exec` instead of ssh."""
+"""Render the command for a pod: Triton, or `mpirun` with `kubectl exec` instead of ssh."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AGENT_FOLDER = "/opt/tllm"
 
 
 def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
-    """Render the command of the pod that serves `model` with its ranks on `nodes` pods."""
+    """Render the command for the pod that serves `model`, whose ranks run in `nodes` pods."""
     words = triton_words(
         model,
         IN_CONTAINER,
@@ -52,7 +52,7 @@ def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Every Triton whose backend supports several instances has these flags.
+        # Pass no version: every Triton whose backend supports several instances has these flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

@@ -1,9 +1,9 @@
 """Plan a Slurm job that serves a model, and render its script for `sbatch`.
 
-The nodes need no `tllm`, only Triton (installed or in a container) and a file system that they
+The nodes do not need tllm, only Triton (installed or in a container) and a file system that they
 share with the submitting machine. The script chooses free ports and writes the server's address to
-a file. Its options follow the scripts in triton-inference-server/tensorrtllm_backend (README.md)
-and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
+a file. The script's options follow the scripts in triton-inference-server/tensorrtllm_backend
+(README.md) and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
-# Shell variables that the script sets on the node, by flag.
+# For each flag, NAME in the shell variable TLLM_NAME_PORT that the script sets on the node.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
-# Flags of the serving rank only.
+# Flags that only the first rank receives, because only this rank serves requests.
 _FIRST_RANK_FLAGS = (
     *_PORTS, *RESTRICTING, "http-address", "grpc-address", "metrics-address",
     "model-control-mode", "allow-gpu-metrics",
@@ -48,10 +48,10 @@ _FIRST_RANK_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """The resources that a job requests, named as in `sbatch`, `srun` and pyxis.
+    """The options for a Slurm job, named as in `sbatch`, `srun` and pyxis.
 
-    `sbatch` has additional `sbatch` options, `prologue` has shell lines to run before the server.
-    The job chooses the ports that are not set.
+    `sbatch` has additional options for `sbatch`. `prologue` has shell lines to run before the
+    server starts. The job chooses each port that is not set.
     """
 
     account: str | None = None
@@ -75,10 +75,10 @@ class SlurmOptions:
 class SlurmPlan:
     """The variables of `templates/slurm/job.sbatch.j2`.
 
-    Options, flags and the values of `exports` are shell words that may contain variables. So are
-    `address` and `exit_code`, the files that the job writes. `links` are links to Triton's backends
-    to create on the node; the template quotes their targets and `binary`. `first_flags` are for the
-    serving rank, `other_flags` for all other ranks.
+    Options, flags and the values of `exports` are shell words that may contain variables. `address`
+    and `exit_code` are the paths of files that the job writes, also as shell words. `links` maps
+    links to create on the node to their targets in Triton's backends. The template quotes these
+    targets and `binary`. `first_flags` are for the serving rank, `other_flags` for all other ranks.
     """
 
     name: str
@@ -109,9 +109,10 @@ def plan_slurm(
 ) -> SlurmPlan:
     """Plan the job that serves `model` with `triton`, which is on the nodes or in the container.
 
-    The job writes its files to `directory`, or to the folder in which it was submitted, prefixed
-    with the names of the model and the job. `environ` is added to the environment of the job. Raise
-    `BadInput` if the engine's ranks do not fit the nodes.
+    The job writes its files to `directory`. By default, the job writes them to the folder in which
+    it was submitted, with the model's name and the job's id as a prefix. `environ` is added to the
+    environment of the job. Raise `BadInput` if the model cannot run on these nodes under Slurm, or
+    if the options conflict.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
@@ -192,7 +193,7 @@ def _check_not_spawning(model: Deployable) -> None:
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the prefix of the job's files, formatted for Slurm and for the shell."""
+    """Return the path prefix for the job's files twice: formatted for Slurm and for the shell."""
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
     text = f"{directory}/"

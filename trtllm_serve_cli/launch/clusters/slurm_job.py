@@ -1,8 +1,8 @@
 """Submit, track and cancel a server that runs as a Slurm job.
 
-A job has a folder under TLLM_HOME/servers, which the nodes share. It contains the submitted plan
-(`job.json`) and the files that the job writes: its address and its exit code. The state of the job
-is queried from Slurm each time.
+A job has a folder under TLLM_HOME/servers, which the nodes share. The folder contains the submitted
+plan (`job.json`) and the files that the job writes: its address and its exit code. The folder does
+not contain the job's state, because tllm queries the state from Slurm each time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _ENDED = (
 )  # fmt: skip
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
-# If sbatch is interrupted while a busy controller accepts the job, tllm cannot track that job.
+# Long, because a busy controller may still accept a job after sbatch was interrupted, and tllm
+# cannot track a job whose id it did not receive.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -61,8 +62,8 @@ class SlurmJob:
     """A submitted job and its state in Slurm at the time of the query.
 
     `state` is Slurm's name for the state, or "UNKNOWN" if Slurm does not respond. `reason` is
-    Slurm's reason why the job waits or ended. A forgotten job is no longer known to the controller:
-    it has ended, and its last state is unknown if Slurm has no accounting.
+    Slurm's reason why the job is waiting or has ended. `is_forgotten` is true if the controller has
+    removed the job. The job has then ended, and its state is "UNKNOWN" if Slurm has no accounting.
     """
 
     id: str
@@ -72,12 +73,12 @@ class SlurmJob:
 
     @property
     def is_over(self) -> bool:
-        """True if Slurm reports that the job has ended; it and `is_alive` may both be false."""
+        """True if the job has ended. `is_over` and `is_alive` are false if the state is unknown."""
         return self.is_forgotten or self.state in _ENDED
 
     @property
     def is_alive(self) -> bool:
-        """True if the job waits or runs."""
+        """True if the job is waiting, running or ending."""
         return not self.is_forgotten and self.state in (*_QUEUED, *_RUNNING, *_ENDING)
 
     def describe(self) -> str:
@@ -86,7 +87,7 @@ class SlurmJob:
 
 
 def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> CommandResult:
-    """Run a Slurm command and wait until it ends; by default, `sbatch` has a longer timeout.
+    """Run a Slurm command until it ends. By default, `sbatch` has a longer timeout than others.
 
     Raise `MissingPart` if the command is not installed, and `LaunchFailed` on timeout.
     """
@@ -124,7 +125,7 @@ def make_job_folder(servers: Path, name: str) -> Path:
 def submit_job(
     script: str, model: Deployable, directory: Path, run: Runner = run_slurm
 ) -> SlurmJob:
-    """Submit `script` from `directory`, which tracks the job from then on.
+    """Write `script` to `directory`, submit it, and write the files that track the job.
 
     Raise `LaunchFailed` with Slurm's message if Slurm rejects the job. If the job's files cannot be
     written, cancel the job.
@@ -134,7 +135,7 @@ def submit_job(
     job = SlurmJob(_submit(path, model, run), "PENDING")
     try:
         plan = _plan(model, directory)
-        # The log exists, empty, until the first task starts.
+        # Create an empty log, so that commands can read it before the first task starts.
         (directory / "server_0.log").touch()
         plan.log.symlink_to("server_0.log")
         facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
@@ -183,9 +184,10 @@ def _plan(model: Deployable, directory: Path) -> LaunchPlan:
 def read_job(
     directory: Path, run: Runner = run_slurm
 ) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
-    """Read the job in `directory` and query its state; None if the folder has no job.
+    """Return the plan and state of the job in `directory`, or None if the folder has no job.
 
-    The final state of a forgotten job is saved, so that Slurm is not queried again.
+    Query Slurm for the state. If the controller has removed the job, save the job's last state, so
+    that later calls need no query.
     """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -210,9 +212,9 @@ def read_job(
 
 
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
-    """Query the job's state from the controller, or from the accounting if it is forgotten.
+    """Query the job's state from the controller or, if it has removed the job, from accounting.
 
-    Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if it does not respond.
+    Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if Slurm does not respond.
     """
     answer = run(("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T|%r"))
     if answer.code == 0 and answer.out.strip():
@@ -226,7 +228,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     )  # fmt: skip
     if accounting.code == 0 and accounting.out.strip():
         state, _, reason = accounting.out.splitlines()[-1].partition("|")
-        # "CANCELLED by 1000"
+        # The state may have several words, for example "CANCELLED by 1000".
         reason = "" if reason == "None" else reason.strip()
         return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
     return SlurmJob(job_id, is_forgotten=True)
@@ -293,7 +295,7 @@ def _state(
 
 
 def _responds(endpoint: Endpoint, model: str) -> bool:
-    """Return whether the server responds; Triton opens its ports after loading the models."""
+    """Return whether the server responds. Triton opens its ports only after loading the models."""
     try:
         fetch_model_config(endpoint, model, "http", _READY_TIMEOUT_S)
     except TllmError:

@@ -1,8 +1,8 @@
-"""Plan a server in a container, as one docker or podman command in the foreground.
+"""Plan the docker or podman command that runs a server in a container.
 
-The command is based on the one that upstream documents for Triton's image with TensorRT-LLM
-(README.md of triton-inference-server/tensorrtllm_backend), with the host's network, 2 GiB of shared
-memory and the same limits. Comments explain the differences.
+The command is based on upstream's documented command for Triton's image with TensorRT-LLM
+(README.md of triton-inference-server/tensorrtllm_backend). Both use the host's network, 2 GiB of
+shared memory and the same limits. Comments explain the differences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.containers.deployment import Deployable, check_image, outermost
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
-# NVIDIA's images have tritonserver on PATH, in /opt/tritonserver/bin; other images may differ.
+# Look up `tritonserver` on the image's PATH, because custom images may not have the binary in
+# /opt/tritonserver/bin as NVIDIA's images do.
 IN_IMAGE = TritonInstallation(Path("tritonserver"), "the image")
 _UNLIMITED = -1
 _ULIMITS = {"memlock": _UNLIMITED, "stack": 64 * 1024 * 1024}
@@ -29,10 +30,10 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 class ContainerHost:
     """The container engine of a machine, and how it runs containers.
 
-    `hard_limits` maps names of ulimits to the current user's hard limits, -1 for unlimited. It is
-    empty if the user may raise them or if a daemon starts the containers. `runs_as` is the user in
-    the container as uid:gid, or None for the engine's default. `has_gpu_toolkit` is true if
-    containers can access NVIDIA GPUs.
+    `hard_limits` maps names of ulimits to the current user's hard limits, -1 for unlimited. The
+    mapping is empty if the user may raise the limits or if a daemon starts the containers.
+    `runs_as` is the user in the container as uid:gid, or None for the engine's default.
+    `has_gpu_toolkit` is true if containers can access NVIDIA GPUs.
     """
 
     engine: ContainerEngine
@@ -46,7 +47,7 @@ class ContainerHost:
 class Container:
     """The container of one server.
 
-    Its name is derived from the server's folder, so that a stale container can be found.
+    `name` is derived from the server's folder, so that tllm can find a stale container.
     """
 
     engine: ContainerEngine
@@ -70,13 +71,17 @@ class Container:
 
     @property
     def find_pid(self) -> tuple[str, ...]:
-        """The command that prints the host's id of the container's first process."""
+        """The command that prints the process id, on the host, of the container's first process."""
         return (self.engine, "inspect", "--format={{.State.Pid}}", self.name)
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSetup:
-    """A container's image, the folders to mount at the same paths, and the ids of its GPUs."""
+    """The image, folders and GPUs for a container on `host`.
+
+    `folders` are mounted at the same paths. `gpus` has the ids of GPUs, or only "all"; it is empty
+    for a container without GPUs.
+    """
 
     host: ContainerHost
     image: str
@@ -85,7 +90,7 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The image's variable with its Triton version, derived from the name of the image."""
+        """The image's variable with its Triton version, if the name of the image contains it."""
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
 
@@ -93,10 +98,10 @@ class ContainerSetup:
 def plan_container(
     models: Sequence[Deployable], host: ContainerHost, *, image: str | None, gpus: tuple[str, ...]
 ) -> ContainerSetup:
-    """Plan a container that serves `models`, on `gpus` or, if that is empty, on all GPUs.
+    """Plan a container that serves `models` on `gpus`, or on all GPUs if `gpus` is empty.
 
-    Raise `BadInput` if no single image serves them, and `MissingPart` if they need GPUs that
-    containers on this machine cannot access.
+    Raise `BadInput` if no single image serves all models or if a folder cannot be mounted, and
+    `MissingPart` if a model needs GPUs but containers on this machine cannot access any.
     """
     images = {check_image(model, image): model.name for model in models}
     if len(images) > 1:
@@ -116,7 +121,7 @@ def plan_container(
 
 
 def name_container(directory: Path) -> str:
-    """Return a container name that is unique to the server, also across TLLM_HOMEs."""
+    """Return a container name that is unique on this machine, even with several TLLM_HOMEs."""
     digest = hashlib.sha256(str(directory).encode()).hexdigest()[:8]
     return f"tllm-{directory.name}-{digest}"
 
@@ -129,13 +134,16 @@ def container_command(
     folders: Sequence[Path] = (),
     environ: Mapping[str, str],
 ) -> tuple[str, ...]:
-    """Return the command that runs `command` attached, with the setup's folders and `folders`."""
+    """Return the command that runs `command` in an attached container.
+
+    The container mounts the setup's folders and `folders` read-only.
+    """
     words: list[str] = [
-        # Attached, without a terminal: the supervisor reads the output and forwards signals.
+        # Attached, so that the client writes the server's output to the log and forwards signals.
         container.engine, "run", "--rm", f"--name={container.name}",
-        # tllm has already pulled the image and shown the progress.
+        # `tllm start` has already pulled the image to show the progress.
         "--pull=never",
-        # The server has its own log file; the engine's copy would grow without a limit.
+        # The output is already in the server's log. The engine's copy would grow without a limit.
         "--log-driver=none",
         "--net=host",
         "--shm-size=2g",
@@ -150,10 +158,10 @@ def container_command(
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
-    """Return the documented limits, lowered to the user's hard limits.
+    """Return upstream's documented limits, lowered to the user's hard limits.
 
-    Also set the limits on files and processes: rootless podman fails if its defaults exceed the
-    user's hard limits.
+    Also set the limits on files and processes, because rootless podman fails if its defaults exceed
+    the user's hard limits.
     """
     if not host.hard_limits:
         return {name: str(value) for name, value in _ULIMITS.items()}
@@ -178,7 +186,7 @@ def _gpu_options(engine: ContainerEngine, gpus: tuple[str, ...]) -> list[str]:
 
 
 def _user_options(host: ContainerHost) -> list[str]:
-    # SELinux would deny podman's containers access to the folders and the GPUs.
+    # Otherwise, SELinux denies podman's containers access to the folders and the GPUs.
     words = ["--security-opt=label=disable"] if host.engine == "podman" else []
     if host.runs_as is not None:
         # The user has no home or name in the image, and libraries that compile code need both.

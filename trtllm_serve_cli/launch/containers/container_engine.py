@@ -24,12 +24,12 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CAP_SYS_RESOURCE = 1 << 24
 _TIMEOUT_S = 60.0
 
-# Error messages of engines that do not work, and their fixes.
+# For each problem of an engine: a part of the engine's error message, and the fix.
 _FIXES = {
     "permission denied": 'sudo usermod -aG docker "$USER", then log in again',
     "Cannot connect to the Docker daemon": "sudo systemctl start docker",
 }
-# Error messages of failed pulls, their meaning, and the next step.
+# For each cause of a failed pull: a pattern for the output, the cause, and the next step.
 _PULL_FAILURES = (
     (
         r"unauthorized|denied|authentication required|\b401\b|\b403\b",
@@ -80,7 +80,7 @@ def find_container_host(
 
 
 def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerHost | str:
-    """Return how the engine runs containers, or its error message if it does not work."""
+    """Return how the engine runs containers, or the reason why it does not work."""
     program = shutil.which(engine, path=environ.get("PATH"))
     if program is None:
         return NOT_INSTALLED
@@ -88,7 +88,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if answer.failure:
         return answer.failure
     version, _, security = answer.out.strip().partition(" ")
-    # In an engine that the user runs, root in the container is the user, who owns all files.
+    # If the current user runs the engine, root in the container has that user's access to files.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
     return ContainerHost(
         engine=engine,
@@ -100,7 +100,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 
 
 def suggest_fix(*reasons: str) -> str:
-    """Return a fix for engines that failed with these messages."""
+    """Return a fix for one of the engines, which failed for these reasons."""
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, "apt-get install podman")
 
@@ -133,7 +133,7 @@ def pull_image(
 
 
 def explain_pull(container: Container, output: str) -> LaunchFailed:
-    """Return the error of a failed pull, explained by the engine's output."""
+    """Return the error for a failed pull, with the cause found in the engine's `output`."""
     first, _, rest = container.image.partition("/")
     registry = first if rest and re.search(r"[.:]|^localhost$", first) else "docker.io"
     account = "   (user $oauthtoken, password: an NGC API key)" if registry == "nvcr.io" else ""
@@ -161,7 +161,7 @@ def remove_container(container: Container) -> None:
 
 
 def find_first_process(container: Container) -> int | None:
-    """Return the host's id of the container's first process, or None if it does not run."""
+    """Return the host's process id of the container's first process, or None if not running."""
     pid = _run(container.find_pid).out.strip()
     return int(pid) if pid.isdigit() and pid != "0" else None
 
@@ -184,7 +184,7 @@ def _hard_limits() -> dict[str, int]:
         "stack": resource.RLIMIT_STACK,
     }
     limits = {name: resource.getrlimit(number)[1] for name, number in numbers.items()}
-    # Podman lowers its own limit to this value before it starts a container.
+    # Podman lowers its own limit to pid_max, so a container cannot have a higher limit.
     num_pids = int(Path("/proc/sys/kernel/pid_max").read_text())
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 

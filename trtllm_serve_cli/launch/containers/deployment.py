@@ -23,7 +23,7 @@ from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
-# The model of the ensemble that every rank loads.
+# The model in the ensemble that contains the engine. Every rank loads this model.
 CORE_MODEL = "tensorrt_llm"
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
@@ -32,13 +32,13 @@ _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.e
 class Deployable:
     """A model to serve on other machines.
 
-    The machines must have `folders` at the same paths. `num_gpus` is the total of all machines.
+    The machines must have `folders` at the same paths. `num_gpus` is the total for all machines.
     `num_ranks` is the number of processes that MPI must start, 1 for a model without ranks. `image`
-    is a container image that fits the engine, or None if no public image is known to fit; `needs`
-    names the software that the image must contain. `spawns` is true for several instances of a
-    TensorRT engine, which use upstream's orchestrator mode. `reports_waiting` is true if the
-    metrics include the number of requests that wait in the engine. `is_llm_api` is true if
-    TensorRT-LLM's LLM API launcher starts the ranks.
+    is a container image that fits the engine, or None if no public image is known to fit. `needs`
+    names the software that the image must contain. `spawns` is true if the model has several
+    instances of a TensorRT engine, which run in upstream's orchestrator mode. `reports_waiting` is
+    true if the metrics include the number of requests waiting in the engine. `is_llm_api` is true
+    if TensorRT-LLM's LLM API launcher starts the ranks.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Deployable:
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
     """Describe what the imported `model` needs on other machines, from its current files.
 
-    Raise `BadInput` if the GPUs of its instances do not fit the engine.
+    Raise `BadInput` if the GPUs assigned to the model's instances do not fit the engine.
     """
     deployment = find_kind(model.engine_kind).deployment
     num_gpus, ranks = _count(model, repository)
@@ -84,9 +84,10 @@ def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Dep
 def check_engine_fits(
     model: ImportedModel, machine: Machine, *, is_one_machine: bool = True
 ) -> None:
-    """Raise `BadInput` if the engine does not fit the machine, before Triton loads it for minutes.
+    """Raise `BadInput` if the engine cannot run on the machine.
 
-    If `is_one_machine` is false, the engine may also use GPUs of other machines.
+    Without this check, Triton may load the engine for minutes before it fails. If `is_one_machine`
+    is false, the engine may also use GPUs on other machines.
     """
     if check_fits := find_kind(model.engine_kind).deployment.check_fits:
         again = command_to_import_again(model.path, model.name)
@@ -103,7 +104,8 @@ def triton_words(
 ) -> dict[str, str]:
     """Return Triton's flags by name, each quoted as a shell word.
 
-    The shell expands the values of `unquoted` and `token`, the token of the restricted APIs.
+    `token` is the token for the restricted APIs. The shell expands variables in `token` and in the
+    values of `unquoted`.
     """
     flags = {
         "model-repository": str(model.repository),
@@ -130,7 +132,7 @@ def split_evenly(total: int, nodes: int, what: str) -> int:
 
 
 def check_nodes(model: Deployable, nodes: int) -> None:
-    """Raise `BadInput` if a model that runs on one node is deployed to several."""
+    """Raise `BadInput` if there are several nodes but the model's engine runs in one process."""
     if nodes > 1 and model.num_ranks == 1:
         raise BadInput(
             f"{model.name} cannot be spread over {nodes} nodes.",
@@ -140,7 +142,10 @@ def check_nodes(model: Deployable, nodes: int) -> None:
 
 
 def check_image(model: Deployable, image: str | None, option: str = "--image") -> str:
-    """Return `image`, or else the image that fits. Raise `BadInput` if there is neither."""
+    """Return `image` or, by default, the public image that fits the engine.
+
+    Raise `BadInput` if no public image fits. `option` is the option that sets the image.
+    """
     chosen = image or model.image
     if chosen is None:
         raise BadInput(
@@ -152,7 +157,7 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
 
 
 def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the distinct folders that are not inside another one."""
+    """Return the distinct folders that are not inside another of the folders."""
     found = dict.fromkeys(folders)
     return tuple(path for path in found if not any(other in path.parents for other in found))
 
@@ -167,13 +172,13 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
         return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
     engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
-    # Each of several instances starts the processes of its GPUs itself.
+    # If there are several instances, each instance starts the processes for its GPUs itself.
     is_launched = deployment.ranks == "llm_api" and engine.count == 1
     return engine.num_gpus, Ranks(size) if is_launched else Ranks()
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """List the repository, its engine and the folders in its configuration."""
+    """List the folders of the repository and its engine, and those named in its configuration."""
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)
@@ -181,6 +186,6 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
 
 
 def _with_targets(folder: Path) -> list[Path]:
-    """Return the folder and the folders of its links' targets, for example the hub's cache."""
+    """Return `folder` and the folders that its links point into, for example the hub's cache."""
     links = [each for each in folder.rglob("*") if each.is_symlink()] if folder.is_dir() else []
     return [folder, *(link.resolve().parent for link in links)]

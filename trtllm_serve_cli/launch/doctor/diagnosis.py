@@ -17,8 +17,8 @@ from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
 
 _GIB = 1 << 30
 _MIB = 1 << 20
-# The demo's engine, its checkpoint and a margin. Each Triton process with a Python stub needs 1 MiB
-# of shared memory.
+# Enough for the demo's engine and its checkpoint, with a margin. Each Python stub of Triton needs
+# 1 MiB of shared memory.
 _MIN_DISK = 1 * _GIB
 _MIN_MEMORY = 2 * _GIB
 _MIN_SHARED_MEMORY = 64 * _MIB
@@ -173,7 +173,7 @@ def _newer_driver(cuda: int) -> str:
 
 
 def _models(facts: MachineFacts) -> list[Finding]:
-    """Report the models that cannot start on this machine, as notes: others can be served."""
+    """Report models that cannot start here, only as notes because other models may start."""
     if not facts.models:
         return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
     findings = [finding for model in facts.models for finding in _model(model, facts.driver)]
@@ -200,7 +200,7 @@ def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
 
 
 def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) -> Finding:
-    """Report a program that most machines do not need."""
+    """Report a scheduler, at most as a note because most machines do not need a scheduler."""
     if found is None:
         return Finding(what, "note", if_missing)
     if found.trouble:

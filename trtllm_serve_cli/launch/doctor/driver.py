@@ -1,7 +1,7 @@
 """The CUDA versions that NVIDIA drivers support.
 
-Source: the minimum drivers on Linux by CUDA major version, in NVIDIA's CUDA Compatibility guide
-(minor version compatibility) and the release notes of CUDA 13. Drivers also support older CUDA
+Source: the minimum Linux driver for each CUDA major version, from NVIDIA's CUDA Compatibility guide
+(minor version compatibility) and the CUDA 13 release notes. Drivers also support older CUDA
 versions.
 """
 
@@ -15,7 +15,7 @@ MIN_DRIVERS = MappingProxyType({11: "450.80.02", 12: "525.60.13", 13: "580.65.06
 
 
 def newest_cuda(driver: str) -> int | None:
-    """Return the newest major CUDA version that the driver supports, or None if it is below 11.
+    """Return the newest major CUDA version that the driver supports, or None for one below 11.
 
     The result is at most the newest version in `MIN_DRIVERS`. Raise `ValueError` if `driver` is not
     a version.

@@ -56,11 +56,11 @@ _PYTHON_TIMEOUT_S = 30.0
 class MachineFacts:
     """The facts about a machine that matter for serving a model; sizes are in bytes.
 
-    `triton_version` is the version that the binary reports, or None if it does not start;
-    `triton_output` then has its last line of output. `numpy_version` is the version that Triton's
-    Python stub will import, or None if NumPy is missing. `machine` has the engines' packages.
-    `containers` maps each container engine to how it runs containers, or to its error message.
-    `hub_error` is set only if the hub does not respond.
+    `triton_version` is None if the binary does not start; `triton_output` is then the last line
+    that the binary printed. `numpy_version` is the version that Triton's Python stub will import,
+    or None if NumPy is missing. `machine` has the GPUs and the engines' packages. `ports` maps each
+    port to the process that uses it, or None. `containers` maps each container engine to how it
+    runs containers, or to its error message. `hub_error` is None if the hub responds.
     """
 
     python: tuple[int, int]
@@ -91,9 +91,10 @@ class MachineFacts:
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """An imported model: why its engine cannot run on this machine, and its container's CUDA.
+    """The facts about an imported model.
 
-    Both may be unknown.
+    `misfit` is the error that explains why the engine cannot run on this machine. `cuda` is the
+    major CUDA version of the container that fits the engine, or None if unknown.
     """
 
     name: str
@@ -107,7 +108,7 @@ def collect_facts(
     *,
     ports: Sequence[int] = DEFAULT_PORTS,
 ) -> MachineFacts:
-    """Collect the facts; takes 1 to 2 seconds because it runs the programs of a server."""
+    """Collect the facts. This takes 1 to 2 seconds because it runs Triton and other programs."""
     try:
         triton = find_triton(environ)
     except MissingPart:
@@ -146,7 +147,10 @@ def collect_facts(
 
 
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:
-    """Start the server without models and ports until it logs its version."""
+    """Return the version that Triton logs at startup, or None and its last line of output.
+
+    Triton starts without models and ports, and is stopped when it has logged the version.
+    """
     with tempfile.TemporaryDirectory() as empty:
         command = (
             str(binary), f"--model-repository={empty}", "--allow-http=false", "--allow-grpc=false",
@@ -204,7 +208,7 @@ def _shared_memory_free() -> int | None:
 
 
 def _query_gpus() -> str | None:
-    """Return the name and the driver of each NVIDIA GPU, or None without a GPU."""
+    """Return the name and the driver of each NVIDIA GPU, or None if nvidia-smi finds no GPU."""
     command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     answer = run_captured(command, _GPU_TIMEOUT_S)
     if answer is None or answer.code != 0:

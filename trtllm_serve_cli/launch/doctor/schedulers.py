@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trtllm_serve_cli.processes import CommandResult, run_captured
 
-# The output of `mpirun --version` by MPI implementation.
+# Patterns for the version in the output of `mpirun --version`, by MPI implementation.
 _MPI = {
     "Open MPI": re.compile(r"\(Open MPI\) (\S+)"),
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)"),
@@ -22,7 +22,10 @@ Runner = Callable[[Sequence[str]], CommandResult | None]
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """The version of a scheduler's program, and why the scheduler cannot be used, or ""."""
+    """The program of a scheduler.
+
+    `trouble` is the reason why the scheduler cannot be used, or "" if it can be used.
+    """
 
     version: str
     trouble: str = ""
@@ -35,7 +38,7 @@ def _run(command: Sequence[str]) -> CommandResult | None:
 def detect_mpi(run: Runner = _run) -> Scheduler | None:
     """Return the implementation and version of the `mpirun` on PATH, or None if it is missing.
 
-    The mode `mpi` supports only Open MPI.
+    `trouble` is set for implementations other than Open MPI, which the mode `mpi` does not support.
     """
     answer = run(("mpirun", "--version"))
     if answer is None:
@@ -49,7 +52,7 @@ def detect_mpi(run: Runner = _run) -> Scheduler | None:
 
 
 def detect_slurm(run: Runner = _run) -> Scheduler | None:
-    """Return Slurm's version and whether its controller responds; None if it is not installed."""
+    """Return Slurm's version and controller errors, or None if Slurm is not installed."""
     version = run(("sinfo", "--version"))
     if version is None:
         return None
@@ -59,7 +62,7 @@ def detect_slurm(run: Runner = _run) -> Scheduler | None:
 
 
 def detect_kubernetes(run: Runner = _run) -> Scheduler | None:
-    """Return the version of `kubectl` and whether its cluster responds; None if it is missing."""
+    """Return the version of `kubectl` and its cluster's errors, or None if it is missing."""
     client = run(("kubectl", "version", "--client"))
     if client is None:
         return None

@@ -1,1 +1,1 @@
-"""Parse a server's log: its lines, and the causes of a failure."""
+"""Parse a server's log: classify its lines and find the causes of a failure."""

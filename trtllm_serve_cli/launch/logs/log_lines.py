@@ -1,7 +1,7 @@
 """Determine the level and the model of each line in a server's log.
 
-Triton, its models' processes and the engine workers write to one file. Lines of Triton and of tllm
-have a level. The level of other lines follows from their words or from the line before.
+Triton, its models' processes and the engine workers write to one file. Lines from Triton and tllm
+contain a level. The level of other lines is derived from their words or from the previous line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Level = Literal["error", "warning", "info"]
 
 _LEVELS: dict[str, Level] = {"F": "error", "E": "error", "W": "warning", "I": "info"}
 _SEVERITY: dict[Level, int] = {"info": 0, "warning": 1, "error": 2}
-# Prefixes of TensorRT-LLM's C++ and Python code.
+# Log prefixes that TensorRT-LLM's C++ code and its Python code write.
 _TRTLLM = re.compile(r"\[TensorRT-LLM\]\[(?P<word>[A-Z]+)\]|.*\[TRT-LLM\] \[(?P<letter>[A-Z])\]")
 _WORDS: tuple[tuple[str, Level], ...] = (
     ("error", "error"), ("exception", "error"), ("fatal", "error"), ("warn", "warning"),
@@ -25,7 +25,7 @@ _WORDS: tuple[tuple[str, Level], ...] = (
 _TRACEBACK = "Traceback (most recent call last):"
 # The lines between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-# Triton's notations of a model: in quotes, with its version, with its instance, in a path.
+# Triton writes a model's name in quotes, with a version, with an instance, or in a path.
 _MODEL_PATTERNS = (
     r"'{}'",
     r"(?<![\w.-]){}:-?\d+(?!\d)",
@@ -36,7 +36,7 @@ _MODEL_PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of the log with its level and its model, None if that is unknown."""
+    """A line of the log. `model` is the Triton model that the line is about, or None if unknown."""
 
     text: str
     level: Level
@@ -47,16 +47,16 @@ class LogLine:
 
 
 class LogReader:
-    """A parser for the lines of one log in order; `models` are the server's models."""
+    """A parser for the lines of one log, in order. `models` are the server's Triton models."""
 
     def __init__(self, models: Iterable[str]) -> None:
-        # Longest first: one model's name may be a prefix of another's.
+        # Try the longest name first, because one model's name may be a prefix of another name.
         self._model_patterns = [
             (model, re.compile("|".join(each.format(re.escape(model)) for each in _MODEL_PATTERNS)))
             for model in sorted(models, key=len, reverse=True)
         ]
         self._last = LogLine("", "info")
-        # A traceback ends with the exception, its first line without indentation.
+        # A traceback ends with the exception, which is the first line without indentation.
         self._is_in_traceback = False
 
     def read(self, text: str) -> LogLine:
@@ -86,7 +86,7 @@ class LogReader:
         return LogLine(text, _guess_level(text), self._find_model(text))
 
     def _continues_previous(self, text: str) -> bool:
-        """Return whether a line without a prefix continues the line before."""
+        """Return whether a line without a prefix continues the previous line."""
         if self._is_in_traceback:
             self._is_in_traceback = not text or text[0].isspace()
             return True

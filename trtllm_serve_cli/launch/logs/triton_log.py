@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-# The prefix of glog (level, date, time, process, source line), or of --log-format=ISO8601.
+# Triton's log prefix: glog's format (level, date, time, process, source line), or ISO8601.
 TRITON_PREFIX = re.compile(
     r"^(?:(?P<level>[IWEF])\d{4} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.]+Z (?P<iso_level>[IWEF]))"
     r" +(?P<pid>\d+) (?P<place>[^\]\s]+)\]\s*"
 )
-# The prefix of tllm's models and workers; see runtime/log.py.
+# The log prefix that tllm's models and workers write (runtime/log.py).
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
 # Triton prints its usage if it rejects an option; the error precedes or follows the usage.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
-# Words of lines that may explain the failure if no model failed to load.
+# If the log reports no model that failed to load, lines with these words may explain the failure.
 _CAUSE_WORDS = (
     "tritonserver: ",
     "error while loading shared libraries",
@@ -32,20 +32,20 @@ _CAUSE_WORDS = (
     "There are not enough slots",
     "All nodes which are allocated for this job",
 )
-# Messages that do not explain a failure, most of them logged on every machine without a GPU.
+# Messages that do not explain a failure. Triton logs most of them on every machine without a GPU.
 _NOISE = (
     "CudaDriverHelper",
     "DCGM",
     "NVML",
     "pinned system memory",
-    # Other lines explain these better.
+    # Other lines in the log explain the next two messages better.
     "creating server: Internal - failed to load all models",
     "No address added out of total",
 )
 
 
 def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
-    """Return up to `limit` lines that explain why a server failed, without prefixes."""
+    """Return up to `limit` lines that explain why a server failed, without their log prefixes."""
     causes: list[str] = []
     candidates: list[str] = []
     lines = list(lines)
@@ -64,7 +64,7 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
 
 
 def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
-    """Return the models of `expected` that are not loaded yet, in their order."""
+    """Return the models in `expected` that have not been loaded yet, in the same order."""
     loaded = {found[1] for line in lines if (found := _LOADED.search(line))}
     return [model for model in expected if model not in loaded]
 
@@ -84,7 +84,7 @@ def _split(line: str) -> tuple[str, str]:
 
 def _tidy(text: str) -> str:
     text = text.strip().strip('" ').replace("\\n", "\n")
-    # The last line of a traceback is the exception.
+    # Append the last line, which is the exception if the text contains a traceback.
     lines = [line for line in text.splitlines() if line.strip()] or [""]
     first, last = lines[0], lines[-1]
     is_complete = len(lines) < 2 or last.startswith(("At:", "  "))

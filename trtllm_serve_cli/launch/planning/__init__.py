@@ -1,1 +1,1 @@
-"""Plan a server: `launch_plan` is pure, `local_plan` reads the state of this machine."""
+"""Plan a server: `local_plan` inspects this machine and passes the facts to `launch_plan`."""

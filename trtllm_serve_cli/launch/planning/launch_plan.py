@@ -1,4 +1,4 @@
-"""Plan how a server runs, as data."""
+"""Plan how a server runs: its command, environment, folder and endpoints."""
 
 from __future__ import annotations
 
@@ -51,16 +51,17 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
-# The supervisor enforces the time limit for requests in flight, which `tllm stop` can change.
+# The supervisor enforces the time limit for requests in flight, because `tllm stop` can change this
+# limit. Triton's own limit must not expire earlier.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """The input of a plan, from which the same models can be planned again.
+    """The arguments of `plan_for_this_machine`, with which the same models can be planned again.
 
     `models` are names of imported models, `repositories` are folders, and `overrides` are the
-    options of the command line.
+    options from the command line.
     """
 
     models: tuple[str, ...]
@@ -72,11 +73,12 @@ class LaunchRequest:
 class LaunchPlan:
     """Everything that `launch` needs to start a server.
 
-    `environ` has only the changes to the environment.
+    `environ` has only the environment variables to change.
     `directory` is the server's folder, with its state, log, restricted-API token and backends.
     `models` are the served models, `text_models` the Triton models that receive their requests.
-    `backends` maps links to create in the folder to their targets.
-    `repository` of several models is created in the folder from `combined`.
+    `backends` maps each link to create in the folder to its target.
+    `repository` is the model repository. For several models, the repository is created in the
+    folder from `combined`.
     `host` is the address to bind.
     `replicas` are the endpoints of the ranks after the first, if each rank is a separate server.
     `loading` are the Triton models to load at startup.
@@ -134,7 +136,7 @@ class LaunchPlan:
         return tuple(each.name for each in self.combined if each.source.parent == folder)
 
     def triton_name(self, owner: str, model: str) -> str:
-        """Return this server's name for the Triton model `model` of the imported model `owner`."""
+        """Return the name on this server of the imported model `owner`'s Triton model `model`."""
         return prefixed(owner, model) if self.combined else model
 
     @property
@@ -152,7 +154,7 @@ class LaunchPlan:
         }
 
     def describe(self) -> str:
-        """Describe the plan in a few lines, with a command to paste, without the token."""
+        """Describe the plan in a few lines, with a command to copy. Hide the token."""
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             *((self.reason,) if self.reason else ()),
@@ -174,7 +176,7 @@ class LaunchPlan:
         ]
 
     def hide_token(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """Replace the token in `argv` by asterisks."""
+        """Replace the token in `argv` with asterisks."""
         token = self.endpoint.restricted_token
         return tuple(word.replace(token, "****") for word in argv) if token else argv
 
@@ -187,11 +189,11 @@ class LaunchPlan:
         return plan
 
     def to_json(self) -> str:
-        """Serialize the whole plan, with the token, for the supervisor."""
+        """Serialize the whole plan for the supervisor, including the token."""
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
-        """Return all fields; the request's overrides have the key `given`."""
+        """Return all fields. Plan files store the request's overrides under the key `given`."""
         plan = dataclasses.asdict(self)
         if self.request is not None:
             plan["request"]["given"] = plan["request"].pop("overrides")
@@ -248,14 +250,14 @@ def plan_launch(
     setup: ContainerSetup | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
-    """Plan how `triton` serves `models`; `token` is the token of the restricted APIs.
+    """Plan how `triton` serves `models`. `token` is the token for the restricted APIs.
 
     One model is served from its own repository, several models from the repository `combined`.
     `libpython_dir` is the folder of the libpython for Triton's Python stub, "" for the system's.
-    `engines` are the engines of Triton's C++ backend. `mpi` applies if they have several ranks,
-    `setup` to a container. Raise `BadInput` for conflicting ports, an IPv6 address, conflicting
-    Triton options, and a number of processes that does not match the engines. Raise `MissingPart`
-    for a model whose backend is missing in the embedded Triton.
+    `engines` are the engines that Triton's C++ backend runs. `mpi` is used if `mpirun` starts
+    Triton. `setup` is set if Triton runs in a container. Raise `BadInput` if ports or Triton
+    options conflict, if the address is an IPv6 address, or if the number of processes does not
+    match the engines. Raise `MissingPart` if the embedded Triton lacks a model's backend.
     """
     if ":" in options.host:
         raise BadInput(
@@ -280,7 +282,7 @@ def plan_launch(
     flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": options.model_control_mode,
-        # Load all models in parallel: they wait for disks and for each other's processes.
+        # Load all models in parallel, because a model mostly waits for disks and for processes.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
@@ -289,13 +291,14 @@ def plan_launch(
         # Servers on one host, and successive servers, must not share memory regions.
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
-    if setup is not None:  # The container has only the selected GPUs, and its own environment.
+    if setup is not None:
+        # The container exposes only the selected GPUs, and has its own environment.
         options, environ = dataclasses.replace(options, gpus=None), setup.environ
     flags = drop_overridden(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
     changes |= telemetry_environ(options)
     if options.model_control_mode == "poll":
-        # Triton would take bytecode files that Python writes for a change of the model.
+        # Otherwise, Triton reloads a model when Python writes bytecode files in the model's folder.
         changes["PYTHONDONTWRITEBYTECODE"] = "1"
     argv = triton_command(triton, flags, options.triton_args)
     if ranks.mode != "alone":
@@ -340,7 +343,10 @@ def plan_launch(
 def _choose_loaded(
     models: Sequence[ImportedModel], options: LaunchOptions
 ) -> tuple[ImportedModel, ...]:
-    """Return the models to load at startup. Raise `BadInput` for invalid names."""
+    """Return the models to load at startup.
+
+    Raise `BadInput` if --load-model names an unknown model or does not apply to the mode.
+    """
     if not options.load_model:
         return tuple(models)
     names = ", ".join(options.load_model)

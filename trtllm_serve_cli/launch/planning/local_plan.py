@@ -42,11 +42,12 @@ def plan_for_this_machine(
     *,
     repositories: Sequence[Path] = (),
 ) -> LaunchPlan:
-    """Plan to serve the imported models `names` and `repositories`, by default the only model.
+    """Plan to serve the imported models `names` and the models in `repositories`.
 
-    A name may also refer to one of `repositories`. `overrides` are fields of `LaunchOptions` that
-    take precedence over the models' declarations. Raise `UnknownModel`, `BadInput` for models that
-    cannot be served together, and `MissingPart` for missing software.
+    By default, serve the only imported model. A name may also refer to a model in `repositories`.
+    `overrides` are fields of `LaunchOptions` that take precedence over the models' declarations.
+    Raise `UnknownModel` if a model is not imported, `BadInput` if the models cannot be served
+    together, and `MissingPart` if software is missing.
     """
     models = _load_models(home, names, repositories)
     options = choose_options(overrides, {model.name: model.launch for model in models})
@@ -55,7 +56,10 @@ def plan_for_this_machine(
 
 
 def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
-    """Plan for the local Triton or, if that fails, for a container; the plan has the reason."""
+    """Plan for the local Triton or, if it cannot serve the models, for a container.
+
+    A plan for a container has the error of the local plan as its `reason`.
+    """
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
         return _plan(home, models, local)
@@ -127,7 +131,7 @@ def _request(
     return LaunchRequest(
         models=tuple(model.name for model in models if model.path not in folders),
         repositories=folders,
-        # Plain data, as it is read back from JSON.
+        # Store paths as strings, because the plan is saved as JSON.
         overrides={
             key: str(value) if isinstance(value, Path) else value
             for key, value in overrides.items()
@@ -139,11 +143,11 @@ def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) 
     machine = detect_machine()
     chosen = [int(gpu) for gpu in parse_gpus(options.gpus) if gpu.isdecimal()]
     if chosen:
-        # `plan_ranks` reports GPUs that do not exist.
+        # Skip GPUs that this machine does not have.
         gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
         machine = replace(machine, gpus=gpus)
     if options.mode == "container":
-        # The image, which the engine or the user determined, has its own packages.
+        # The engine uses the packages in the image, so the versions on this machine do not matter.
         machine = replace(machine, versions={})
     for model in models:
         check_engine_fits(model, machine, is_one_machine=options.hostfile is None)

@@ -16,7 +16,7 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.2
-# Models that others call, in the order in which to load them.
+# Models that other models call, in loading order. All other models are loaded after these models.
 _LOAD_ORDER = ("tensorrt_llm", "preprocessing", "postprocessing")
 _BUSY = ("READY", "LOADING", "UNLOADING")
 
@@ -24,7 +24,7 @@ _BUSY = ("READY", "LOADING", "UNLOADING")
 def find_controlled(home: Home, name: str, address: str | None = None) -> RunningServer:
     """Return the running server that can load and unload the model `name`.
 
-    `name` is an imported model or a Triton model. Raise `NoServer` if no server runs, and
+    `name` is an imported model or a Triton model. Raise `NoServer` if no server is running, and
     `BadInput` if the server does not have the model or is not in explicit model control mode.
     """
     candidates = [
@@ -50,7 +50,7 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
 
 
 def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:
-    """List the Triton models of `name` in the order to load them; unload in reverse order."""
+    """List the Triton models of `name` in loading order. Unload them in reverse order."""
     parts = plan.parts_of(name) if name in plan.models else (name,)
     return tuple(sorted(parts, key=_rank))
 
@@ -63,11 +63,11 @@ def _rank(part: str) -> int:
 def load_models(
     server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
 ) -> None:
-    """Load `name` with its current configuration; each Triton model has `timeout_s`.
+    """Load `name` with its current configuration. `timeout_s` applies to each Triton model.
 
-    If parts are loaded, unload the model first, because two engines may not fit in memory. Raise
-    `RequestFailed` with Triton's reason; models that were loaded before the failure stay loaded.
-    Raise `TimedOut` if a model is not unloaded in time.
+    If any Triton model of `name` is loaded, unload `name` first, because two engines may not fit in
+    memory. Raise `RequestFailed` with Triton's reason if a Triton model cannot be loaded; models
+    that were loaded before the failure stay loaded. Raise `TimedOut` if unloading takes too long.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
@@ -91,9 +91,10 @@ def load_models(
 def unload_models(
     server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
 ) -> None:
-    """Unload `name` and wait until it is unloaded; each Triton model has `timeout_s`.
+    """Unload `name` and wait until it is unloaded. `timeout_s` applies to each Triton model.
 
-    Raise `TimedOut` if requests in flight take longer; they continue.
+    Before unloading, wait up to `timeout_s` for requests in flight. Raise `TimedOut` if requests or
+    unloading take longer. The requests then continue.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))
@@ -107,7 +108,7 @@ def unload_models(
 
 
 def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
-    """Wait for requests in flight, which Triton would abort: see `drain`."""
+    """Wait for requests in flight, which Triton would otherwise abort (see the module `drain`)."""
     owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
     engines = set(plan.parts_of(owner))
     deadline_s = time.monotonic() + timeout_s

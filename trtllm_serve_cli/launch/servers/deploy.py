@@ -1,4 +1,4 @@
-"""Deploy imported models to other machines, planned with the state of this machine."""
+"""Plan and submit deployments of imported models to Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from trtllm_serve_cli.repository.model.store import load_model
 
 
 def load_deployable(home: Home, name: str | None) -> Deployable:
-    """Load the imported model `name` or the only one. Raise `UnknownModel`, `BadInput`."""
+    """Describe the imported model `name`, by default the only imported model.
+
+    Raise `UnknownModel` if the model is not imported, and the errors of `describe_deployable`.
+    """
     model = load_model(home, name)
     return describe_deployable(model, open_repository(model.path))
 
@@ -42,7 +45,8 @@ def plan_slurm_here(
 ) -> SlurmPlan:
     """Plan a job that serves an imported model in a container, or with this machine's Triton.
 
-    Raise `UnknownModel`, `BadInput`, and `MissingPart` if no Triton can serve the model.
+    Raise the errors of `load_deployable` and `plan_slurm`, and `MissingPart` if Triton is required
+    on this machine but cannot serve the model.
     """
     model = load_deployable(home, name)
     environ: dict[str, str] = {}
@@ -57,9 +61,12 @@ def plan_slurm_here(
 def submit_slurm(
     home: Home, name: str | None, options: SlurmOptions, launch: LaunchOptions
 ) -> tuple[SlurmJob, Path]:
-    """Submit the job of `plan_slurm_here`; return it and its folder. Also raise `LaunchFailed`."""
+    """Submit the job that `plan_slurm_here` plans, and return the job and its folder.
+
+    Raise the errors of `plan_slurm_here` and `submit_job`.
+    """
     model = load_deployable(home, name)
-    plan_slurm_here(home, name, options, launch)  # errors must not leave a folder
+    plan_slurm_here(home, name, options, launch)  # raise errors before creating the folder
     directory = make_job_folder(home.servers, model.name)
     plan = plan_slurm_here(home, name, options, launch, directory=directory)
     return submit_job(render_script(plan), model, directory), directory
@@ -68,10 +75,13 @@ def submit_slurm(
 def plan_kubernetes_here(
     home: Home, name: str | None, options: KubernetesOptions, launch: LaunchOptions
 ) -> list[Manifest]:
-    """Plan the manifests that serve an imported model. Raise `UnknownModel`, `BadInput`."""
+    """Plan the manifests that serve an imported model.
+
+    Raise the errors of `load_deployable` and `plan_kubernetes`.
+    """
     return plan_kubernetes(load_deployable(home, name), options, launch, home=home.root)
 
 
 def find_image(home: Home, name: str | None) -> str:
-    """Return NVIDIA's image that fits the model's engine. Raise `BadInput` if none fits."""
+    """Return the public image that fits the model's engine. Raise `BadInput` if no image fits."""
     return check_image(load_deployable(home, name), None, "--container-image")

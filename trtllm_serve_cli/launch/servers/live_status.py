@@ -12,9 +12,9 @@ from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
-# A server that starts or stops must not delay the caller.
+# Short, so that a server that is starting or stopping does not delay the caller.
 _TIMEOUT_S = 2.0
-# A caller that waits for requests to end has more time.
+# Longer, because the caller is waiting for requests to finish anyway.
 IN_FLIGHT_TIMEOUT_S = 5.0
 
 
@@ -27,7 +27,7 @@ def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
 
 
 def read_gpu_status(server: RunningServer) -> tuple[GpuRow, ...]:
-    """Return the GPUs that Triton reports in its metrics."""
+    """Return the GPUs in Triton's metrics, or an empty tuple if the server does not respond."""
     try:
         return _summarize(server.endpoint, _TIMEOUT_S).host.gpus
     except TllmError:
@@ -42,7 +42,7 @@ def watch_in_flight(
     """Yield the results of `count_in_flight` until two successive queries find no requests.
 
     A single query may miss a request that has arrived but not yet reached the engine. The caller
-    waits between the queries.
+    must wait before it resumes the iterator for the next query.
     """
     num_idle = 0
     while num_idle < 2:
@@ -56,10 +56,11 @@ def count_in_flight(
     engines: Collection[str] | None = None,
     timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> dict[str, int] | None:
-    """Count the requests in flight by engine, without idle engines; `engines` selects some.
+    """Count the requests in flight by engine, omitting idle engines.
 
-    A server that does not listen has no requests. Return None if a server listens but does not
-    respond within `timeout_s`, unless others report requests.
+    If `engines` is set, count only the requests in these engines. A server that refuses connections
+    has no requests. Return None if a server accepts connections but does not respond within
+    `timeout_s`, unless another server reports requests.
     """
     counts: dict[str, int] = {}
     is_known = True
@@ -70,7 +71,7 @@ def count_in_flight(
             is_known = is_known and _is_refused(error)
             continue
         for row in rows:
-            # The metrics of a dead worker are outdated.
+            # Ignore dead workers, because their metrics are outdated.
             is_counted = row.is_worker_up is not False and (engines is None or row.model in engines)
             if row.num_active and is_counted:
                 counts[row.model] = counts.get(row.model, 0) + row.num_active

@@ -1,4 +1,4 @@
-"""Plan a server again, with its original options and its current models."""
+"""Plan a server again, with its original options and the current files of its models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.paths import Home
 
 
 def replan(home: Home, server: RunningServer) -> LaunchPlan:
-    """Plan `server` again, with its original options and its current models.
+    """Plan `server` again, with its original options and the current files of its models.
 
     Raise `BadInput` for a Slurm job, and the errors of `plan_for_this_machine`.
     """

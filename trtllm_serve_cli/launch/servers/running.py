@@ -31,7 +31,7 @@ class RunningServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The server's endpoint. Raises `NoServer` for a job that does not run on a node yet."""
+        """The server's endpoint. Raises `NoServer` if a Slurm job is not running on a node."""
         if self.plan.endpoint == NO_ENDPOINT:
             raise NoServer(
                 f"The server for {', '.join(self.models)} has no address yet.",
@@ -49,7 +49,7 @@ class RunningServer:
 
     @property
     def restart_command(self) -> str:
-        """The command that starts the server again; for a job, without its options."""
+        """The command that starts the server again. For a job, the command lacks its options."""
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
         return f"tllm restart -u {self.location}"
@@ -73,8 +73,8 @@ class RunningServer:
     def is_over(self) -> bool:
         """True if the server has certainly ended.
 
-        A Slurm job or a server of another machine may be neither running nor over: its state is
-        then unknown.
+        `is_running` and `is_over` are both false if the state of a Slurm job or of a server on
+        another machine is unknown.
         """
         if self.job is not None:
             return self.job.is_over
@@ -82,14 +82,14 @@ class RunningServer:
 
     @property
     def phase(self) -> str:
-        """The current phase; "died" if the supervisor was killed and recorded no end."""
+        """The current phase, or "died" if the supervisor was killed before it recorded an end."""
         if self.job is not None or self.is_running or self.state.phase in ("failed", "stopped"):
             return self.state.phase
         return "unknown" if self.state.is_elsewhere else "died"
 
     @property
     def why(self) -> tuple[str, ...]:
-        """The reasons for the phase; for a server that died, the causes in its log."""
+        """The reasons for the phase. For a server that died, they include causes from its log."""
         if self.state.is_elsewhere:
             return (f"it was started on {self.state.host}, and only that machine has its state",)
         if self.phase != "died":
@@ -119,7 +119,7 @@ def read_server(directory: Path) -> RunningServer:
 def list_servers(home: Home) -> list[RunningServer]:
     """List the servers that were not stopped, including those that died and jobs that ended.
 
-    The servers of this machine come first, sorted by HTTP port, then the jobs.
+    Supervised servers come first, sorted by HTTP port. Slurm jobs follow.
     """
     servers = []
     directories = home.servers.iterdir() if home.servers.exists() else ()
@@ -139,7 +139,7 @@ def _order(server: RunningServer) -> tuple[int, str]:
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """List the servers that serve `model` and listen on `address`, if these are set."""
+    """List the servers that serve `model` and listen on `address`. None matches all servers."""
     return [
         server
         for server in list_servers(home)
@@ -160,10 +160,10 @@ def _describe_servers(servers: Iterable[RunningServer]) -> str:
 
 
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
-    """Return the only running server, or the one that serves `model` or listens on `address`.
+    """Return the only running server that serves `model` and listens on `address`, if set.
 
-    Raise `NoServer` if no server or several servers match, or if the state is unknown: a job that
-    Slurm does not report, or a server of another machine.
+    Raise `NoServer` if no running server or several running servers match. The error explains if
+    the state of a matching Slurm job or of a server on another machine is unknown.
     """
     servers = find_servers(home, model, address)
     running = [server for server in servers if server.is_running]
@@ -204,9 +204,10 @@ def _how_to_check(server: RunningServer) -> str:
 
 
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
-    """Return the running server as `find_running` does, or the only one that died or failed.
+    """Return the only server that matches, running or not, or else the only running server.
 
-    Raise `NoServer` as `find_running` does, and if several servers died or failed.
+    Raise `NoServer` if no server matches, or if several servers match and not exactly one of them
+    is running.
     """
     servers = find_servers(home, model, address)
     if len(servers) == 1:
@@ -219,11 +220,12 @@ def find_started(home: Home, model: str | None, address: str | None = None) -> R
 def find_to_stop(
     home: Home, model: str | None, address: str | None = None, *, everything: bool = False
 ) -> list[RunningServer]:
-    """Return the server that is or may be running, or else the servers with remains.
+    """Return the server that is or may be running, or else the ended servers to clean up.
 
-    Those are jobs that have ended, and servers whose container may still run. With
-    `everything`, return all of both. Otherwise raise `NoServer` if there is no server to stop or
-    several servers match. Servers of other machines are excluded.
+    An ended server needs cleanup if it is a Slurm job or if its container may still be running. If
+    `everything` is set, return all active servers and all servers to clean up. Otherwise, raise
+    `NoServer` if there is no server to stop or if several active servers match. Exclude servers on
+    other machines.
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]

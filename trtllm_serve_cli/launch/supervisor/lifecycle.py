@@ -34,9 +34,9 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Time limit for processes to end.
+# Time limit for processes to end before they are killed, and again after they were killed.
 _KILL_WAIT_S = 5.0
-# Failures in build/failures.yaml of engines that do not match this machine.
+# Failures from build/failures.yaml that occur if an engine does not match this machine.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
     "engine_of_another_version",
@@ -49,10 +49,11 @@ TOKEN_FILE = "restricted-api-token"
 
 
 def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
-    """Start a supervised server and return when it has generated a token; it keeps running.
+    """Start a supervised server, and return when its models have generated a token.
 
-    `on_progress` is called repeatedly with the models that still load. Raise `LaunchFailed` with
-    the cause from the server's log. After a failure or an interrupt, no process is left running.
+    The server keeps running. `on_progress` is called repeatedly with the models that are still
+    loading. Raise `LaunchFailed` with the cause from the server's log if the start fails. After a
+    failure or an interrupt, no process is left running.
     """
     with _prepared(plan):
         supervisor = _spawn_supervisor(plan.directory)
@@ -65,7 +66,10 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
 
 
 def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
-    """Run the server attached to this process until either ends."""
+    """Run the server until it ends, and stop it if this process ends.
+
+    Raise `LaunchFailed` with the cause from the server's log if the server fails.
+    """
     with contextlib.ExitStack() as until_ready:
         until_ready.enter_context(_prepared(plan))
         supervisor = _spawn_supervisor(plan.directory, is_attached=True)
@@ -82,16 +86,17 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
 
 @contextlib.contextmanager
 def _prepared(plan: LaunchPlan) -> Iterator[None]:
-    """Write the server's folder for `plan`, and lock it against other starts within the context.
+    """Write the server's folder for `plan`, and hold a lock that excludes other starts.
 
-    Raise `LaunchFailed` if a port is in use, or reserved by a server that is starting.
+    Raise `LaunchFailed` if the server already exists, or if a port is in use or reserved by a
+    server that is starting.
     """
     import filelock
 
     remove_stale_container(plan.directory)
     check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
     plan.directory.mkdir(parents=True, exist_ok=True)
-    # The folder contains the token of the restricted APIs.
+    # Deny other users access, because the folder contains the token for the restricted APIs.
     plan.directory.chmod(0o700)
     try:
         with filelock.FileLock(plan.directory / "start.lock", timeout=0):
@@ -120,7 +125,7 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 
 
 def remove_stale_container(directory: Path) -> None:
-    """Remove a container that still runs although the server in `directory` has ended.
+    """Remove a container that is still running although the server in `directory` has ended.
 
     This happens if both the supervisor and the attached client of the container were killed.
     """
@@ -130,14 +135,14 @@ def remove_stale_container(directory: Path) -> None:
         server = read_server(directory)
         if server.plan.container is None or not server.is_over:
             return
-        # The lock excludes servers that are starting and have not written a state yet.
+        # Hold the lock to exclude a server that is starting and has not written its state yet.
         with filelock.FileLock(directory / "start.lock", timeout=0):
             if read_server(directory).is_over:
                 remove_container(server.plan.container)
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
-    """Raise `LaunchFailed` if the server runs, even if it does not listen on its ports yet."""
+    """Raise `LaunchFailed` if the server exists, even if it is not listening on its ports yet."""
     state = read_state(plan.directory)
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(
@@ -188,10 +193,11 @@ def stop_server(
 ) -> tuple[str, ...]:
     """Stop the server gracefully and wait until all its processes have ended.
 
-    It rejects new requests. Requests in flight have `timeout_s`, by default the timeout of the
-    plan; then the supervisor has `ending_s` to end. `on_progress` is called with the number of
-    requests in flight by engine. Return messages about cancelled requests. Raise `BadInput` if
-    `timeout_s` is set for a Slurm job.
+    The server rejects new requests. Requests in flight have `timeout_s` to finish, by default the
+    timeout in the plan. After that, the supervisor has `ending_s` to end before it is killed.
+    `on_progress` is called with the number of requests in flight by engine. Return messages about
+    cancelled requests. Raise `BadInput` if a Slurm job has a `timeout_s` above 0, and
+    `LaunchFailed` if Slurm does not cancel the job.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:
@@ -222,7 +228,10 @@ def stop_server(
 
 
 def _is_late(server: RunningServer, started_s: float, ending_s: float) -> bool:
-    """Return whether the supervisor exceeds the stop timeout that any `tllm stop` set last."""
+    """Return whether the supervisor has exceeded the stop timeout by more than `ending_s`.
+
+    Read the timeout each time, because another `tllm stop` may change it.
+    """
     limit_s = read_stop_timeout_s(server.directory, server.plan.exit_timeout_s)
     return time.monotonic() - started_s > limit_s + ending_s
 
@@ -246,7 +255,7 @@ def _end_processes(processes: Sequence[psutil.Process]) -> None:
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
-    """Return the error of a failed start, with the causes from the log."""
+    """Return the error for a server that failed or was stopped, with the causes from the log."""
     from trtllm_serve_cli.build.explain import explain_failure
 
     if state.phase == "stopped":
@@ -256,7 +265,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
             next_step=f"tllm start -m {' -m '.join(plan.models)}",
         )
     if any("already in use" in line for line in state.why):
-        # Another process took the port first; name that process.
+        # Another process took the port during the start. Raise an error that names the process.
         check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
@@ -272,7 +281,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
 
 
 def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:
-    """Start the supervisor; an attached one stops gracefully when this process ends."""
+    """Start the supervisor. If `is_attached`, it stops gracefully when this process ends."""
     command = (
         sys.executable,
         "-m",
@@ -286,7 +295,7 @@ def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subproce
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=directory,
-            # In another session than the terminal: this process handles Ctrl-C and forwards it.
+            # Use a separate session, so that only this process receives Ctrl-C and forwards it.
             start_new_session=True,
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM) if is_attached else None,
         )
@@ -307,7 +316,7 @@ def _wait(
     supervisor: subprocess.Popen[bytes],
     on_progress: Callable[[Sequence[str]], None],
 ) -> ServerState:
-    """Wait until the server is ready, failed or stopped; the supervisor enforces the timeout."""
+    """Wait until the server is ready, failed or stopped. The supervisor enforces the timeout."""
     while True:
         state = read_state(plan.directory)
         if state is not None and state.phase in ("ready", "failed", "stopped"):

@@ -15,12 +15,14 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 def check_ports(
     host: str, ports: Mapping[str, int], reserved: Mapping[int, str] = MappingProxyType({})
 ) -> None:
-    """Raise `LaunchFailed` with the process that uses it if one of `ports` is not free.
+    """Raise `LaunchFailed` if one of `ports` is in use or reserved, and name the process.
 
-    `ports` maps names to numbers. The first word of a name is that of its option: "gRPC" or "gRPC
-    of rank 1" for --grpc-port. `reserved` maps numbers to the servers that will use them.
+    `ports` maps names to port numbers. The first word of a name determines the option in the error:
+    "gRPC" and "gRPC of rank 1" stand for --grpc-port. `reserved` maps port numbers to descriptions
+    of the servers that will listen on the ports.
 
-    Raise `BadInput` if no process can listen on the address, for example another machine's.
+    Raise `BadInput` if this machine cannot listen on `host`, for example because `host` is another
+    machine's address.
     """
     for what, port in ports.items():
         option = f"--{what.split()[0].lower()}-port"
@@ -63,9 +65,9 @@ def find_holder(port: int) -> str | None:
 
 
 def try_to_listen(host: str, port: int) -> OSError | None:
-    """Try to listen on the port; return the system's error, or None if it works."""
+    """Try to bind the port. Return the system's error, or None if the port is free."""
     with socket.socket() as probe:
-        # Triton also sets this option, so connections in TIME_WAIT do not matter.
+        # Ignore connections in TIME_WAIT, because Triton sets this option too.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -22,9 +22,10 @@ _KILLED_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A required process of a server: the message to report if it dies.
+    """A process that the server requires.
 
-    `model` is set for a model's process, which ends without a failure when the model is unloaded.
+    `what` is the message to report if the process dies. `model` is set for a model's process, which
+    ends without a failure when the model is unloaded.
     """
 
     what: str
@@ -37,19 +38,19 @@ Parts = Mapping[psutil.Process, Part]
 def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
     """Return Triton's processes on this machine: the ranks of `mpirun`, or the first process.
 
-    Raise psutil's errors if the first process has ended.
+    Raise `psutil.Error` if the first process has ended.
     """
     first = psutil.Process(first_pid)
     if not plan.runs_mpirun:
         return [first]
-    # The other children of mpirun connect to other nodes.
+    # Skip children of mpirun that only connect to other nodes.
     return [each for each in first.children() if _RANK in each.environ()]
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Return the current required processes of the server with this first process."""
+    """Return the processes that the server requires. `first_pid` is the server's first process."""
     parts: dict[psutil.Process, Part] = {}
-    # If the server has ended, the supervisor notices it.
+    # Ignore errors if the server has ended, because the supervisor detects the end separately.
     with contextlib.suppress(psutil.Error):
         for triton in find_tritons(plan, first_pid):
             if plan.runs_mpirun:
@@ -62,8 +63,11 @@ def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
 
 
 def update_parts(before: Parts, now: Parts) -> Parts:
-    """Update the required processes, without those of unloaded models."""
-    # Triton reaps the processes that it ends itself; those that die remain zombies.
+    """Return the processes in `now`, and the processes in `before` that have died.
+
+    The result does not contain the processes of models that were unloaded.
+    """
+    # Triton reaps a process when it unloads the model. A process that dies remains a zombie.
     died = {
         process: part
         for process, part in before.items()
@@ -78,10 +82,10 @@ def find_dead(parts: Parts) -> Parts:
 
 
 def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
-    """Return the dead parts that did not end because their model was unloaded.
+    """Return the parts in `dead` that died unexpectedly.
 
-    Such a process is also dead until Triton reaps it, so models' processes must be dead in two
-    successive checks.
+    When a model is unloaded, its process is also dead until Triton reaps the process. Models'
+    processes are therefore confirmed only if the previous check, `dead_before`, contains them too.
     """
     return {
         process: part
@@ -91,7 +95,7 @@ def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
 
 
 def describe_dead(dead: Parts) -> tuple[str, ...]:
-    """Return the messages of the dead parts, each once."""
+    """Return the messages of the dead parts, without duplicates."""
     return tuple(dict.fromkeys(part.what for part in dead.values()))
 
 
@@ -112,10 +116,10 @@ def list_tree(pid: int) -> list[psutil.Process]:
 
 
 def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
-    """Kill the remaining processes of a session and a process tree, and wait until they end.
+    """Kill the processes of the session `sid` and of `tree`, and wait until the tree has ended.
 
-    Children of a dead server lose their parent but keep their session. `mpirun` gives each rank its
-    own process group.
+    Children of a dead server lose their parent but keep their session. Killing a process group is
+    not enough, because `mpirun` gives each rank its own process group.
     """
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -129,11 +133,11 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
 
 
 def measure_memory(server: RunningServer) -> dict[str, int]:
-    """Measure the memory of a running server by part, in bytes of PSS, which divides shared pages.
+    """Measure the PSS of a running server's parts in bytes. PSS divides shared pages.
 
     The parts are "supervisor", "tritonserver", one per model's process, and "engine worker", with
-    the name of its model if the server has several models. A job runs on another machine and has no
-    parts.
+    the name of its model if the server has several models. Return an empty dict for a Slurm job,
+    which runs on another machine.
     """
     parts: dict[str, int] = {}
     if server.job is not None:
@@ -178,7 +182,7 @@ def _model_of(process: psutil.Process) -> str | None:
 
 
 def is_gone(pid: int) -> bool:
-    """Return whether the process has ended, including zombies."""
+    """Return whether the process has ended or is a zombie."""
     try:
         return _is_dead(psutil.Process(pid))
     except psutil.NoSuchProcess:

@@ -7,10 +7,10 @@ import queue
 
 
 class StopSignal:
-    """An event that a signal handler may set while its thread waits for the event.
+    """An event that a signal handler can set while the same thread is waiting for the event.
 
-    The handler runs in the waiting thread, which may already hold the lock of a `threading.Event`:
-    setting such an event would deadlock.
+    With a `threading.Event`, the handler would deadlock if the waiting thread holds the lock of the
+    event.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class StopSignal:
         return self._is_set
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the event, at most `timeout_s`, and return whether it is set.
+        """Wait for the event for at most `timeout_s`, and return whether the event is set.
 
         Only one thread may wait.
         """

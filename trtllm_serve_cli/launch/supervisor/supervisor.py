@@ -5,9 +5,9 @@
 The supervisor is the only writer of the server's state. If the supervisor ends for any reason, so
 does the server. The container engine, not the supervisor, is the parent process of a server in a
 container. The supervisor's child is then the attached client of the engine, which forwards SIGTERM;
-the container is removed by its name before and after each run. A server that was ready and then
-died, or lost a model's process (Triton would still report ready), is restarted. A server that never
-became ready is not.
+the supervisor removes the container by its name before and after each run. The supervisor restarts
+a server that was ready and then died, or lost a model's process (Triton would still report ready).
+A server that never became ready is not restarted.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ from trtllm_serve_cli.launch.triton.drain import (
 )
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
-# `mpirun` gives its ranks one second to exit.
+# Time limit for a terminated `mpirun` to exit. It gives its ranks one second.
 _MPIRUN_EXIT_S = 5.0
-# If a rank dies, `mpirun` gives the others one second and then logs which rank died.
+# Time limit for `mpirun` to exit after a rank has died. It gives the other ranks one second, and
+# then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Until the attached client of an ended container exits, which takes seconds on busy cores.
+# Time limit for the attached client to exit after its container, which takes seconds on busy cores.
 _ATTACHED_END_S = 20.0
 
 
@@ -76,9 +77,9 @@ class SupervisorLimits:
     """Intervals, timeouts and limits of a supervisor.
 
     The supervisor gives up after more than `max_restarts` restarts in a row; a run longer than
-    `reset_after_s` resets the count. A drained server has `exit_s` to exit. A server whose metrics
-    do not respond within `metrics_timeout_s` may have requests. A log longer than `max_log_bytes`
-    is moved aside.
+    `reset_after_s` resets the count. A drained server has `exit_s` to exit before it is killed. If
+    the server does not return its metrics within `metrics_timeout_s`, the number of requests in
+    flight is unknown. A log longer than `max_log_bytes` is rotated.
     """
 
     poll_s: float = 0.2
@@ -94,7 +95,7 @@ class SupervisorLimits:
 
 
 class Supervisor:
-    """The owner of one server until `stop`, or until the server has failed for good."""
+    """A supervisor for one server. It runs the server until `stop` or until a permanent failure."""
 
     def __init__(self, plan: LaunchPlan, limits: SupervisorLimits = SupervisorLimits()) -> None:
         self._plan = plan
@@ -113,7 +114,8 @@ class Supervisor:
     def run(self) -> bool:
         """Keep the server running; return whether it ended because of a stop request."""
         backoff_s, num_failures = self._limits.first_backoff_s, 0
-        # Removing a container can take a minute, in which `tllm status` and `tllm stop` may run.
+        # Write the state first, because removing a stale container can take a minute, in which
+        # `tllm status` and `tllm stop` must already find the server.
         self._write_state("starting")
         try:
             while True:
@@ -153,7 +155,7 @@ class Supervisor:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # From here on, `why` lists the requests that the stop cancels.
+            # Clear `why`, which from here on lists only the requests that the stop cancels.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -178,7 +180,11 @@ class Supervisor:
                    server_pid=self._process.pid)  # fmt: skip
 
     def _wait_until_ready(self) -> tuple[str, ...] | None:
-        """Wait until every model has generated a token; return None, or why the start failed."""
+        """Wait until every loaded model has generated a token.
+
+        Return None when the server is ready, or the reasons why the start failed. The reasons are
+        empty after a stop request.
+        """
         assert self._process is not None
         deadline_s = time.monotonic() + self._plan.timeout_s
         answered = threading.Event()
@@ -196,7 +202,7 @@ class Supervisor:
                     *self._explain(),
                 )
             if probe is None or not probe.is_alive():
-                # In a thread, because a missing response must not delay a stop.
+                # Use a thread, because a missing response must not delay a stop.
                 probe = threading.Thread(target=self._probe, args=(answered,), daemon=True)
                 probe.start()
         return ()
@@ -231,7 +237,7 @@ class Supervisor:
         return ()
 
     def _has_container_ended(self) -> bool:
-        """Return whether the container has ended and its exit code is available."""
+        """Return whether the container has ended, and wait until its exit code is available."""
         first = self._state.server_pid
         if self._plan.container is None or first is None or not is_gone(first):
             return False
@@ -243,7 +249,7 @@ class Supervisor:
         return True
 
     def _find_exit_code(self) -> int | None:
-        """Return the server's exit code, which the state records, or None while it runs."""
+        """Record and return the server's exit code, or None while the server is running."""
         assert self._process is not None
         code = self._process.poll()
         # The attached client of a container reports a signal as a shell does: 128 + number.
@@ -253,7 +259,7 @@ class Supervisor:
         return code
 
     def _rotate_log(self) -> None:
-        """Copy a long log aside and truncate it; Triton continues to append to the same file."""
+        """Copy a long log to another file and truncate it, because Triton keeps the file open."""
         log = self._plan.log
         rotated = log.with_suffix(".log.1")
         # A missing log or a full disk must not stop the server.
@@ -261,7 +267,7 @@ class Supervisor:
             if log.stat().st_size > self._limits.max_log_bytes:
                 try:
                     shutil.copyfile(log, rotated)
-                except OSError:  # leave the disk space to the growing log
+                except OSError:  # free the disk space of an incomplete copy
                     with contextlib.suppress(OSError):
                         rotated.unlink()
                 os.truncate(log, 0)
@@ -270,7 +276,7 @@ class Supervisor:
     def _find_first_pid(self) -> int:
         """Return the id of the child, or of the first process in the container.
 
-        The container engine is queried until it reports the id, then not again in this run.
+        In each run, query the container engine only until it has reported the id.
         """
         assert self._process is not None
         if self._first_pid is None and self._plan.container is not None:
@@ -278,7 +284,7 @@ class Supervisor:
         return self._first_pid or self._process.pid
 
     def _explain(self) -> tuple[str, ...]:
-        """Return the causes in the log of the current or last run."""
+        """Return the causes of a failure from the log of the current or last run."""
         return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
 
     def _end_server(self) -> None:
@@ -297,7 +303,7 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # With a dead stub, Triton's graceful exit only waits for its own time limit.
+        # If a stub is dead, a graceful exit would only wait until Triton's time limit expires.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )
@@ -331,7 +337,7 @@ class Supervisor:
             remove_container(self._plan.container)
 
     def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the server; terminate `mpirun` first, or its ranks on other nodes would survive."""
+        """Kill the server. Terminate `mpirun` first, otherwise its ranks on other nodes survive."""
         if self._plan.runs_mpirun:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -340,10 +346,10 @@ class Supervisor:
         process.wait()
 
     def _signal_tritons(self, number: signal.Signals) -> None:
-        """Signal Triton directly, because `mpirun` would kill its ranks after one second."""
+        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
-            self._remove_container()  # SIGKILL cannot be forwarded
+            self._remove_container()  # the attached client cannot forward SIGKILL
             return
         tritons: list[psutil.Process] = []
         if self._plan.container is None or self._plan.runs_mpirun:
@@ -363,7 +369,7 @@ def _describe_exit(code: int) -> str:
 
 
 def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
-    """Return the signal that the child gets if the supervisor dies.
+    """Return the signal that the child receives if the supervisor dies.
 
     SIGTERM allows `mpirun` and the client of a container to stop the processes that they started.
     """
@@ -371,13 +377,13 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
 
 
 def _remove_shared_memory(plan: LaunchPlan) -> None:
-    """Remove shared memory that a killed server left; the prefix is unique to this server."""
+    """Remove the shared memory that a killed server left behind, found by the server's prefix."""
     for path in Path("/dev/shm").glob(f"tllm-{plan.ports['HTTP']}-*"):
         path.unlink(missing_ok=True)
 
 
 def main() -> None:
-    """Supervise the server whose plan is in the directory of the first argument."""
+    """Supervise the server whose plan is in the directory that the first argument names."""
     directory = Path(sys.argv[1])
     plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
     supervisor = Supervisor(plan)

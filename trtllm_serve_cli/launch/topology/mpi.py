@@ -1,7 +1,7 @@
 """Run `tritonserver` under `mpirun`, for engines with several ranks.
 
-This is Open MPI's `mpirun`, as in NVIDIA's containers. Comments explain the differences from
-scripts/launch_triton_server.py of triton-inference-server/tensorrtllm_backend.
+The commands are for Open MPI's `mpirun`, which NVIDIA's containers include. Comments explain the
+differences from scripts/launch_triton_server.py in triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from trtllm_serve_cli.launch.topology.ranks import Ranks
 from trtllm_serve_cli.launch.triton.triton_command import Flags, other_rank_flags
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# The last version without flags to keep memory pools off the GPUs of spawned processes.
+# The last Triton version without the flags of `pool_flags`.
 _LAST_WITHOUT_POOLS = (24, 6)
 
 
 @dataclass(frozen=True, slots=True)
 class MpiHost:
-    """The user that runs `mpirun`, and the number of GPUs that Triton sees."""
+    """The machine or container that runs `mpirun`.
+
+    `is_root` is true if root runs `mpirun`. `num_gpus` is the number of GPUs visible to Triton.
+    """
 
     is_root: bool = False
     num_gpus: int = 0
@@ -47,7 +50,7 @@ def check_mpirun(environ: Mapping[str, str]) -> None:
 
 
 def check_models(models: Iterable[ImportedModel]) -> None:
-    """Raise `BadInput` for an engine that starts its own processes under MPI."""
+    """Raise `BadInput` if the engine of a model starts its own processes under MPI."""
     for model in models:
         if why := find_kind(model.engine_kind).deployment.refuses_mpirun:
             raise BadInput(
@@ -58,10 +61,10 @@ def check_models(models: Iterable[ImportedModel]) -> None:
 
 
 def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
-    """Return the ports of each process that listens, starting with the first one.
+    """Return the ports of each process that opens ports, starting with the first process.
 
-    The ports of every other server are those of the first one, shifted above the previous server's:
-    8003, 8004 and 8005 after 8000, 8001 and 8002. Raise `BadInput` if a port exceeds 65535.
+    If each process is a separate server, its ports are above the previous server's ports: 8003,
+    8004 and 8005 after 8000, 8001 and 8002. Raise `BadInput` if a port exceeds 65535.
     """
     first = (options.http_port, options.grpc_port, options.metrics_port)
     if ranks.mode != "servers":
@@ -79,7 +82,7 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
 
 
 def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
-    """Change the first process's `flags` for the process `rank`."""
+    """Return the flags for the process `rank`, based on `flags` for the first process."""
     changes: Flags = {
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
     }
@@ -96,7 +99,8 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
     """Return the flags that keep Triton's memory pools off the GPUs of spawned processes.
 
-    Containers have the version of their Triton in `NVIDIA_TRITON_SERVER_VERSION`.
+    Return no flags if Triton spawns no processes, or if its version does not have the flags.
+    Containers set this version in `NVIDIA_TRITON_SERVER_VERSION`.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
     is_known = major.isdigit() and minor.isdigit()
@@ -110,7 +114,7 @@ def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags
 
 
 def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
-    """Return the environment variables of all processes."""
+    """Return the environment variables for all processes."""
     changes = {}
     if options.gpus and not ranks.gpus:
         changes["CUDA_VISIBLE_DEVICES"] = options.gpus
@@ -126,7 +130,7 @@ def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
     words = ["mpirun"]
     if is_root:  # Upstream's script always adds this option because it always runs as root.
         words.append("--allow-run-as-root")
-    # By default, Open MPI binds all threads of a rank to one core.
+    # Without --bind-to none, Open MPI may bind all threads of a rank to one core.
     return [*words, *placement, "--bind-to", "none"]
 
 
@@ -137,7 +141,7 @@ def mpirun_command(
     options: LaunchOptions,
     environ: Iterable[str],
 ) -> tuple[str, ...]:
-    """Return one command that runs each of `commands` as the rank of its index.
+    """Return the `mpirun` command that runs each of `commands` as one rank, in order.
 
     `environ` has the names of variables to export to other nodes; local processes inherit them.
     """

@@ -2,11 +2,10 @@
 
 Leader mode: one process per rank of the engine. The first process serves requests; the others only
 load the engine and open no port. Orchestrator mode: one process serves several engines, or several
-instances of one engine. It spawns their ranks, or uses processes that were started with it.
-An engine that runs in Python has no ranks here: each process is a separate server with its own
-ports.
+instances of one engine. This process spawns the ranks, or uses ranks that `mpirun` started.
+An engine that runs in Python has no ranks: each process is a separate server with its own ports.
 
-Source of the modes: README.md, docs/llama_multi_instance.md and scripts/launch_triton_server.py of
+Source for the modes: README.md, docs/llama_multi_instance.md and scripts/launch_triton_server.py of
 triton-inference-server/tensorrtllm_backend.
 """
 
@@ -26,10 +25,11 @@ _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """The processes of a server: `world_size` under MPI, or 1 without MPI.
+    """The processes that `mpirun` starts for a server, or one process without MPI.
 
-    `engines` are the models that all processes except the first load, empty for separate servers.
-    `gpus` has the GPUs of each process, or is empty if all processes see the same GPUs.
+    `spawns` is true if an orchestrator spawns the ranks. `engines` are the models that all
+    processes except the first load. The tuple is empty for spawned ranks and separate servers.
+    `gpus` has the GPUs for each process, or is empty if all processes see the same GPUs.
     """
 
     world_size: int = 1
@@ -40,9 +40,10 @@ class Ranks:
 
 
 def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ranks:
-    """Plan the processes for `engines` of Triton's C++ backend, or for a Python engine if empty.
+    """Plan the processes for `engines`, which Triton's C++ backend runs.
 
-    Raise `BadInput` if the options do not match the engines.
+    If `engines` is empty, plan for an engine that runs in Python. Raise `BadInput` if the options
+    do not match the engines.
     """
     gpus = parse_gpus(options.gpus)
     if options.mode == "container" and options.hostfile is not None:
@@ -85,7 +86,10 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
 
 
 def parse_gpus(text: str | None) -> tuple[str, ...]:
-    """Parse GPUs in the format of CUDA_VISIBLE_DEVICES: indices, or ids of GPUs or MIG devices."""
+    """Parse GPUs in the format of CUDA_VISIBLE_DEVICES: indices, or ids of GPUs or MIG devices.
+
+    Raise `BadInput` if a GPU is not valid or is listed twice.
+    """
     gpus = tuple(word.strip() for word in text.split(",")) if text else ()
     for gpu in gpus:
         if not _GPU.fullmatch(gpu):
@@ -186,7 +190,7 @@ def _check_mig(gpus: tuple[str, ...]) -> None:
 
 
 def _highest_participant(engine: EngineInstances) -> int:
-    """Return the highest rank in participant_ids."""
+    """Return the highest rank in participant_ids. Raise `BadInput` if the ranks are not valid."""
     for group in engine.participants:
         if len(group) != engine.world_size or min(group) < 1:
             raise BadInput(

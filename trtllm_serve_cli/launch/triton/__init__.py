@@ -1,1 +1,1 @@
-"""Triton's installation, command line, TLS and draining."""
+"""Find Triton, and plan its command line, environment, TLS and draining."""

@@ -1,8 +1,8 @@
 """Drain models: reject new requests while requests in flight finish.
 
-Triton does not count the unfinished responses of a decoupled Python model. A server is therefore
-drained before it is stopped: its models reject new requests, and its engines report the requests in
-flight (`live_status.watch_in_flight`).
+Triton does not count the unfinished responses of a decoupled Python model and would abort them. The
+supervisor therefore drains a server before stopping it: the models reject new requests, and the
+engines report the requests in flight (`live_status.watch_in_flight`).
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# runtime/triton/drain_check.py reads this variable and looks for a file with its model's name.
+# The variable names a folder with markers, which are files with the names of draining models. The
+# models read it in runtime/triton/drain_check.py.
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
-    """Return the variable with the folder of drain markers, which `clear_drains` creates."""
+    """Return the variable for the folder with drain markers, which `clear_drains` creates."""
     return {_VARIABLE: str(directory / _FOLDER)}
 
 
@@ -27,7 +28,7 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # On a full disk, markers cannot be created and models still accept requests.
+        # Ignore a full disk: without markers, models only continue to accept requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             for marker in markers:
@@ -39,11 +40,11 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
 
 
 def clear_drains(directory: Path) -> None:
-    """Remove markers that a killed process left, so that the models accept requests.
+    """Remove markers that a killed process left behind, so that the models accept requests.
 
     Create the folder if it is missing, because containers mount it.
     """
-    # On a full disk, a missing folder means that there are no markers.
+    # Ignore a full disk: if the folder cannot be created, it does not contain markers.
     with contextlib.suppress(OSError):
         (directory / _FOLDER).mkdir(exist_ok=True)
     for marker in (directory / _FOLDER).glob("*"):
@@ -51,7 +52,7 @@ def clear_drains(directory: Path) -> None:
 
 
 def format_in_flight(in_flight: Mapping[str, int] | None) -> str:
-    """Format the counts for people; None means that they are unknown."""
+    """Format the number of requests in flight by engine. None means that it is unknown."""
     if in_flight is None:
         return "an unknown number (the server does not respond)"
     return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())

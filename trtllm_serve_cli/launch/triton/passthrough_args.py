@@ -10,7 +10,7 @@ from trtllm_serve_cli.launch.triton.triton_command import Flags
 
 _PORT = "tllm sends requests to this port, and checks that it is free"
 _HOST = "tllm needs the address of the server"
-# Options that tllm sets itself: the reason, and what to use instead.
+# Options that tllm sets itself: why they cannot be passed through, and what to use instead.
 _RESERVED: Mapping[str, tuple[str, str]] = {
     "model-repository": ("the models determine the repository", "-m NAME, or --repo DIR"),
     "model-store": ("the models determine the repository", "-m NAME, or --repo DIR"),
@@ -42,8 +42,7 @@ _VALUE = re.compile(r"-?[^-].*|-|")
 def find_names(words: Sequence[str]) -> frozenset[str]:
     """Return the names of the options in `words`, each `--name=value`, `--name value` or `--name`.
 
-    Raise `BadInput` for a word that is not an option or its value, and for an option that tllm sets
-    itself.
+    Raise `BadInput` if a word is not an option or its value, or if tllm sets an option itself.
     """
     names: list[str] = []
     may_be_value = False
@@ -67,7 +66,7 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
 
 
 def _check(name: str) -> None:
-    # Triton accepts unambiguous prefixes of option names.
+    # Also reject prefixes, because Triton accepts unambiguous prefixes of option names.
     reserved = next((each for each in _RESERVED if each.startswith(name)), None)
     if reserved is not None:
         why, instead = _RESERVED[reserved]
@@ -77,6 +76,6 @@ def _check(name: str) -> None:
 
 
 def drop_overridden(flags: Flags, names: frozenset[str]) -> Flags:
-    """Return `flags` without those that passthrough options of these names replace."""
+    """Return `flags` without the flags that the passthrough options `names` replace."""
     dropped = names - _REPEATABLE
     return {name: value for name, value in flags.items() if name not in dropped}

@@ -1,4 +1,4 @@
-"""Settings for request logs and OpenTelemetry spans."""
+"""Derive the settings for request logs and OpenTelemetry spans from the launch options."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
 
 def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
-    """Return the variables for runtime/log.py and runtime/requests/request_record.py."""
+    """Return the variables that runtime/log.py and runtime/requests/request_record.py read."""
     environ: dict[str, str] = {}
     if options.log_format != "text":
         environ["TLLM_LOG_FORMAT"] = options.log_format
@@ -21,7 +21,10 @@ def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
 
 
 def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
-    """Return Triton's `--trace-config`; options of the user win. Raise `BadInput` for a bad URL."""
+    """Return the values of Triton's `--trace-config`. The user's values override the defaults.
+
+    Raise `BadInput` if the collector's URL is not valid.
+    """
     if options.otlp_endpoint is None:
         return options.trace_config
     defaults = {
@@ -36,7 +39,10 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
 
 
 def traces_url(endpoint: str) -> str:
-    """Return the URL for spans: `endpoint`, with the path of OTLP if it has no path."""
+    """Return the URL for spans, which is `endpoint` with OTLP's default path if it has no path.
+
+    Raise `BadInput` if `endpoint` is not an HTTP URL.
+    """
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadInput(

@@ -13,11 +13,12 @@ _FLIGHTS = 4
 
 
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
-    """Plan how clients on this machine trust a server with these files; None without TLS.
+    """Plan how tllm's clients connect to a server with these files. Return None without TLS.
 
-    Clients trust exactly this certificate, for any name. If `root` requires client certificates,
-    tllm's clients present the server's certificate. Raise `BadInput` for files that cannot be read
-    or do not match, and for a certificate or a key alone.
+    The clients trust only `certificate`, for the server name in it. If `root` is set, the server
+    requires client certificates, and tllm's clients present the server's certificate. Raise
+    `BadInput` if a file cannot be read, if the files do not match, or if the certificate or its key
+    is missing.
     """
     if certificate is None or key is None:
         if certificate is key is root:
@@ -35,7 +36,7 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
 
 
 def _read_name(certificate: Path, key: Path) -> str | None:
-    """Read the server's name from the certificate, with a handshake in memory."""
+    """Check the files with a TLS handshake in memory, and return the certificate's server name."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False

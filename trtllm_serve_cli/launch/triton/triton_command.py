@@ -1,4 +1,4 @@
-"""Triton's flags, environment and links to backends on this machine."""
+"""Plan Triton's flags, environment and links to backends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# Values of flags: a tuple repeats the flag, None is a flag without a value.
+# Maps flags to values. A tuple repeats the flag for each value; None is a flag without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
@@ -41,9 +41,10 @@ def triton_command(
 
 
 def other_rank_flags(engines: tuple[str, ...]) -> Flags:
-    """Return the flags of a process that only runs ranks of `engines`.
+    """Return the flags for a process that only runs ranks of `engines`.
 
-    They disable its ports, which it would open as soon as the backend releases it.
+    The flags disable the ports, which the process would otherwise open as soon as the backend
+    returns control to Triton.
     """
     return {
         "allow-http": "false",
@@ -90,7 +91,7 @@ def triton_flags(
         "log-verbose": str(options.log_verbose),
     }
     if not has_gpu:
-        # Pinned memory is only used for copies to a GPU.
+        # Do not allocate pinned memory, because Triton only uses it for copies to a GPU.
         flags["pinned-memory-pool-byte-size"] = "0"
     if triton.backend_parts is not None:
         flags["backend-directory"] = str(directory / "backends")
@@ -100,7 +101,7 @@ def triton_flags(
 def chosen_flags(
     triton: TritonInstallation, options: LaunchOptions, loading: tuple[str, ...]
 ) -> Flags:
-    """Return the flags of the user's options; `loading` are the models to load at startup."""
+    """Return the flags for the user's options. `loading` are the models to load at startup."""
     flags: Flags = {}
     if options.model_control_mode == "explicit":
         flags["load-model"] = loading
@@ -123,7 +124,10 @@ def chosen_flags(
 def stub_environ(
     triton: TritonInstallation, libpython_dir: str, environ: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the variables of Triton's Python stub, which uses the first `python3` on PATH."""
+    """Return the environment variables for the embedded Triton's Python stub.
+
+    The stub uses the packages of the first `python3` on PATH.
+    """
     if triton.backend_parts is None:
         return {}
     folder = str(Path(sys.prefix) / "bin")

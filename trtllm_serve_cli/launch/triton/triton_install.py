@@ -19,8 +19,9 @@ SYSTEM_TRITON = Path("/opt/tritonserver/bin/tritonserver")
 class TritonInstallation:
     """A `tritonserver` binary and, for the embedded Triton, the parts of its Python backend.
 
-    Triton requires a backend's library and its Python stub in one folder. The wheel has them in
-    separate folders, with one stub per Python version.
+    Triton requires a backend's library and its Python stub in one folder. The package
+    `nvidia-pytriton` has the library and the stubs in separate folders, with one stub per Python
+    version.
     """
 
     binary: Path
@@ -33,7 +34,7 @@ IN_CONTAINER = TritonInstallation(SYSTEM_TRITON, "the container")
 
 
 def find_embedded_root() -> Path | None:
-    """Return the folder of the Triton in `nvidia-pytriton`, without importing the package."""
+    """Return Triton's folder in the package `nvidia-pytriton`, without importing the package."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -47,9 +48,9 @@ def find_triton(
     system: Path = SYSTEM_TRITON,
     find_embedded_root: Callable[[], Path | None] = find_embedded_root,
 ) -> TritonInstallation:
-    """Return the `tritonserver` on PATH, in /opt/tritonserver or in the wheel, in this order.
+    """Return the first `tritonserver` found on PATH, in /opt/tritonserver or in `nvidia-pytriton`.
 
-    Raise `MissingPart` if there is no Triton.
+    Raise `MissingPart` if Triton is not installed.
     """
     if on_path := shutil.which("tritonserver", path=environ.get("PATH")):
         return TritonInstallation(Path(on_path), "PATH")
@@ -75,7 +76,7 @@ def find_triton(
 def find_libpython() -> str | None:
     """Return the folder of this Python's `libpython`, "" for the system's, or None if missing.
 
-    Triton's Python stub is linked against it.
+    Triton's Python stub is linked against this library.
     """
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     for variable in ("LIBDIR", "LDLIBRARYDIR"):
@@ -91,7 +92,7 @@ def has_nvidia_gpu() -> bool:
 
 
 def count_nvidia_gpus() -> int:
-    """Count the GPUs of this machine or, in a container, of the container."""
+    """Count the NVIDIA GPUs of this machine. In a container, count only the container's GPUs."""
     return sum(path.name.removeprefix("nvidia").isdigit() for path in Path("/dev").glob("nvidia*"))
 
 
