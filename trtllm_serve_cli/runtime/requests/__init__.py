@@ -1,1 +1,1 @@
-"""Requests from arrival to last response: tracking, cancellation, records and responses."""
+"""Handle requests from arrival to the last response: cancellation, records and responses."""

@@ -27,7 +27,7 @@ class WatchedRequest:
             return not self._has_ended and bool(self._sender.is_cancelled())
 
     def end(self) -> None:
-        """Stop checking the sender; wait for a check in progress."""
+        """Stop checking the sender, and wait for a check in progress."""
         with self._lock:
             self._has_ended = True
 
@@ -35,8 +35,8 @@ class WatchedRequest:
 class CancelWatch:
     """A thread that calls `on_cancel` of each watched request after its client has cancelled it.
 
-    It repeats the call in every period until the request is removed, because the first call may
-    come before the request runs.
+    The thread repeats the call in every period until the request is removed, because the first call
+    has no effect if the request is not yet running.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -49,7 +49,7 @@ class CancelWatch:
         self._thread.start()
 
     def add(self, sender: Any, on_cancel: Callable[[], None]) -> WatchedRequest:
-        """Watch a request until `remove`."""
+        """Watch a request until `remove` is called."""
         watched = WatchedRequest(sender, on_cancel)
         with self._lock:
             self._watched.add(watched)
@@ -57,9 +57,9 @@ class CancelWatch:
         return watched
 
     def remove(self, watched: WatchedRequest) -> None:
-        """Stop watching; the sender is not checked after this returns.
+        """Stop watching a request; its sender is not checked after this function returns.
 
-        Call this before sending the final response: to check a sender that has ended, the server
+        Call this before sending the final response. If the sender is checked afterwards, the server
         reads freed memory (`ProcessIsRequestCancelled` in Triton's Python backend).
         """
         with self._lock:
@@ -69,7 +69,7 @@ class CancelWatch:
         watched.end()
 
     def close(self) -> None:
-        """Stop the thread; return when no check is in progress."""
+        """Stop the thread, and wait for a check in progress."""
         with self._lock:
             self._closing.set()
             self._has_work.set()

@@ -24,7 +24,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InFlight:
-    """All requests of one model in flight, by request id."""
+    """The requests of one model that are in flight, by request id."""
 
     def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
         self.worker = worker
@@ -44,10 +44,11 @@ class InFlight:
         new_response_builder: Callable[[Any], ResponseBuilder],
         record: RequestRecord | None,
     ) -> None:
-        """Run the rows with the requested adapters, and build the responses of each row.
+        """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
-        Raise `InvalidRequest` or `WorkerFailed` before any row runs. `record` receives the
-        outcome. An internal request from one model to another has no record.
+        `new_response_builder(row)` returns the builder for a row's responses. `record` receives the
+        outcome; it is None for a request from another model. Raise `InvalidRequest` or
+        `WorkerFailed` if a row cannot run; no row runs then.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -66,11 +67,11 @@ class InFlight:
             raise
 
     def close(self) -> None:
-        """Delete unread adapters; call it when no request runs."""
+        """Delete adapters that no engine has read. Call this when no request is running."""
         self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
-        """Stop the requests with this id; return whether there were any."""
+        """Stop the requests with this id, and return whether any was running."""
         with self._changed:
             running = list(self._by_id.get(request_id, ())) if request_id else []
         for each in running:
@@ -78,12 +79,12 @@ class InFlight:
         return bool(running)
 
     def wait_below(self, num_rows: int) -> None:
-        """Block until fewer than `num_rows` rows run."""
+        """Block until fewer than `num_rows` rows are running."""
         with self._changed:
             self._changed.wait_for(lambda: self._num_rows < num_rows)
 
     def add(self, request: _Request) -> None:
-        """Register a request that starts to run."""
+        """Register a request that has been submitted to the worker."""
         with self._changed:
             self._num_rows += request.num_rows
             if request.id:
@@ -102,7 +103,7 @@ class InFlight:
 
 
 class _Request:
-    """A request in flight."""
+    """A request in flight: its rows in the engine worker, and its unsent responses."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class _Request:
         self._watched: WatchedRequest | None = None
 
     def start(self) -> None:
-        """Submit all rows or none."""
+        """Submit all rows. If that fails, cancel the submitted rows and raise `WorkerFailed`."""
         worker = self._in_flight.worker
         with self._lock:
             try:
@@ -141,15 +142,16 @@ class _Request:
                 raise
             self._in_flight.add(self)
             if self._is_internal:
-                # Until its first response, a business-logic request occupies one of the 32 threads
-                # that also send the responses of other requests (observed with Triton 2.51).
+                # Send an empty response first: until then, a business-logic request occupies one of
+                # the 32 threads that also send the responses of other requests (observed with
+                # Triton 2.51).
                 if self._in_flight.is_decoupled:
                     self._sender.send(pb_utils.InferenceResponse([]))
             else:
                 self._watched = self._in_flight.watch.add(self._sender, self.stop)
 
     def stop(self) -> None:
-        """Cancel: free the slots, send the tokens so far, and close the response stream."""
+        """Free the slots, send the tokens generated so far, and close the response stream."""
         with self._lock:
             if not self._is_open:
                 return
@@ -212,7 +214,7 @@ class _Request:
             record.complete()
 
     def _flush(self, *, is_last: bool) -> None:
-        """Send the pending responses; a model that is not decoupled sends one at the end."""
+        """Send unsent responses. A model that is not decoupled sends one response at the end."""
         if not self._in_flight.is_decoupled:
             if is_last:
                 self._close(self._response(self._merged()))
@@ -249,7 +251,7 @@ class _Request:
     def _release(self) -> None:
         if self._watched is not None:
             self._in_flight.watch.remove(self._watched)
-            # Break the reference cycle, which would keep this request and Triton's alive.
+            # Break the reference cycle; otherwise Triton's request would stay in memory.
             self._watched = None
         for engine_id in self._engine_ids:
             self._in_flight.worker.forget(engine_id)
@@ -262,7 +264,10 @@ class _Request:
 
 
 def reject(request: Any, sender: Any, error: InvalidRequest | WorkerFailed) -> None:
-    """End a request that does not run; a text model receives whether it is invalid."""
+    """Respond with `error` to a request that does not run.
+
+    A text model also receives whether its request is invalid.
+    """
     if not request.request_id().startswith(INTERNAL_ID_PREFIX):
         send_error(sender, str(error))
         return

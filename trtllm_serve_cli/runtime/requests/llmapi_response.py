@@ -16,7 +16,10 @@ from .responses import pack_perf_metrics
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """One prompt: `fields` of a GenerationRequest, and the options of its responses."""
+    """One prompt, and the options for its responses.
+
+    `fields` are the fields of its `GenerationRequest`, except `id`. `stops` are stop words as text.
+    """
 
     fields: dict[str, Any]
     stops: tuple[str, ...] = ()
@@ -27,7 +30,7 @@ class TextRequest:
 
 
 class TextResponseBuilder:
-    """Builds the responses of one prompt; of several sequences it returns the most likely."""
+    """Builds the responses to one prompt, which contain only its most likely sequence."""
 
     def __init__(
         self,
@@ -88,7 +91,7 @@ class TextResponseBuilder:
         text = decode_whole(self._decode, self._tokens[best])
         shown, stop = self._cut_stop_word(text, best)
         if not self._request.exclude_input:
-            # Decoded together, to keep a space between the prompt and the generated text.
+            # Decode both together; otherwise a space between the prompt and the text may be lost.
             prompt = list(self._request.fields["input_ids"])
             whole = decode_whole(self._decode, [*prompt, *self._tokens[best]])
             shown = whole[: len(whole) - (len(text) - len(shown))]
@@ -101,7 +104,7 @@ class TextResponseBuilder:
     def _build(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
         request, reason = self._request, self._reasons[index]
         tensors = {"text_output": _strings(text)}
-        # A value that is unknown or does not apply is the string None, as upstream sends it.
+        # Like upstream, send the string "None" for a value that is unknown or does not apply.
         if request.returns_finish_reason:
             tensors["finish_reason"] = _strings(str(reason))
         if request.returns_stop_reason:
@@ -115,7 +118,7 @@ class TextResponseBuilder:
 
 
 def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Return `text` without the stop word that ended it, and that word."""
+    """Return `text` without the stop word at its end, and that stop word or None."""
     ending = max((each for each in stops if text.endswith(each)), key=len, default=None)
     return (text, None) if ending is None else (text[: len(text) - len(ending)], ending)
 
@@ -134,7 +137,7 @@ def num_held_back(text: str, stops: Sequence[str]) -> int:
 
 
 def _perf_outputs(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return the outputs of `tensorrt_llm` in this layout: other names, no batch dimension."""
+    """Return the performance metrics with this layout's names, without a batch dimension."""
     outputs = {
         name: value.reshape(1) for name, value in pack_perf_metrics(perf, arrival_time_ns).items()
     }

@@ -28,7 +28,7 @@ from ..telemetry.families import (
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
-# The longest delay before counts are published.
+# The counts are published at this period.
 _PERIOD_S = 0.5
 
 
@@ -41,7 +41,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # The times of submission to the engine and of its last tokens.
+        # When the request was submitted to the engine, and when its last tokens arrived.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -56,7 +56,7 @@ class RequestRecord:
         self._has_ended = False
 
     def add_tokens(self, sequence: tuple[int, int], count: int) -> None:
-        """Record `count` new tokens of `sequence`: the row of the request and the index in it."""
+        """Record `count` new tokens of `sequence`, which is (row, index of the sequence in it)."""
         counters, now_ns = self._ledger.counters, self._ledger.now_ns()
         if self.first_token_ns == 0:
             self.first_token_ns = now_ns
@@ -81,7 +81,7 @@ class RequestRecord:
         return self._ledger.now_ns()
 
     def reject(self, error: Exception) -> None:
-        """Record that the request does not run: it is invalid, or the worker has failed."""
+        """End the request with `error`. The outcome is `rejected` if the request is invalid."""
         self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
 
     def end(self, outcome: Outcome, why: str = "") -> None:
@@ -93,7 +93,10 @@ class RequestRecord:
         self._ledger.close_record(self, outcome, why)
 
     def spans(self, now_ns: int, why: str) -> list[Span]:
-        """Return the spans of a traced request; only a text model has spans outside the engine."""
+        """Return the spans of the request if it is traced.
+
+        Only a text model adds spans for the time before and after the engine.
+        """
         if not self.submitted_ns or not self.trace_parent:
             return []
         begin_ns, end_ns = self.submitted_ns, self.last_token_ns or now_ns
@@ -153,11 +156,11 @@ class ResponseRecorder:
 
 
 class RequestLedger:
-    """The requests of one model: their counters, which Triton publishes, log lines and spans.
+    """Counts, logs and traces the requests of one model.
 
-    Environment variables enable logging and tracing: TLLM_LOG_REQUESTS is `yes`, or `prompts` to
-    include prompts, and TLLM_OTLP_TRACES is the URL of a collector. The ledger is thread-safe, and
-    publishes the counters from its own thread until `close`. `now_ns` is the clock.
+    Two environment variables enable logging and tracing. TLLM_LOG_REQUESTS is `yes`, or `prompts`
+    to log prompts, too. TLLM_OTLP_TRACES is the URL of a collector. The ledger is thread-safe. Its
+    own thread publishes the counters until `close`. `now_ns` is the clock for all times.
     """
 
     def __init__(
@@ -185,7 +188,7 @@ class RequestLedger:
         self._publisher.start()
 
     def open_record(self, request: Any) -> RequestRecord:
-        """Create the record of a Triton request. If requests are logged, each one has an id.
+        """Create the record for a Triton request, with a new id if logging requires one.
 
         Call this before `execute` returns: Triton discards the trace soon after.
         """
@@ -213,7 +216,7 @@ class RequestLedger:
                 self._exporter.add(span)
 
     def close(self) -> None:
-        """Publish the remaining counts and stop."""
+        """Publish the remaining counts, send the remaining spans, and stop the threads."""
         self._closing.set()
         self._publisher.join()
         self._metrics.publish(self.counters.read())

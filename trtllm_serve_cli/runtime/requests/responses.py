@@ -96,7 +96,7 @@ class RowResponseBuilder:
 
 
 def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return upstream's outputs of `return_perf_metrics`; times are of the monotonic clock."""
+    """Return upstream's outputs for `return_perf_metrics`, with times of the monotonic clock."""
     drafted, accepted = perf.total_draft_tokens, perf.total_accepted_draft_tokens
     return {
         "kv_cache_alloc_new_blocks": _number(perf.kv_cache_alloc_new_blocks),
@@ -113,10 +113,11 @@ def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Arra
 
 
 def merge_responses(responses: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Merge responses into one, whose tensors have a row per `batch_index`.
+    """Merge responses into one response whose tensors have a row per `batch_index`.
 
-    The sequences of a row are adjacent, as beams are. Shorter ones are padded with zeros;
-    `sequence_length` has their lengths. Outputs that only some rows have are zero for the others.
+    The sequences of a row are adjacent, like beams. Shorter sequences are padded with zeros, and
+    `sequence_length` contains all lengths. If only some rows have an output, it is zero in the
+    other rows.
     """
     rows: dict[int, list[dict[str, Array]]] = {}
     for response in sorted(responses, key=lambda each: int(each["sequence_index"][0, 0])):
@@ -153,7 +154,7 @@ def _concatenate(arrays: Sequence[Array], axis: int) -> Array:
 
 
 def _padded(arrays: Sequence[Array], axis: int) -> list[Array]:
-    """Return `arrays`, padded with zeros to the longest along all axes but `axis`."""
+    """Pad `arrays` with zeros to the same size along all axes except `axis`."""
     longest = np.max([array.shape for array in arrays], axis=0)
     padded = []
     for array in arrays:

@@ -12,7 +12,7 @@ from .responses import RowResponseBuilder
 
 
 class RowTextResponseBuilder:
-    """Builds the responses of a `RowResponseBuilder` with `text_output` instead of token ids."""
+    """Builds the responses of `RowResponseBuilder` with `text_output` instead of token ids."""
 
     def __init__(
         self,
@@ -58,6 +58,6 @@ class RowTextResponseBuilder:
             texts = [stream.push(sequences[0]) + (stream.finish() if has_ended else "")]
         else:
             texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
-        # One dimension, as upstream's clients expect.
+        # `text_output` has one dimension, because upstream's clients expect that.
         text_output = np.array([text.encode() for text in texts], dtype=object)
         return {"text_output": text_output, **tensors}

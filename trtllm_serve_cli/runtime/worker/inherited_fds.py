@@ -1,4 +1,4 @@
-"""Close sockets in processes that an engine forks, and end these with their parent."""
+"""Close sockets in processes that an engine forks, and kill these processes with their parent."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def close_in_children(*socks: socket.socket) -> None:
-    """Close `socks` in processes that are forked from now on, and end those of this thread with it.
+    """Close `socks` in processes that are forked from now on.
 
-    A child that holds a socket of this process hides its death from the peer. A child that outlives
-    it keeps its GPU.
+    Otherwise the peer would not detect that this process has ended while a child holds the socket.
+    Children of the calling thread are also killed when the thread ends, because they would keep
+    their GPUs.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     caller = os.getpid(), threading.get_ident()
@@ -28,7 +29,8 @@ def close_in_children(*socks: socket.socket) -> None:
     def after_fork() -> None:
         for sock in socks:
             sock.close()
-        # The kernel sends the signal when the forking thread ends, and other threads may end early.
+        # Only for the calling thread: the kernel sends the signal when the thread that forked ends,
+        # and other threads may end before the process.
         if forking_thread == caller:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
             if os.getppid() != caller[0]:  # the parent has ended already

@@ -1,12 +1,12 @@
 """Encode and read the frames between a Triton model and its engine worker.
 
-A frame is a length of four bytes, big-endian, and that many bytes of JSON. The model sends
+A frame is a length (four bytes, big-endian), followed by that many bytes of JSON. The model sends
 
     {"do": "submit", "request": {...GenerationRequest}}
     {"do": "cancel", "id": 7}
 
-The worker first sends `ready` or `failed`. It then sends a `step` for each engine step with updates
-(new tokens of all sequences in one frame), and statistics while it is idle:
+The worker first sends `ready` or `failed`. It then sends a `step` for each engine step that has
+updates, with the new tokens of all sequences. While idle, it sends a `step` with statistics:
 
     {"is": "ready", "limits": {...EngineLimits}}
     {"is": "failed", "why": "..."}
@@ -29,11 +29,11 @@ _LENGTH = struct.Struct(">I")
 
 
 class ProtocolError(Exception):
-    """The peer sent an invalid frame."""
+    """Raised if a frame is invalid or too long."""
 
 
 def encode_frame(message: dict[str, Any]) -> bytes:
-    """Return `message` as a frame. Raise `ProtocolError` above `MAX_FRAME_BYTES`."""
+    """Return `message` as a frame. Raise `ProtocolError` if it exceeds `MAX_FRAME_BYTES`."""
     payload = json.dumps(message, separators=(",", ":")).encode()
     if len(payload) > MAX_FRAME_BYTES:
         raise ProtocolError(f"a frame of {len(payload)} bytes exceeds {MAX_FRAME_BYTES}")
@@ -64,7 +64,7 @@ def read_frame(sock: socket.socket) -> dict[str, Any] | None:
 
 
 def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
-    """Wait for a frame, and return its message and those of all other available frames.
+    """Wait for a frame, and return the messages of all available frames, at most `_MAX_FRAMES`.
 
     The list is empty if the peer has closed the socket. Raise `ProtocolError` like `read_frame`.
     """

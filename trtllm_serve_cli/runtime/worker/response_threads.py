@@ -16,14 +16,14 @@ NUM_THREADS = 4
 
 
 class ResponseThreads:
-    """Handles updates; those of one request in order and in one thread at a time."""
+    """Handles updates in several threads, but the updates of each request in order."""
 
     def __init__(self, handle: Callable[[SequenceUpdate], None]) -> None:
         self._handle = handle
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="respond")
 
     def deliver(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Handle all updates, and return when that is done. `handle` must not raise."""
+        """Handle all updates and wait until that is done. `handle` must not raise an exception."""
         by_request: dict[int, list[SequenceUpdate]] = {}
         for update in updates:
             by_request.setdefault(update.request_id, []).append(update)

@@ -1,9 +1,9 @@
 """Forward stop requests to the instance of the model that runs the request.
 
-Each instance of a model is a process, and Triton sends each request to any of them, so a stop often
-reaches another instance than the request. If requests wait in Triton's queue, a stop would also
-wait. The instances therefore listen on abstract sockets, which leave no files behind. The other
-instances and the text models find them in the system's list of sockets.
+Each instance of a model is a process, and Triton sends each request to any instance. A stop request
+therefore often reaches an instance that does not run the request, and may wait in Triton's queue.
+For this reason, each instance listens on an abstract socket, which leaves no file behind. Other
+instances and the text models find the sockets of a model in `/proc/net/unix`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SOCKETS = Path("/proc/net/unix")
-# The other instances are on this machine, and respond from a dedicated thread.
+# Other instances respond sooner: they are on this machine and use a dedicated thread.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -27,10 +27,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class StopForwarder:
-    """An instance of `group` that sends stops to the others and receives theirs, until `close`.
+    """Sends stops to the other instances of `group` and receives their stops, until `close`.
 
-    For each stop, its thread calls `stop(request_id)`, which returns whether the request ran here.
-    `name` is its abstract socket. A connection that sends nothing is closed after `timeout_s`.
+    A thread calls `stop(request_id)` for each received stop; `stop` returns whether the request was
+    running here. `name` is the name of this instance's abstract socket. A connection that sends
+    nothing is closed after `timeout_s`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class StopForwarder:
 
     def close(self) -> None:
         """Stop listening."""
-        # Closing alone would leave the thread in `accept`.
+        # Shut down first, because closing alone would leave the thread in `accept`.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -72,8 +73,9 @@ class StopForwarder:
 
 
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
-    """Send a stop to each instance of `group`, and return which ones were running the request."""
-    # Each line is a socket, listening or accepted; the name is the last field.
+    """Send a stop to each instance of `group`; return whether each one was running the request."""
+    # The last field of a line is the socket's name. A set, because an accepted socket has the same
+    # name as its listener.
     words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
     names = {word[1:] for word in words if word.startswith(f"@{_prefix_of(group)}")}
     # All instances receive the stop, because several requests may share an id.
@@ -81,15 +83,15 @@ def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
 
 
 def stop_socket_name(model_name: str) -> str:
-    """Return the group of this model's instances in this server."""
+    """Return the `group` of this model's instances, which is unique to this server."""
     return f"{identify_server()} {model_name}"
 
 
 def identify_server() -> str:
-    """Return an identifier that is the same in all processes of one Triton, and unique to it."""
+    """Return an identifier of this Triton process, which is the same in all models it runs."""
     triton = os.getppid()
-    # Field 22 is the start time; field 2 is a name with any characters. The start time is required
-    # because containers that share a network may have processes with the same id.
+    # Field 22 is the start time, which is required because containers that share a network may have
+    # processes with the same id. Field 2 is a name in parentheses that may contain any characters.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
     return f"{triton} {stat[19]}"
 
@@ -99,7 +101,7 @@ def _prefix_of(group: str) -> str:
 
 
 def _send_stop(name: str, request_id: str) -> bool:
-    # An instance that has just ended runs no requests.
+    # Ignore errors: an instance that has just ended is not running the request.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.connect(f"\0{name}")

@@ -39,9 +39,9 @@ from ..log import write_log, write_traceback
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
-# The period of statistics while idle, so that gauges return to zero after the last request.
+# While idle, the worker sends statistics at this period, so that gauges return to zero.
 IDLE_STATS_PERIOD_S = 0.5
-# The low 40 bits of an id are the client's request id, and the high bits the client's number.
+# The low 40 bits of an engine id are the client's request id, the high bits the client's number.
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
 # A client that does not read for this long is disconnected.
@@ -50,7 +50,7 @@ _NAME_RETRY_S = 0.2
 
 
 def load_engine(kind: str, config: dict[str, Any]) -> Engine:
-    """Load an engine of this kind. Only the module of the kind imports the engine's packages."""
+    """Load an engine of this kind. Raise `ValueError` if the kind has no engine worker."""
     load = find_kind(kind).load
     if load is None:
         raise ValueError(
@@ -62,7 +62,7 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
 class _Client:
     """A connected model: the owner, which started the worker, or another client.
 
-    Request ids are unique per client; in the engine, the client's number is in the high bits.
+    Request ids are unique only per client. An engine id therefore contains the client's number.
     """
 
     def __init__(self, number: int, sock: socket.socket) -> None:
@@ -79,11 +79,11 @@ class _Client:
 
 
 class Worker:
-    """Serves one engine to its owner over a socket, until that closes.
+    """Serves one engine to its owner until the owner closes the socket.
 
-    Other models connect to `listener` to receive tokens directly instead of through the owner;
-    `client_settings` are settings of the owner that they require. Beyond `num_slots` requests,
-    `max_queue_size` may wait (0: unlimited).
+    Other models connect to `listener` to receive tokens directly instead of through the owner.
+    `client_settings` are the owner's settings that these models require. While `num_slots` requests
+    are running, up to `max_queue_size` requests may wait (0: unlimited).
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Worker:
         self._max_queue_size = max_queue_size
         self._stats_period_s = stats_period_s
         self._stats_due_s = 0.0
-        # A client and its command, or None when it has disconnected.
+        # A client and its command. The command is None when the client has disconnected.
         self._commands: queue.SimpleQueue[tuple[_Client, dict[str, Any] | None]] = (
             queue.SimpleQueue()
         )
 
     def run(self) -> None:
-        """Serve until the socket closes."""
+        """Serve until the owner closes the socket."""
         # A broken pipe means that the model has ended.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
@@ -128,8 +128,8 @@ class Worker:
                 return
             if self._engine.has_work():
                 if was_idle:
-                    # The first step may take seconds. Report the request before, so that a
-                    # shutdown waits for it.
+                    # The first step may take seconds. Send statistics before it, so that a
+                    # shutdown waits for the request.
                     self._stats_due_s = 0.0
                     self._send_updates(updates)
                     updates = []
@@ -183,7 +183,10 @@ class Worker:
         self._commands.put((client, None))
 
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
-        """Handle the queued commands; wait for one only while the engine is idle."""
+        """Handle the queued commands. Return updates, and whether the owner is connected.
+
+        If the engine is idle, wait for the first command.
+        """
         updates: list[SequenceUpdate] = []
         try:
             if self._engine.has_work():
@@ -212,7 +215,7 @@ class Worker:
         if self._clients.pop(client.number, None) is not None:
             for engine_id in client.open:
                 self._engine.cancel(engine_id)
-            # Closing alone would not wake the reader thread.
+            # Shut down first, because closing alone would not wake the reader thread.
             with contextlib.suppress(OSError):
                 client.sock.shutdown(socket.SHUT_RDWR)
             client.sock.close()
@@ -251,7 +254,7 @@ class Worker:
         """Raise `InvalidRequest` if the queue is full (`max_queue_size`)."""
         num_in_flight = sum(len(client.open) for client in self._clients.values())
         if self._max_queue_size and num_in_flight >= self._num_slots + self._max_queue_size:
-            # This is the message of Triton's queue; upstream's backend has another one.
+            # Triton's queue rejects requests with this message; upstream's backend has another one.
             raise InvalidRequest(
                 f"Exceeds maximum queue size. Maximum queue size of {self._max_queue_size} has "
                 "been reached, please try again later"
@@ -259,7 +262,7 @@ class Worker:
 
     def _send_updates(self, updates: list[SequenceUpdate]) -> None:
         now_s = time.monotonic()
-        # The last step before idling reports immediately that all slots are free.
+        # When the engine becomes idle, report immediately that all slots are free.
         is_stats_due = now_s >= self._stats_due_s or not self._engine.has_work()
         if not updates and not is_stats_due:
             return
@@ -317,7 +320,7 @@ def _listen(name: str) -> socket.socket | None:
 
 
 def _listen_when_free(name: str, worker: Worker) -> None:
-    """Listen when the name is free: during a reload, the previous worker still uses it."""
+    """Accept clients once `name` is free: during a reload, the previous worker still uses it."""
     while (listener := _listen(name)) is None:
         time.sleep(_NAME_RETRY_S)
     worker.accept(listener)
@@ -337,7 +340,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     close_in_children(sock, *([listener] if listener else ()))
     try:
         engine = load(arguments.engine, arguments.config)
-    except Exception as error:  # packages of engines raise any type; report it to the model
+    except Exception as error:  # an engine's packages may raise any type; report it to the model
         sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
         raise
     worker = Worker(
@@ -356,7 +359,8 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
 def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     """Run the worker, close the engine, and return the exit code.
 
-    `main` passes it to `os._exit`: a regular exit would wait seconds for the engine's threads.
+    `main` passes the code to `os._exit`: a regular exit would wait seconds for the engine's
+    threads.
     """
     code = 0
     try:

@@ -20,24 +20,24 @@ from .stop_forwarding import identify_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
-# The time in which a worker must start to listen.
+# A worker must start to listen within this time.
 _START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
-    """The engine worker could not start or accept a request; the message contains the reason."""
+    """Raised if the engine worker cannot start or accept a request, with the reason."""
 
 
 class WorkerLink:
-    """A connection to a worker, which sends requests while a worker is running.
+    """A connection to an engine worker, which sends requests and receives updates.
 
-    `limits` are those of the engine, and are set once a worker is connected. `on_step` receives all
-    updates of a step before the handlers of the requests. `on_step` and `on_stats` are called from
-    the reader thread; exceptions are logged.
+    `limits` are the engine's limits, which are set once a worker is connected. `on_step` receives
+    all updates of a step before the handlers of the requests. `on_step` and `on_stats` are called
+    from the reader thread, and their exceptions are logged.
 
-    Steps that arrive during a delivery are merged, with all tokens of a sequence in one update. A
-    response of ten tokens costs Triton's Python stub as much as one of a single token, so a slow
-    model catches up, and a fast one receives each step immediately.
+    Steps that arrive while earlier updates are being delivered are merged into one update per
+    sequence. Sending ten tokens in a response takes Triton's Python stub as long as sending one, so
+    a slow model catches up. A fast model receives each step immediately.
     """
 
     limits: EngineLimits
@@ -50,7 +50,7 @@ class WorkerLink:
         self._on_stats = on_stats
         self._on_step = on_step
         self._lock = threading.Lock()
-        # Held while a frame is written, which may block, unlike `_lock`.
+        # Held while a frame is written. Writing may block, so `_lock` is not used for this.
         self._sending = threading.Lock()
         self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
@@ -66,8 +66,9 @@ class WorkerLink:
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         """Send a request with these fields of GenerationRequest, and return its id.
 
-        `on_update` is called from one thread at a time for each update until `forget` or `cancel`;
-        an error is the last update. Raise `WorkerFailed` while the worker is down.
+        `on_update` is called for each update, from one thread at a time, until `forget` or
+        `cancel`. An update with an error is the last. Raise `WorkerFailed` if no worker is running
+        or the request is too large.
         """
         request = GenerationRequest(id=next(self._ids), **fields)
         with self._lock:
@@ -80,7 +81,7 @@ class WorkerLink:
         return request.id
 
     def cancel(self, request_id: int) -> None:
-        """Cancel a request and free its slot; no update follows."""
+        """Cancel a request, free its slot and stop delivering its updates."""
         self.forget(request_id)
         with contextlib.suppress(WorkerFailed):
             self._send({"do": "cancel", "id": request_id})
@@ -119,7 +120,8 @@ class WorkerLink:
             write_log("E", f"engine worker: {error}")
         with self._lock:
             self._sock = None
-        # A sender may still use it; the descriptor of a closed socket can be reused immediately.
+        # Wait for a sender that still uses the socket: once the socket is closed, another one may
+        # reuse its descriptor.
         with self._sending:
             sock.close()
 
@@ -150,17 +152,19 @@ class WorkerLink:
 
 
 class SharedWorkerClient(WorkerLink):
-    """A connection to the worker of another model of this server, whenever one is running.
+    """A connection to a worker that another model or instance of this server starts.
 
-    `name` is the socket of that worker (`shared_socket_name`). Once connected, `excludes_input` is
-    whether that model excludes prompts from responses by default.
+    A thread reconnects whenever that worker is running. `name` is the worker's socket
+    (`shared_socket_name`). Once connected, `excludes_input` is whether the worker's model excludes
+    prompts from responses by default.
     """
 
     def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:
         super().__init__(on_step=on_step)
         self._name = name
         self.excludes_input = False
-        # Whether a worker has ever been connected; if so, wait for its restart.
+        # Whether a worker has ever been connected. If so, requests fail while the worker restarts;
+        # otherwise text models generate through business-logic requests.
         self.was_open = False
         # The socket of a worker whose engine is still loading.
         self._loading: socket.socket | None = None
@@ -168,9 +172,9 @@ class SharedWorkerClient(WorkerLink):
         self._thread.start()
 
     def wait_until_open(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait for a worker whose engine is loaded, however long loading takes.
+        """Wait until a worker has loaded its engine, however long that takes.
 
-        Raise `WorkerFailed` if no worker has listened for `timeout_s`.
+        Raise `WorkerFailed` if no worker listens for `timeout_s` seconds.
         """
         last_seen_s = time.monotonic()
         while not self.is_open:
@@ -217,7 +221,7 @@ class SharedWorkerClient(WorkerLink):
         return False
 
     def _read_ready(self, sock: socket.socket) -> dict[str, Any] | None:
-        """Return the worker's first message, or None if it or this connection closes before."""
+        """Return the worker's first message, or None if either side closes the connection first."""
         with self._lock:
             if self._closing.is_set():
                 return None
@@ -226,9 +230,9 @@ class SharedWorkerClient(WorkerLink):
 
 
 def shared_socket_name(model_name: str) -> str:
-    """Return the abstract socket of this model's worker, which requires no file.
+    """Return the name of the abstract socket on which this model's worker listens.
 
-    The name is unique to this server: it contains its parent process, Triton.
+    The name is unique to this server, because it is derived from `identify_server()`.
     """
-    # Hashed, because the length of socket names is limited.
+    # Hash the names, because the length of a socket name is limited.
     return "tllm-guests-" + hashlib.sha256(f"{identify_server()} {model_name}".encode()).hexdigest()

@@ -24,17 +24,17 @@ _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 # After a worker has run for this long, its next restart uses the first back-off again.
 _HEALTHY_AFTER_S = 60.0
-# The time in which a worker must end its engine after its socket has closed. The engine's processes
-# would keep their GPUs if the worker were killed immediately.
+# A worker whose socket has closed is killed after this time. If the worker were killed immediately,
+# the engine's processes would keep their GPUs.
 _END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):
-    """An engine worker process, restarted until `close`.
+    """An engine worker process, which is restarted whenever it dies, until `close`.
 
-    `on_stats` and `on_state(is_up, num_restarts)` are called from the reader thread; exceptions are
-    logged. `command` starts a worker, without its options. By default, `python` runs the worker of
-    this package.
+    Exceptions of `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` starts a
+    worker, and receives the worker's options. By default, the interpreter `python` runs the worker
+    of this package.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class WorkerProcess(WorkerLink):
             "--fd", str(fd), "--config", json.dumps(self._config),
         )  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-        # Under the lock, so that `close` either finds this process or prevents it.
+        # Hold the lock, so that `close` either finds this process or prevents its start.
         with self._lock:
             if self._closing.is_set():
                 raise WorkerFailed("the engine worker did not start: it is being closed")
@@ -163,7 +163,7 @@ class WorkerProcess(WorkerLink):
 
 
 def _worker_command(python: str) -> tuple[str, ...]:
-    # Triton's stub uses the packages of the first interpreter in PATH, too.
+    # By default, use the first interpreter in PATH, whose packages Triton's stub uses, too.
     interpreter = python or shutil.which("python3") or sys.executable
     return interpreter, "-m", f"{Path(__file__).parents[1].name}.worker"
 
