@@ -12,17 +12,18 @@ from .guide import GUIDE_TYPES, find_guide_problem
 FinishReason = Literal["stop", "length"]
 
 
-# Compiling words with this many tokens to an automaton takes about 1 s.
+# The limit for all words of a list together: compiling this many tokens to an automaton takes about
+# 1 s.
 _MAX_WORD_TOKENS = 4096
 
 
 class InvalidRequest(Exception):
-    """A request that this engine cannot run; the client receives the message."""
+    """Raised if the engine cannot run a request; the client receives the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and its sampling parameters. Names follow upstream's tensors.
+    """One prompt and its sampling parameters, named like upstream's tensors.
 
     Without `end_id`, only `max_new_tokens` and stop words end the sequence. Without `top_k` and
     `top_p`, decoding is greedy at any temperature, as in TensorRT-LLM.
@@ -51,7 +52,7 @@ class GenerationRequest:
     return_perf_metrics: bool = False
     guide_type: str | None = None
     guide: str = ""
-    # A LoRA adapter: its task id or name, and the file that holds its weights if they were sent.
+    # The LoRA adapter, by task id or name. `lora_file` contains weights that the client has sent.
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
@@ -65,7 +66,7 @@ class GenerationRequest:
     def to_message(self) -> dict[str, Any]:
         """Return the content of a `submit` frame.
 
-        `dataclasses.asdict` copies every token, which takes ten times as long.
+        This takes a tenth of the time of `dataclasses.asdict`, which copies every token.
         """
         return {name: getattr(self, name) for name in self.__slots__}
 
@@ -96,10 +97,10 @@ PERF_OUTPUTS = (
 
 @dataclass(frozen=True, slots=True)
 class PerfMetrics:
-    """Performance metrics of one request so far. Names are those of upstream's outputs.
+    """Performance metrics of one request so far, named like upstream's outputs.
 
-    Times are nanoseconds of the monotonic clock, and 0 until they are known. Blocks are KV cache
-    blocks of all sequences of the request.
+    Times are nanoseconds of the monotonic clock, and 0 until they are known. Block counts include
+    the KV cache blocks of all sequences of the request.
     """
 
     kv_cache_alloc_total_blocks: int = 0
@@ -116,9 +117,9 @@ class PerfMetrics:
 class SequenceUpdate:
     """New tokens of one sequence of one request, or its end, or both.
 
-    `log_probs` belongs to `token_ids`, `cum_log_prob` to the whole sequence so far, and `perf` to
-    the whole request. An update with `error` is the last of its request, which never ran if it was
-    `rejected`.
+    `log_probs` are for `token_ids`, `cum_log_prob` is for the whole sequence so far, and `perf` is
+    for the whole request. An update with `error` is the last update of its request. If `rejected`
+    is set, the request never ran.
     """
 
     request_id: int
@@ -132,7 +133,7 @@ class SequenceUpdate:
     rejected: bool = False
 
     def to_wire(self) -> list[Any]:
-        """Return an entry of a `step` frame: positional, since there is one per token."""
+        """Return an entry of a `step` frame: a list, because keys would be sent for every token."""
         return [
             self.request_id,
             self.sequence_index,
@@ -186,7 +187,7 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """Limits of an engine; requests beyond them are rejected before they reach it."""
+    """The limits of an engine, which `check_request` enforces."""
 
     max_seq_len: int
     max_beam_width: int
@@ -198,9 +199,9 @@ class EngineStats:
     """The current state of an engine.
 
     Paused requests were preempted: they had generated tokens and lost their KV cache blocks to
-    other requests. `preemptions` counts these events. `kv_blocks_reused` and `kv_blocks_missed`
-    count the blocks of all prompts since the engine was loaded that were and were not in the KV
-    cache. `memory_bytes` is host memory.
+    other requests. `kv_blocks_reused` and `kv_blocks_missed` count the blocks of prompts that were
+    and were not in the KV cache. Both, and `preemptions`, count from when the engine was loaded.
+    `memory_bytes` is host memory.
     """
 
     active_requests: int = 0
@@ -235,7 +236,7 @@ class Engine(Protocol):
         """Queue `request`. Raise `InvalidRequest` if this engine cannot run it."""
 
     def cancel(self, request_id: int) -> None:
-        """Free the request's slot immediately; ignore an id that is not running."""
+        """Cancel a request and free its slot immediately; do nothing if it is not running."""
 
     def has_work(self) -> bool:
         """Return whether `step` has anything to do."""
@@ -244,10 +245,10 @@ class Engine(Protocol):
         """Run one batch step and return its updates."""
 
     def stats(self) -> EngineStats:
-        """Return the current state; cheap enough to call after every step."""
+        """Return the current state. This must be fast, because it is called between steps."""
 
     def close(self) -> None:
-        """Release everything that would outlive this process. It is the last call."""
+        """Release everything that would outlive this process. No other call follows."""
 
 
 def last_line(error: Exception) -> str:
@@ -257,7 +258,7 @@ def last_line(error: Exception) -> str:
 
 
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
-    """Raise `InvalidRequest`, which names the tensor, if no engine could run `request`."""
+    """Raise `InvalidRequest`, which names the tensor, if a value is invalid or exceeds `limits`."""
     if not request.input_ids:
         raise InvalidRequest("input_ids is empty: the prompt has no tokens; send at least one")
     if (lowest := min(request.input_ids)) < 0:
@@ -323,12 +324,11 @@ def _check_guide(guide_type: str, guide: str) -> None:
 
 
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
-    """Return `request` with only ids of the vocabulary; upstream's backend accepts any id.
+    """Return `request` without token ids outside the vocabulary, which upstream's backend accepts.
 
-    Input ids beyond the vocabulary are taken modulo its size, since upstream's benchmark draws them
-    from the whole range of INT32. An `end_id` outside the vocabulary is ignored: some of upstream's
-    clients send 50256 to every model, and OpenVINO GenAI with `min_tokens` set would write beyond
-    its logits.
+    Input ids are taken modulo the vocabulary size, because upstream's benchmark draws them from the
+    whole range of INT32. An `end_id` outside the vocabulary is removed: some of upstream's clients
+    send 50256 to every model, and with `min_tokens`, OpenVINO GenAI would write outside its logits.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 
-# Variables that describe the MPI job of this process. `OMPI_MCA_*` and `PMIX_MCA_*` are settings of
-# the user and stay, except those that refer to the job's daemons (`OMPI_MCA_orte_*`).
+# Prefixes of the variables that describe the MPI job of this process. `OMPI_MCA_*` and `PMIX_MCA_*`
+# are kept because they are the user's settings, except `OMPI_MCA_orte_*` (the job's daemons).
 _JOB_VARIABLES = ("OMPI_COMM_WORLD_", "OMPI_MCA_orte_", "OMPI_UNIVERSE_SIZE", "OMPI_FIRST_RANKS",
         "OMPI_APP_CTX_NUM_PROCS", "ORTE_", "PMI_", "PMIX_")  # fmt: skip
 _SETTINGS_PREFIX = "PMIX_MCA_"
 
 
 def leave_mpi_job(environ: MutableMapping[str, str]) -> None:
-    """Remove the variables of the MPI job that started Triton: an engine starts its own job."""
+    """Remove the variables of the MPI job that started Triton, as an engine starts its own job."""
     for name in list(environ):
         if name.startswith(_JOB_VARIABLES) and not name.startswith(_SETTINGS_PREFIX):
             del environ[name]
@@ -21,7 +21,7 @@ def leave_mpi_job(environ: MutableMapping[str, str]) -> None:
 def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> None:
     """Make only these GPUs visible to this process and its children, or all if `numbers` is empty.
 
-    The numbers index the GPUs that are visible now. Raise `ValueError` for an invalid number.
+    `numbers` are indices of the currently visible GPUs. Raise `ValueError` if one is too large.
     """
     visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     numbers = list(numbers)

@@ -1,6 +1,6 @@
-"""Validate the guides of guided decoding before an engine receives them.
+"""Validate guides for guided decoding before an engine receives them.
 
-Types are upstream's values of `guided_decoding_guide_type`.
+Guide types are the values of upstream's tensor `guided_decoding_guide_type`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_GUIDE_BYTES = 64 * 1024
 
 
 def find_guide_problem(guide_type: str, guide: str) -> str | None:
-    """Return the problem with the text of `guide`, worded to follow the name of the tensor."""
+    """Return an error message for `guide`, without its subject (the tensor), or None if valid."""
     if guide_type == "json":
         return None
     if not guide:
@@ -37,7 +37,7 @@ def find_guide_problem(guide_type: str, guide: str) -> str | None:
 
 
 def guide_arguments(guide_type: str | None, guide: str) -> dict[str, Any]:
-    """Return the arguments of `StructuredOutputsParams` and `GuidedDecodingParams`, if any."""
+    """Return the arguments for `StructuredOutputsParams` and `GuidedDecodingParams`, if any."""
     if guide_type is None:
         return {}
     return {"json_object": True} if guide_type == "json" else {_ARGUMENTS[guide_type]: guide}

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-# This file is in MODEL/VERSION/tllm_runtime, for a model and for the worker that it starts.
+# A model and its engine worker both run this file from MODEL/VERSION/tllm_runtime.
 _MODEL = Path(__file__).parent.parent.parent.name
 
 
@@ -24,9 +24,9 @@ _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 
 
 def write_log(level: Level, text: str, **fields: Any) -> None:
-    """Write a line with its level (Triton's letters), model, text and fields.
+    """Write a line with `level` (one of Triton's letters), the model, `text` and `fields`.
 
-    Errors are ignored: a log that cannot be written, as on a full disk, must not stop the model.
+    Errors are ignored, because a log that cannot be written (disk full) must not stop the model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"

@@ -1,8 +1,8 @@
-"""The `tensorrt_llm` model of the llmapi layout: text in, text out, one prompt per request.
+"""The `tensorrt_llm` model of the llmapi layout, which generates text for one prompt per request.
 
-It differs from the `tensorrt_llm` model of the other layout only in its tensors: `text_input`,
-`sampling_param_*` and `return_*`, without a batch dimension. The engine's arguments are in
-`model.yaml`, next to `model.py`.
+Its tensors differ from the tensors of the other layout: `text_input`, `sampling_param_*` and
+`return_*`, without a batch dimension. The engine's arguments are in `model.yaml`, next to
+`model.py`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FLAGS = (
 _SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop")
 )
-# The default of upstream's SamplingParams.
+# The default for `max_tokens` in upstream's `SamplingParams`.
 _MAX_TOKENS = 32
 
 
@@ -121,7 +121,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
 
 def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
-    # The environment variable is defined by upstream.
+    # Upstream's model reads the file name from this environment variable, too.
     name = os.environ.get("LLM_CONFIG_PATH", "model.yaml")
     path = Path(args["model_repository"], args["model_version"], name)
     try:
@@ -139,7 +139,7 @@ def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind
 
 
 def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
-    """Apply `triton_config`. Raise if it contradicts `config.pbtxt`, which Triton uses."""
+    """Apply `triton_config`. Raise `TritonModelException` if it contradicts `config.pbtxt`."""
     if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:
         raise pb_utils.TritonModelException(
             "model.yaml and config.pbtxt disagree on whether the model is decoupled; set the same "

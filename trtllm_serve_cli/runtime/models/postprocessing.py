@@ -1,4 +1,4 @@
-"""The `postprocessing` model, which decodes each whole sequence of token ids to text."""
+"""The `postprocessing` model, which decodes complete sequences of token ids to text."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TritonPythonModel:
                 "at 0, and padding must follow the SEQUENCE_LENGTH tokens of a sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
-        # One dimension for the sequences of all rows, as upstream returns them.
+        # Like upstream, return the sequences of all rows in one dimension.
         texts = [
             decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
             for row, row_lengths in zip(tokens, lengths, strict=True)

@@ -1,8 +1,8 @@
-"""The `tensorrt_llm` model of every Python engine kind: tokens in, tokens out.
+"""The `tensorrt_llm` model of all Python engine kinds, which receives and returns token ids.
 
-Each instance starts an engine worker. With `instances_share_engine`, only the first instance does,
-and the others connect to its worker: a Python stub sends about 4500 responses per second, and a GPU
-may generate more.
+Each instance starts an engine worker. With `instances_share_engine`, only the first instance starts
+a worker, and the other instances connect to that worker. Several instances are useful because each
+Python stub sends only about 4500 responses per second, and a GPU may generate more tokens.
 
 Each row of a request becomes one generation request of the engine worker. A decoupled model sends a
 response per update (`streaming`) or per sequence. Other models send one response with all rows. If
@@ -107,7 +107,8 @@ class TritonPythonModel:
             except (InvalidRequest, WorkerFailed) as error:
                 reject(request, sender, error)
         if self._has_queue_policy:
-            # Requests must wait in Triton's queue, which applies priorities and timeouts.
+            # Return only when a slot is free, so that further requests wait in Triton's queue,
+            # which applies priorities and timeouts.
             self._in_flight.wait_below(self._num_slots)
 
     def finalize(self) -> None:
@@ -154,7 +155,7 @@ class TritonPythonModel:
         self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
-        """Return the rows of a request: an `EngineRow` for each `_new_response_builder`."""
+        """Return an `EngineRow` for each row, which `_new_response_builder` receives."""
         return parse_rows(get, exclude_input=self._exclude_input)
 
     def _new_response_builder(
@@ -172,7 +173,7 @@ class TritonPythonModel:
                 f"the request id {request_id!r} of the stop request is not running; send the id of "
                 "a running request"
             )
-        # Upstream's clients wait for a response to the stop request: one without outputs.
+        # Send a response without outputs, because upstream's clients wait for one.
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
@@ -187,13 +188,13 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 
 
 def _name_shared_socket(parameters: Parameters) -> str:
-    """Return the socket name for text models, or "" if their requests must queue here."""
+    """Return the socket name for other models and instances, or "" if they must not connect."""
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration of the engine worker. Raise `WorkerFailed` if it has none."""
+    """Return the engine worker's configuration. Raise `WorkerFailed` if the kind has no worker."""
     name = parameters.text("engine_kind")
     try:
         kind = find_kind(name)

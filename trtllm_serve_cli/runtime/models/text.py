@@ -1,10 +1,10 @@
 """The text models: `ensemble`, `tensorrt_llm_bls` and the model under its own name.
 
-They encode text to token ids (`text_encoder.py`), have `tensorrt_llm` generate, and decode its
-tokens. Decoding needs the state of a sequence from its start: otherwise streaming would lose spaces
-and characters. Tokens come directly from the engine worker of `tensorrt_llm` if it accepts
-connections, otherwise through business-logic scripting (BLS). The `ensemble` is also served this
-way, because Triton's ensemble scheduler keeps no such state and does not cancel a running step.
+A text model encodes text to token ids (`text_encoder.py`), sends them to `tensorrt_llm`, and
+decodes the generated tokens. It keeps a decoder per sequence: otherwise streaming would lose spaces
+and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the worker accepts
+connections, otherwise through business-logic scripting (BLS). The `ensemble` is a text model, too,
+because Triton's ensemble scheduler keeps no such state and does not cancel a running step.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ _FORWARDED_OUTPUTS = (
     "num_output_tokens",
     *PERF_OUTPUTS,
 )
-# Triton's errors if the queue is full, or a request has waited for too long.
+# Parts of Triton's error messages for a full queue and for a request that has waited too long.
 _QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class RequestError(Exception):
-    """A failure of `tensorrt_llm`, which is returned to the client."""
+    """Raised if `tensorrt_llm` fails; the client receives the message."""
 
 
 class TritonPythonModel:
@@ -97,7 +97,7 @@ class TritonPythonModel:
         self._encode = load_encoder(parameters, self._tokenizer)
         self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._engine_kind = parameters.text("engine_kind")
-        # `tensorrt_llm` has all other inputs, too, under the same or another name.
+        # `tensorrt_llm` has all other inputs, under the same name or the name in `_RENAMED`.
         not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS}
         self._forwarded_inputs = set(parameters.input_names) - not_forwarded
         self._is_decoupled = parameters.is_decoupled
@@ -165,7 +165,7 @@ class TritonPythonModel:
     ) -> None:
         """Generate directly on the engine worker of `tensorrt_llm`.
 
-        Through that model, each token would be a response to a business-logic request.
+        This is faster than a business-logic request, which would receive a response per token.
         """
         get = inputs.get
         reject_tensors(get, sorted(inputs.keys() - SUPPORTED_INPUTS), self._engine_kind)
@@ -181,7 +181,7 @@ class TritonPythonModel:
     def _generate_on_model(
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
-        """Generate through the `tensorrt_llm` model, with any backend and queue policy."""
+        """Generate through the `tensorrt_llm` model, which may have any backend or queue policy."""
         recorder = ResponseRecorder(record, inputs)
 
         def stop() -> None:
@@ -230,7 +230,10 @@ class TritonPythonModel:
     def _engine_outputs(
         self, inputs: list[Any], internal_id: str, adapter: str | None
     ) -> Iterator[dict[str, Array]]:
-        """Yield the outputs of each response of `tensorrt_llm`, and raise its failure."""
+        """Yield the outputs in each response of `tensorrt_llm`.
+
+        Raise `InvalidRequest` or `RequestError` if it rejects the request or fails.
+        """
         outputs = ["output_ids", "sequence_length", *_FORWARDED_OUTPUTS]
         parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
         responses = self._exec(internal_id, inputs, outputs, parameters)
@@ -250,7 +253,8 @@ class TritonPythonModel:
 
     def _stop(self, internal_id: str) -> None:
         """Stop the internal request of a client that has cancelled."""
-        # A stop request might wait in the queue behind the requests that wait for this slot.
+        # Forward the stop if possible: a stop request might wait in Triton's queue, behind requests
+        # that wait for this slot.
         if forward_stop(stop_socket_name(self._engine), internal_id):
             return
         inputs = [
@@ -259,7 +263,7 @@ class TritonPythonModel:
             pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
         ]
         responses = self._exec(internal_id, inputs, ["output_ids"], {})
-        # An error means that the request has just ended.
+        # Ignore errors: the stop fails if the request has just ended.
         with contextlib.suppress(Exception):
             list(responses)
         self._streams.keep(responses)
@@ -267,9 +271,10 @@ class TritonPythonModel:
     def _exec(
         self, request_id: str, inputs: list[Any], outputs: list[str], parameters: dict[str, str]
     ) -> Any:
-        """Return the responses of `tensorrt_llm`, which is decoupled if this model is.
+        """Send a request to `tensorrt_llm`, and return its responses.
 
-        A decoupled call to a model that is not decoupled never returns (Triton 2.51).
+        `tensorrt_llm` is decoupled if this model is decoupled. A decoupled call to a model that is
+        not decoupled never returns (Triton 2.51).
         """
         request = pb_utils.InferenceRequest(
             model_name=self._engine,
@@ -345,5 +350,5 @@ def _as_prompt(texts: Array | None) -> str:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    """Return the sequences of all rows in one dimension, as upstream's clients index them."""
+    """Return the sequences of all rows in one dimension, as upstream's clients expect."""
     return np.array([text.encode() for texts in rows for text in texts], dtype=object)

@@ -1,8 +1,8 @@
 """Count the requests of a model as Prometheus counters, which Triton publishes.
 
-A histogram consists of counters, too: `NAME_bucket` by `le`, `NAME_sum` and `NAME_count`, as in
-Prometheus. Triton's histograms send a message to the server for each observation, which is one per
-token; counters send the increase since the last time.
+Histograms are published as counters, too: `NAME_bucket` with the label `le`, `NAME_sum` and
+`NAME_count`, as in Prometheus. Triton's own histograms send a message to the server for each
+observation, thus for each token. Counters send only the increase since the last message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .families import REQUEST_FAMILIES, Family
 
 
 class Series(NamedTuple):
-    """A counter: its name on the metrics page, and the value of its label."""
+    """A counter. `name` is its name on the metrics page, and `value` the value of its label."""
 
     name: str
     value: str = ""
@@ -27,7 +27,7 @@ _FAMILIES = {name: family for family in REQUEST_FAMILIES for name in family.samp
 
 
 class RequestCounters:
-    """The current counts; thread-safe."""
+    """The current values of all counters and histograms. Methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> d
 
 
 class CounterMetrics:
-    """Publishes `RequestCounters` through Triton. `pb_utils` is Triton's module of that name."""
+    """Publishes `RequestCounters` through Triton. `pb_utils` is `triton_python_backend_utils`."""
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:
         self._families = {
@@ -89,14 +89,14 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Add the increases since the last call; each one is a message to the server."""
+        """Add the increase of each series since the last call. Each is a message to the server."""
         for series, count in counts.items():
             if grown := count - self._published[series]:
                 self._metrics[series].increment(grown)
                 self._published[series] = count
 
     def close(self) -> None:
-        """Release all metrics, which requires that Triton is still running."""
+        """Release all metrics. Call this while Triton is still running."""
         self._metrics.clear()
         self._families.clear()
 

@@ -1,7 +1,8 @@
 """Publish the engine's state as Prometheus metrics with upstream's family and label names.
 
-Families and labels are those of the custom metrics reporter of the Triton TensorRT-LLM backend. A
-metric is set only when its value changes, because setting it is a round trip to the server.
+Families that begin with `nv_`, and their labels, are those of the custom metrics reporter in the
+Triton TensorRT-LLM backend. A metric is set only when its value changes, because setting a metric
+is a round trip to the server.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from .families import (
 
 
 class EngineMetrics:
-    """Publishes `EngineStats` through Triton. `pb_utils` is Triton's module of that name.
+    """Publishes `EngineStats` through Triton. `pb_utils` is `triton_python_backend_utils`.
 
-    The label `instance` keeps instances of one model from overwriting each other's metrics.
+    `instance` becomes a label, so that instances of one model do not overwrite each other's values.
     """
 
     def __init__(
@@ -75,9 +76,9 @@ class EngineMetrics:
         self._count(WORKER_RESTARTS, num_restarts)
 
     def close(self) -> None:
-        """Release all metrics, while Triton is still running: each release is a message to it.
+        """Release all metrics. Do not publish afterwards.
 
-        Publish nothing afterwards.
+        Call this while Triton is still running, because each release is a message to the server.
         """
         self._metrics.clear()
         self._counters.clear()
@@ -85,7 +86,7 @@ class EngineMetrics:
         self._families.clear()
 
     def _count(self, family: Family, count: int) -> None:
-        """Add the increase; a restarted worker counts from zero."""
+        """Add the increase of `count` since the last call; a restarted worker counts from zero."""
         known = self._counted[family]
         if grown := count - known if count >= known else count:
             self._counters[family].increment(grown)
@@ -100,7 +101,7 @@ class EngineMetrics:
 
 
 def gauge_values(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, str], float]:
-    """Return the values of all gauges by (family, label value)."""
+    """Return the values of the gauges for `stats`, by (family, label value)."""
     generating = stats.active_requests - stats.context_requests - stats.waiting_requests
     by_family: dict[Family, dict[str, float]] = {
         ENGINE_REQUESTS: {

@@ -1,6 +1,6 @@
 """Declare the metric families that models publish.
 
-Names and labels that begin with `nv_` are those of the Triton TensorRT-LLM backend.
+Names that begin with `nv_`, and their labels, are those of the Triton TensorRT-LLM backend.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ Origin = Literal["triton", "tensorrtllm", "tllm"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Family:
-    """A metric family. `label`, with one of `values`, follows the labels of the model or host.
+    """A metric family.
 
-    `bounds` are the increasing upper bounds of a histogram's buckets, except the last bucket, which
-    is unbounded. A histogram has at most one value of its label.
+    `label` is a label in addition to the labels of the model or host, and `values` are its possible
+    values; a histogram has at most one. `bounds` are the increasing upper bounds of a histogram's
+    buckets, except the last bucket, which is unbounded.
     """
 
     name: str
@@ -38,7 +39,7 @@ class Family:
         return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
 
     def own_label(self, value: str) -> dict[str, str]:
-        """Return the label with this value, or nothing for a family without a label."""
+        """Return the label with this value, or an empty mapping if the family has no label."""
         return {self.label: value} if self.label else {}
 
 

@@ -1,8 +1,8 @@
 """Add spans to traces that Triton has started, and send them to the same collector.
 
-Triton's spans end when a decoupled model receives the request, so these spans cover the rest. A
-business-logic request cannot be part of the trace: Triton 2.51 has freed the trace by then, and
-crashes (observed). The format is OTLP as JSON over HTTP, as in that Triton.
+Triton's spans end when a decoupled model receives the request. The spans of this module cover the
+rest. Business-logic requests are not traced, because Triton 2.51 has already freed the trace and
+crashes (observed). Spans are sent as OTLP JSON over HTTP, the format that Triton uses.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SpanExporter:
         self._thread.start()
 
     def add(self, span: Span) -> None:
-        """Queue a span."""
+        """Queue a span, or drop it if the queue is full."""
         if self._queue.qsize() < _MAX_WAITING:
             self._queue.put(span)
 
@@ -90,7 +90,7 @@ class SpanExporter:
 
 
 def render_spans(spans: Sequence[Span], model: str, offset_ns: int) -> dict[str, Any]:
-    """Return an OTLP request; `offset_ns` is Unix time minus the monotonic clock."""
+    """Return an OTLP request with `spans`. `offset_ns` is Unix time minus the monotonic clock."""
     resource = {"service.name": "tllm", "tllm.model": model}
     return {
         "resourceSpans": [
@@ -124,7 +124,7 @@ def _span(span: Span, offset_ns: int) -> dict[str, Any]:
 
 
 def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    # OTLP's JSON contains 64-bit numbers as text.
+    # In OTLP's JSON encoding, 64-bit integers are strings.
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str)
          else {"intValue": str(value)}}

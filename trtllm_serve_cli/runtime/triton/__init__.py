@@ -1,1 +1,1 @@
-"""The interface to Triton: parameters, tensors, and workarounds for limits of its Python stub."""
+"""The interface to Triton: parameters, tensors, and workarounds for bugs in its Python stub."""

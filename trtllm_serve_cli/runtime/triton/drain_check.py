@@ -1,8 +1,8 @@
 """Reject new requests to models that are draining.
 
 Triton does not track the running requests of a decoupled Python model, and ends them when it stops
-or unloads the model. `tllm` therefore waits for them before it stops or unloads a model, and marks
-the model as draining: it creates a file named after the model in the folder `$TLLM_DRAINING`.
+or unloads the model. `tllm` therefore marks the model as draining and waits for its requests first.
+The mark is a file named after the model in the folder `$TLLM_DRAINING`.
 """
 
 from __future__ import annotations

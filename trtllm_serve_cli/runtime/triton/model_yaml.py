@@ -1,8 +1,8 @@
-"""Read and write `model.yaml` of the llmapi layout: arguments of upstream's `LLM`.
+"""Read and write the `model.yaml` of the llmapi layout, the arguments for upstream's `LLM`.
 
-This parser supports the subset of YAML that such a file requires, because the machine that serves a
-repository may not have a YAML parser: `key: value` lines, one nested level of keys, and comments.
-Values are JSON or plain text.
+This module requires no YAML package, because the machine that serves a repository may not have one.
+It supports only `key: value` lines, one nested level of keys, and comments. Values are JSON or
+plain text.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Argument of `LLM` -> parameter of `tensorrt_llm` in `config.pbtxt`.
+# Argument for `LLM` -> parameter of `tensorrt_llm` in `config.pbtxt`.
 _PARAMETERS = {
     "model": "gpt_model_path",
     "tokenizer": "tokenizer_dir",
@@ -27,9 +27,9 @@ _WORDS = {"True": True, "False": False, "None": None, "~": None}
 
 
 def parse_model_yaml(text: str) -> dict[str, Any]:
-    """Return the values of `text` by key; nested keys are `key.key`.
+    """Return the values in `text` by key. The key of a nested value is `parent.key`.
 
-    Raise `ValueError`, which contains the line number, if a line is invalid.
+    Raise `ValueError` with the line number if a line is invalid.
     """
     values: dict[str, Any] = {}
     parent = ""
@@ -74,7 +74,7 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
-    """Return the file that `parse_model_yaml` and `as_parameters` convert to `parameters`."""
+    """Return the text of the `model.yaml` that `as_parameters` converts back to `parameters`."""
     values = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }
@@ -82,7 +82,7 @@ def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str,
 
 
 def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, Any]) -> str:
-    """Return the file with these `arguments`; a mapping becomes nested keys."""
+    """Return the text of a `model.yaml` with `arguments`. A mapping becomes nested keys."""
     groups = {name: value for name, value in arguments.items() if isinstance(value, Mapping)}
     lines = [
         f"{name}: {json.dumps(value)}" for name, value in arguments.items() if name not in groups
@@ -93,7 +93,7 @@ def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, A
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with each `key.key` as a nested mapping."""
+    """Return `values` with each key `parent.key` as a nested mapping."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         parent, _, key = name.rpartition(".")
@@ -105,7 +105,7 @@ def nest(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse_scalar(text: str) -> Any:
-    """Return numbers and booleans as such, and other values as text."""
+    """Return `text` as a number or boolean if possible, otherwise unchanged."""
     return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text
 
 

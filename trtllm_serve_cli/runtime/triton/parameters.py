@@ -25,7 +25,7 @@ class Parameters:
         self.is_decoupled = bool(policy.get("decoupled", False))
         batching = config.get("dynamic_batching", {})
         queue = batching.get("default_queue_policy", {})
-        # Triton's JSON contains 64-bit numbers as text.
+        # Convert the values below, because Triton's JSON contains 64-bit numbers as strings.
         self.max_queue_size = int(queue.get("max_queue_size", 0))
         self.has_queue_policy = any(
             int(number)
@@ -61,16 +61,16 @@ class Parameters:
         return int(last[0]) if last else 0
 
     def add(self, values: Mapping[str, str]) -> None:
-        """Add `values`, which override those of `config.pbtxt`."""
+        """Add `values`, which override the parameters in `config.pbtxt`."""
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Return those of `names` that have not been read."""
+        """Return the `names` that no call to `text`, `number` or `flag` has read."""
         return sorted(set(names) - self._read_names)
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs of this instance from `gpu_device_ids`; empty if it is not set."""
+        """The GPU numbers of this instance in `gpu_device_ids`; empty if that is not set."""
         groups = self.text("gpu_device_ids", "").split(";")
         index = self._index if len(groups) > 1 else 0
         if index >= len(groups):
@@ -81,7 +81,10 @@ class Parameters:
         return [number.strip() for number in groups[index].split(",") if number.strip()]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return the value. As upstream, treat a template's placeholder `${name}` as unset."""
+        """Return the value, or `default` if it is unset. Raise `ValueError` without either.
+
+        As in upstream's models, a value that is a template's placeholder `${name}` is unset.
+        """
         self._read_names.add(name)
         value = self._values.get(name, "")
         if value and not value.startswith("${"):

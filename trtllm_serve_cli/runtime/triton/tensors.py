@@ -1,6 +1,6 @@
 """Convert the tensors of `tensorrt_llm` to generation requests, and sequences to tensors.
 
-All Python engine kinds use it. Names, types and shapes are upstream's.
+All Python engine kinds use this module. Tensor names, types and shapes are upstream's.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
 }
-# Options that the model handles, with any engine.
+# Tensors with one value per row that the model handles, not the engine.
 _MODEL_SCALARS = (
     "exclude_input_in_output",
     "input_lengths",
@@ -52,7 +52,8 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# Prefix of request ids of the text models, which detect cancellation and stop these requests by id.
+# The request ids of the text models begin with this. These models detect cancellation themselves,
+# and stop their requests by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
 # Inputs of encoder-decoder models, which some clients always send; other models ignore them.
@@ -72,16 +73,19 @@ SUPPORTED_INPUTS = frozenset(
 
 
 class EngineRow(Protocol):
-    """A row of a request, as the engine runs it."""
+    """A row of a request, which the engine runs as one `GenerationRequest`."""
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of a GenerationRequest."""
+        """The fields of the `GenerationRequest`, except `id`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """One row of a request: `fields` of a GenerationRequest, and the options of its responses."""
+    """One row of a request, and the options for its responses.
+
+    `fields` are the fields of its `GenerationRequest`, except `id`.
+    """
 
     fields: dict[str, Any]
     batch_index: int
@@ -96,9 +100,10 @@ class RowRequest:
 
 
 def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
-    """Parse the tensors that `get` returns; `exclude_input` is the model's default.
+    """Return the rows of the request whose tensors `get` returns.
 
-    Raise `InvalidRequest`, which names the tensor, if one is missing or invalid.
+    `exclude_input` is the model's default for `exclude_input_in_output`. Raise `InvalidRequest`,
+    which names the tensor, if a tensor is missing or invalid.
     """
     input_ids = get("input_ids")
     if input_ids is None:
@@ -143,7 +148,7 @@ def _parse_row(
         if name in scalars
     }
     fields.setdefault("beam_width", 1)
-    # By default, a beam search returns all its beams, as upstream's does.
+    # By default, a beam search returns all its beams, as in upstream's backend.
     fields.setdefault("num_return_sequences", fields["beam_width"])
     fields.update(words, input_ids=tuple(input_ids[:length].tolist()))
     end_id = fields.get("end_id", 0)
@@ -160,13 +165,13 @@ def _parse_row(
 def pack_sequences(
     sequences: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]], pad_id: int
 ) -> dict[str, Array]:
-    """Return output_ids [1, n, longest], sequence_length [1, n] and output_log_probs."""
+    """Return `output_ids` and `output_log_probs` [1, n, longest], and `sequence_length` [1, n]."""
     longest = max((len(each) for each in sequences), default=0)
     output_ids = np.full((1, len(sequences), longest), pad_id, dtype=np.int32)
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
     for index, sequence in enumerate(sequences):
         output_ids[0, index, : len(sequence)] = sequence
-        # Tokens of a prompt in the output have no log probabilities.
+        # The prompt's tokens have no log probabilities, so the values are for the last tokens.
         probabilities = log_probs[index]
         start = len(sequence) - len(probabilities)
         padded[0, index, start : start + len(probabilities)] = probabilities
@@ -181,9 +186,10 @@ def pack_sequences(
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
     """Return a response that reports a failed or rejected request to a text model.
 
-    A business-logic caller that has received a response receives no error (observed with Triton
-    2.51: it is dropped, or the caller waits forever), and an error has no type. The message is
-    therefore encoded as token ids, one per byte, of sequence -1 (failed) or -2 (rejected).
+    Triton's errors cannot report this: after the first response to a business-logic request, Triton
+    2.51 drops an error, or the caller waits forever (observed). Errors also have no type. The
+    message is therefore encoded as token ids, one per byte, of sequence -1 (failed) or -2
+    (rejected).
     """
     packed = pack_sequences([list(why.encode())], [[]], 0)
     index = _REJECTED if was_rejected else _FAILED
@@ -191,7 +197,7 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
-    """Return the message that `pack_failure` packed, if any, and whether it is a rejection."""
+    """Return the message from `pack_failure` and whether the request was rejected, or None."""
     index = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
     if index not in (_FAILED, _REJECTED):
         return None
@@ -199,7 +205,7 @@ def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
 
 
 def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
-    """Return one value per row of an optional tensor."""
+    """Return an optional tensor as a vector with one value per row."""
     tensor = get(name)
     if tensor is None:
         return None

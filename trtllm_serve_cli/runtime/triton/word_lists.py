@@ -1,8 +1,8 @@
 """Encode and decode word lists in upstream's tensor format.
 
 `stop_words_list` and `bad_words_list` are INT32 [2, n] per row. The first line contains the token
-ids of all words, padded with 0, and the second the end of each word, padded with -1. (Source: the
-preprocessing model of the Triton TensorRT-LLM backend.)
+ids of all words, padded with 0. The second line contains the end position of each word, padded
+with -1. (Source: the preprocessing model of the Triton TensorRT-LLM backend.)
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Words = tuple[tuple[int, ...], ...]
 
 
 def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return the words of each row as INT32 [rows, 2, n], n at least 1; skip empty words."""
+    """Return the words of each row as INT32 [rows, 2, n] with n >= 1. Skip empty words."""
     rows = [[word for word in words if word] for words in rows]
     flat = [[token for word in words for token in word] for words in rows]
     length = max([1, *(len(tokens) for tokens in flat)])
@@ -30,7 +30,7 @@ def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.
 
 
 def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
-    """Return the words of one row, [2, n]. Raise `ValueError` if it is not a valid list."""
+    """Return the words in one row, INT32 [2, n]. Raise `ValueError` if the row is invalid."""
     if encoded.ndim != 2 or encoded.shape[0] != 2:
         raise ValueError(f"a row has the shape {list(encoded.shape)} instead of [2, n]")
     words: list[tuple[int, ...]] = []
@@ -48,18 +48,18 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
 
 
 def ends_with_word(tokens: Sequence[int], end: int, words: Words) -> bool:
-    """Return whether one of the words ends before position `end`."""
+    """Return whether `tokens[:end]` ends with one of `words`."""
     return any(len(word) <= end and tuple(tokens[end - len(word) : end]) == word for word in words)
 
 
 def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None:
-    """Return the end of the first word that ends after `start`, or None."""
+    """Return the first position after `start` at which one of `words` ends, or None."""
     ends = range(start + 1, len(tokens) + 1)
     return next((end for end in ends if ends_with_word(tokens, end, words)), None)
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
-    """Return those of `texts` that contain no other: banning these bans all of them."""
+    """Remove each text that contains another text: banning the shorter text bans both."""
     shortest: list[str] = []
     for text in sorted(set(texts), key=lambda text: (len(text), text)):
         if not any(part in text for part in shortest):
