@@ -1,11 +1,11 @@
 # Two commands for a fresh machine with Python, make and PyPI:
-#   make demo   a real model, imported, served, asked, measured
-#   make test   the whole test-suite that this machine can run
+#   make demo   import, serve, query and benchmark a real model
+#   make test   run the whole test suite that this machine can run
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-# The version that the export of Hugging Face checkpoints is tested with.
+# The version with which the export of Hugging Face checkpoints is tested.
 TORCH ?= torch==2.13.0
 
 .PHONY: demo test unit e2e lint format docs bench gpu-check clean help
@@ -20,8 +20,8 @@ $(VENV)/.embedded: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --editable '.[embedded]'
 	@touch $@
 
-# optimum-intel asks for torchvision, which exporting needs not and which breaks beside a CPU-only
-# PyTorch: so it comes last, without its dependencies, which the extra names.
+# optimum-intel requires torchvision, which an export does not need and which breaks next to a
+# CPU-only PyTorch. So it is installed last, without its dependencies, which the extra lists.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install --quiet '$(TORCH)'
 	$(BIN)/python -m pip install --quiet --editable '.[embedded,convert,dev]'
@@ -53,7 +53,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The pages that are generated, and the site of all pages, in .site.
+# Write the generated pages, and build the site of all pages in .site.
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
@@ -70,7 +70,7 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/batcher.py
 
-# Needs a GPU and a Python with vLLM: docs/guides/vllm.md. Such as: make gpu-check GPU_CHECK='--only raw'
+# Needs a GPU and a Python with vLLM: docs/guides/vllm.md. For example: make gpu-check GPU_CHECK='--only raw'
 gpu-check: $(VENV)/.embedded
 	$(BIN)/python benchmarks/gpu.py $(GPU_CHECK)
 

@@ -20,7 +20,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("trtllm_serve_cli", "tests", "benchmarks", "docs", "examples", "templates")
-PAGES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
+PAGES = (
+    *("README.md", "CONTRIBUTING.md", "CHANGELOG.md"),
+    *("Makefile", "pyproject.toml", "mkdocs.yml", ".ci/run"),
+)
 GENERATED = ("docs/commands.md", "docs/reference")
 MOST_WORDS = 35
 
@@ -95,7 +98,7 @@ def main() -> None:
 
 def check_path(path: Path) -> Iterator[str]:
     """Yield one line for each match in a file, or in all files of a folder."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
     for file in files:
         name = _name_of(file)
         if name.startswith(GENERATED) or file == Path(__file__).resolve():
@@ -124,12 +127,15 @@ def check(passage: Passage) -> Iterator[tuple[int, str]]:
 
 
 def read_passages(path: Path) -> Iterator[Passage]:
-    """Yield the text of a Python or Markdown file, without code, or all of YAML or a template."""
+    """Yield the text of a Python or Markdown file, without code, or all of another file."""
     if path.suffix == ".py":
         yield from _read_python(path)
     elif path.suffix == ".md":
         yield from _read_markdown(path)
-    elif path.suffix in (".yaml", ".j2"):
+    elif path.suffix in (".yaml", ".yml", ".j2", ".sh", ".toml") or path.name in (
+        "Makefile",
+        "run",
+    ):
         yield Passage(path, 1, path.read_text(encoding="utf-8"))
 
 
