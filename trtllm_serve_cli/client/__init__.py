@@ -2,6 +2,6 @@
 
 Input: an `Endpoint`, the name of a text model and a `GenerateRequest`. The text models are
 `ensemble`, `tensorrt_llm_bls` and the imported model's own name; their tensors are the same.
-Output: `Piece`s as they arrive, or a `Completion`. A response that is closed early is cancelled on
+Output: `Piece`s as they arrive, or a `Completion`. Closing a response early cancels the request on
 the server, over gRPC and HTTP. Every failure is raised as a `TllmError` with a next step.
 """

@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 def parse_address(text: str) -> str:
     """Return `text` as a plain `host:port`, without scheme and trailing slash.
 
-    An IPv6 host is in brackets. Raise `BadInput` for anything else.
+    Put an IPv6 host in brackets. Raise `BadInput` if `text` is not an address with a port.
     """
     refusal = BadInput(
         f"{text!r} is not the address of a server.",

@@ -20,7 +20,7 @@ from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
 
-# How long the reader thread may take to close a response that was left early.
+# Time limit for the reader thread to close a response that its caller stopped reading.
 _CLOSE_TIMEOUT_S = 2.0
 
 
@@ -34,19 +34,20 @@ def stream(
 ) -> Generator[Piece, None, None]:
     """Yield the pieces of the response as they arrive; without `request.stream`, all together.
 
-    Closing the iterator, or an exception (also `KeyboardInterrupt`) while it waits, cancels the
-    request on the server: wrap it in `contextlib.closing`. `timeout_s` limits the whole response.
-    So does `request.stop_after_ms`, which ends the response without an error.
+    Wrap the iterator in `contextlib.closing`: closing the iterator cancels the request on the
+    server, and so does an exception while waiting for a piece, including `KeyboardInterrupt`.
+    `timeout_s` limits the time for the whole response. `request.stop_after_ms` also limits the
+    time, but ends the response without an error.
 
-    The request is sent when the first piece is requested. Raise `NoServer` or `RequestFailed`, or
-    `BadInput` if a value does not fit its tensor.
+    The request is sent when the caller reads the first piece. Raise `NoServer` or `RequestFailed`,
+    or `BadInput` if a value does not fit its tensor.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
     is_stopping = stop_s is not None and (timeout_s is None or stop_s < timeout_s)
     limit_s = stop_s if is_stopping else timeout_s
-    # Imported before sending: importing gRPC takes a quarter of a second, which must not count as
-    # the server's time and is not needed over HTTP.
+    # Importing gRPC takes a quarter of a second. Import it only if it is used, and before the
+    # request is sent; otherwise, the import would count as the server's time.
     if interface == "grpc":
         from trtllm_serve_cli.client.transport.over_grpc import stream_grpc
 
@@ -66,10 +67,10 @@ def stream_in_thread(
     interface: Interface = "grpc",
     timeout_s: float | None = None,
 ) -> Generator[Piece, None, None]:
-    """Yield the same pieces as `stream`, and read them in a thread.
+    """Yield the same pieces as `stream`, but read the response in another thread.
 
-    The main thread of a command uses this function: an interrupt raised inside gRPC's code can
-    leave gRPC's locks held.
+    Commands call this function in the main thread, because a `KeyboardInterrupt` inside gRPC's code
+    can leave gRPC's locks held.
     """
     cancellation = Cancellation()
     pieces = stream(endpoint, model, request, interface, timeout_s, cancellation)
@@ -81,7 +82,7 @@ def stream_in_thread(
             with closing(pieces):
                 for piece in pieces:
                     arrived.put(piece)
-        except BaseException as error:  # raised again in the thread that awaits the pieces
+        except BaseException as error:  # raised again in the caller's thread
             end = error
         arrived.put(end)
 
@@ -118,7 +119,8 @@ def _translate_cancellation(
         raise error_mapping.cancelled()
     try:
         yield from pieces
-    except TllmError as error:  # cancelling breaks the connection
+    except TllmError as error:
+        # Cancelling aborts the call, which the transport reports as a failure of the server.
         if cancellation.is_set:
             raise error_mapping.cancelled() from error
         raise

@@ -64,7 +64,7 @@ def run_batch(
     """Yield a completion or an error for each request, in order; read `requests` lazily.
 
     Closing the iterator sets the cancellation that `generate` receives, which ends the requests in
-    flight. Exceptions of `generate` other than `TllmError` are raised here.
+    flight. Exceptions from `generate` other than `TllmError` are raised here.
     """
     cancellation = Cancellation()
     running: deque[tuple[threading.Thread | None, Future[Completion | TllmError]]] = deque()
@@ -89,7 +89,7 @@ def _start(
     if isinstance(request, TllmError):
         future.set_result(request)
         return None, future
-    # A daemon thread, so that a server that hangs does not block the exit of the command.
+    # Use a daemon thread, so that the command can exit even if the server hangs.
     thread = threading.Thread(
         target=_run, args=(generate, request, cancellation, future), daemon=True
     )
@@ -107,7 +107,8 @@ def _run(
         future.set_result(generate(request, cancellation))
     except TllmError as error:
         future.set_result(error)
-    except BaseException as error:  # raised by the future: a bug must not look like a hang
+    except BaseException as error:
+        # `run_batch` raises the error again; otherwise, it would wait for the result forever.
         future.set_exception(error)
 
 
@@ -143,14 +144,14 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         values[name] = (words,) if isinstance(words, str) else words
         if isinstance(words, list):
             values[name] = tuple(words)
-    if isinstance(values.get("guided_decoding_guide"), dict):  # a JSON schema as an object
+    if isinstance(values.get("guided_decoding_guide"), dict):  # a JSON schema that is not quoted
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
     # Null selects the default, like a missing key.
     overrides = {name: value for name, value in values.items() if value is not None}
     if "lora_dir" in overrides:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
-    # Beam search cannot stream. `plan_inputs` rejects an invalid width.
+    # Beam search cannot stream. An invalid width needs no check here: `plan_inputs` rejects it.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)
 

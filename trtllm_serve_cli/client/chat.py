@@ -19,7 +19,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from trtllm_serve_cli.errors import BadInput
 
 Message = Mapping[str, str]
-# Besides Jinja's errors, a template can raise these: it may index, add and call anything.
+# Rendering raises Jinja's errors, and Python's if an expression in the template fails.
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -52,9 +52,9 @@ def render_chat(
 ) -> str:
     """Return the prompt for the assistant's next message after `messages` (`role`, `content`).
 
-    With `adds_bos`, the tokenizer adds the BOS token. A BOS token at the start of the rendered
-    prompt is then removed, to not appear twice. Raise `BadInput` if the template is invalid or
-    rejects the messages.
+    Set `adds_bos` if the tokenizer adds the BOS token: a BOS token at the start of the rendered
+    prompt is then removed, so that the token does not appear twice. Raise `BadInput` if the
+    template is invalid or rejects the messages.
     """
     try:
         prompt = (
@@ -103,7 +103,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return `value` as JSON without Jinja's HTML escapes, such as that of `<`."""
+    """Return `value` as JSON; unlike Jinja's filter, do not escape HTML characters like `<`."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 from trtllm_serve_cli.client.chat import Message, render_chat
 from trtllm_serve_cli.client.server import ModelInfo
 
-# Safety factor on the estimated number of tokens of the next prompt.
+# Safety factor for the estimated number of tokens in the next prompt.
 _MARGIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A message of the user and the response of the model."""
+    """A user's message and the model's response."""
 
     message: str
     response: str
 
 
 def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], message: str) -> str:
-    """Return the prompt for `message` after `turns`. Raise `BadInput`."""
+    """Return the prompt for `message` after `turns`.
+
+    Raise `BadInput` if the chat template cannot render the conversation.
+    """
     messages: list[Message] = []
     if system is not None:
         messages.append({"role": "system", "content": system})
@@ -39,10 +42,10 @@ def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], mes
 
 
 class Conversation:
-    """The turns so far, without the oldest ones if they do not fit into the context.
+    """The system prompt and the turns of a conversation, as far as they fit into the context.
 
-    Only the server knows how many tokens a prompt has, and reports it with the response. The size
-    of the next prompt is therefore estimated from the tokens per byte of the last one.
+    The server reports the number of tokens of a prompt only with the response. The size of the next
+    prompt is therefore estimated from the tokens per byte of the previous prompt.
     """
 
     def __init__(self, info: ModelInfo, system: str | None = None) -> None:
@@ -53,11 +56,11 @@ class Conversation:
 
     @property
     def turns(self) -> tuple[Turn, ...]:
-        """The turns that the next prompt starts with."""
+        """The turns that have not been dropped, oldest first."""
         return self._turns
 
     def make_prompt(self, message: str, max_tokens: int) -> str:
-        """Return the prompt for `message`, and drop the oldest turns until it fits."""
+        """Return the prompt for `message`; drop the oldest turns until the prompt fits."""
         while True:
             prompt = render_turns(self._info, self.system, self._turns, message)
             if not self._turns or self._fits(prompt, max_tokens):

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """TLS settings of a gRPC client; paths of PEM files.
+    """TLS settings for a gRPC client.
 
-    `server_name` is the name in the server's certificate if it differs from the address.
-    `certificate_chain` and `private_key` authenticate the client (mutual TLS).
+    All fields except `server_name` are paths of PEM files. `server_name` is the name in the
+    server's certificate if it differs from the address. `certificate_chain` and `private_key`
+    authenticate the client (mutual TLS).
     """
 
     root_certificates: str
@@ -24,8 +25,8 @@ class Endpoint:
     """The addresses of one Triton server, each `host:port`.
 
     `restricted_token` grants access to the APIs that `tllm start` restricts, such as the model
-    repository API. It is sent in the header `RESTRICTED_HEADER` and stored in the server's state
-    folder. `tls` applies to gRPC only: Triton does not support it for HTTP.
+    repository API. HTTP requests send the token in the header `RESTRICTED_HEADER`; the server's
+    state folder contains a copy. `tls` applies to gRPC only: Triton does not support TLS for HTTP.
     """
 
     grpc: str = "127.0.0.1:8001"

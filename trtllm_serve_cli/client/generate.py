@@ -1,7 +1,7 @@
 """Requests to a text model and its responses, independent of the interface.
 
 The fields of `GenerateRequest` are named like upstream's tensors, except for three: `lora_name` is
-a request parameter, `request_id` is the request's id, and `stop_after_ms` is not sent.
+a request parameter, `request_id` is sent as the request's id, and `stop_after_ms` is not sent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Interface = Literal["grpc", "http"]
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor in the raw format of gRPC, including its batch dimension of 1."""
+    """A tensor in gRPC's raw format. `shape` includes the batch dimension of 1."""
 
     shape: tuple[int, ...]
     content: bytes = field(repr=False)
@@ -28,9 +28,9 @@ class GenerateRequest:
     """A prompt and its sampling parameters; None or empty selects the model's default.
 
     Fields with an `Option` are options of `tllm infer`. Values are checked when the request is
-    sent: `BadInput` names a tensor whose value does not fit. After `stop_after_ms` the request is
-    cancelled, and the response is the text received so far. The server's log and traces contain
-    the `request_id`.
+    sent: `BadInput` names the first field whose value does not fit its tensor. After
+    `stop_after_ms`, the client cancels the request, and the response is the text received so far.
+    The server's log and traces contain the `request_id`.
     """
 
     text_input: str
@@ -127,13 +127,13 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of one sequence in one response.
+    """The part of one sequence that one response message contains.
 
-    `at_s` is the arrival time on the monotonic clock. If a response has several sequences (beams),
-    the first piece has the response's token counts. `num_output_tokens` counts the tokens of this
-    response only, as upstream's tensor does. `perf` has upstream's outputs for
-    `return_perf_metrics`. If `stop_after_ms` ended the response, the last piece only sets
-    `was_stopped`.
+    `at_s` is the arrival time on the monotonic clock. If a message has several sequences (beams),
+    only its first piece has the token counts and `perf`. `num_output_tokens` counts the tokens of
+    this message only, as upstream's tensor does. `perf` contains upstream's outputs for
+    `return_perf_metrics`. If `stop_after_ms` ended the response, the last piece sets `was_stopped`
+    and has no text.
     """
 
     text: str
@@ -151,8 +151,9 @@ class Piece:
 class Completion:
     """A whole response: one text per sequence, ordered by `sequence_index`.
 
-    `ttft_s` is the time to the first response, or `None` if none arrived. Without streaming, the
-    first response is the whole one. `was_stopped` is set if `stop_after_ms` ended the response.
+    `ttft_s` is the time to the first piece, or `None` if no piece arrived. Without streaming, the
+    first piece contains the whole text. `was_stopped` is true if `stop_after_ms` ended the
+    response.
     """
 
     texts: tuple[str, ...]
@@ -172,7 +173,7 @@ class Completion:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Output tokens divided by the latency of the request, including the first token."""
+        """Output tokens, including the first, divided by the latency; None if either is unknown."""
         if not self.num_output_tokens or self.latency_s <= 0:
             return None
         return self.num_output_tokens / self.latency_s

@@ -1,8 +1,8 @@
 """Translate the inputs of text models to the names of the llmapi layout.
 
-The layout's text model is recognized by its name: in the other layout, `tensorrt_llm` does not
-take text. Its tensors do not have a batch dimension. Source of the names:
-triton_backend/all_models/llmapi of NVIDIA/TensorRT-LLM@c8c6df08.
+A text model named `tensorrt_llm` has the llmapi layout: in the inflight layout, the model of that
+name does not take text. The tensors of the llmapi layout do not have a batch dimension. Source of
+the names: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
 
 
 def name_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
-    """Map each input to send to its name in `model`.
+    """Return the name in `model` for each input to send.
 
-    Raise `BadInput` if the model lacks a tensor. Token counts are dropped instead: responses
-    include them without a request.
+    Omit the inputs that request token counts from an llmapi model, because its responses always
+    include the counts. Raise `BadInput` if the model lacks any other tensor.
     """
     if model != LLMAPI_MODEL:
         return {name: name for name in names}

@@ -1,4 +1,4 @@
-"""Query a server for its models, and probe whether they generate."""
+"""Query a server for its models, and probe whether the models generate tokens."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PROBE_PROMPT = "Hello"
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """The settings in a model's `config.pbtxt` that clients use, mostly parameters of tllm.
+    """The settings in a model's `config.pbtxt` that clients use.
 
-    Parameters are `None`, empty or false if tllm did not render the model. Only a decoupled model
-    streams.
+    Most fields are parameters that tllm writes; they are `None`, empty or false if tllm did not
+    render the model. Only a decoupled model can stream responses.
     """
 
     name: str
@@ -39,7 +39,11 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True)
 class IndexedModel:
-    """A model in a server's repository; `state` is Triton's, or "" if it was never loaded."""
+    """A model in a server's repository.
+
+    `state` is Triton's name for the state, or "" if the model was never loaded. `reason` is
+    Triton's explanation of the state.
+    """
 
     name: str
     version: str = ""
@@ -85,13 +89,13 @@ def fetch_versions(
 
 
 def _import_transport(interface: Interface) -> ModuleType:
-    """Import gRPC, which takes a quarter of a second, only if it is used."""
+    """Import the module for `interface` only: importing gRPC takes a quarter of a second."""
     name = "over_grpc" if interface == "grpc" else "over_http"
     return import_module(f"trtllm_serve_cli.client.transport.{name}")
 
 
 def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:
-    """Return the models in the server's repository, sorted by name. Raise as above."""
+    """Return the models in the server's repository, sorted by name. Raise like `fetch_versions`."""
     from trtllm_serve_cli.client.transport.over_http import fetch_index_http
 
     index = fetch_index_http(endpoint, timeout_s)
@@ -122,11 +126,11 @@ def change_model(
 def probe_token(
     endpoint: Endpoint, model: str, timeout_s: float, interface: Interface = "grpc"
 ) -> Completion:
-    """Generate one token, which proves that a model is ready; Triton's readiness check does not.
+    """Generate one token to prove that a model is ready; Triton's readiness check does not run it.
 
     Raise `NoServer` or `RequestFailed` if no token arrives within `timeout_s`.
     """
-    # A model that is not decoupled cannot stream.
+    # Do not stream, because a model that is not decoupled cannot.
     request = GenerateRequest(_PROBE_PROMPT, max_tokens=1, stream=False)
     completion = ask.generate(endpoint, model, request, interface, timeout_s)
     if completion.ttft_s is None:

@@ -1,1 +1,1 @@
-"""Requests and responses on the wire, over gRPC and over HTTP."""
+"""Send requests and receive responses over gRPC and HTTP."""

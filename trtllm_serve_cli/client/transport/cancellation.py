@@ -8,9 +8,10 @@ from contextlib import contextmanager
 
 
 class Cancellation:
-    """A signal that ends its requests immediately, even while they wait for the server.
+    """A signal that cancels requests immediately, even while they are waiting for the server.
 
-    A flag alone would only take effect at the next piece.
+    Each request registers a hook that aborts its call. A flag alone would only take effect when the
+    next piece arrives.
     """
 
     def __init__(self) -> None:
@@ -23,7 +24,7 @@ class Cancellation:
         return self._is_set
 
     def set(self) -> None:
-        """Cancel the requests; those that have ended are not affected."""
+        """Cancel the requests in progress, and all later requests."""
         with self._lock:
             self._is_set = True
             hooks = list(self._hooks)
@@ -32,7 +33,7 @@ class Cancellation:
 
     @contextmanager
     def calling(self, hook: Callable[[], object]) -> Iterator[None]:
-        """Call `hook` when the cancellation is set during the block, or was set before."""
+        """Call `hook` if the cancellation is set during the block, or was set before it."""
         with self._lock:
             self._hooks.append(hook)
             was_set = self._is_set

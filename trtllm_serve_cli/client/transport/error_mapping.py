@@ -1,17 +1,18 @@
-"""Create the errors of requests, and classify Triton's error messages."""
+"""Create the errors for failed requests, and classify Triton's error messages."""
 
 from __future__ import annotations
 
 from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 
-# Triton answers UNAVAILABLE too; only these phrases distinguish it from an unreachable address.
+# gRPC returns UNAVAILABLE if the address cannot be reached, but Triton returns UNAVAILABLE, too.
+# A message with one of these phrases is from Triton.
 _FROM_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
 _QUEUE_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
 _IS_IT_RUNNING = "`tllm status` lists running servers and their ports, `tllm start` starts a server"
 
 
 def is_from_triton(message: str) -> bool:
-    """Return whether the message of an UNAVAILABLE status was written by Triton."""
+    """Return whether the message of an UNAVAILABLE status is from Triton, not from gRPC."""
     return any(phrase in message.lower() for phrase in _FROM_TRITON)
 
 
@@ -54,7 +55,7 @@ def cancelled() -> RequestFailed:
 
 
 def refused(model: str, message: str) -> RequestFailed:
-    """Return the error for a request to `model` that the server rejected or failed."""
+    """Return the error for a request to `model` that the server rejected or could not finish."""
     if "unknown model" in message.lower():
         return RequestFailed(
             f"The server has no model {model!r}.",
@@ -69,7 +70,7 @@ def refused(model: str, message: str) -> RequestFailed:
 
 
 def invalid_response(address: str, why: str) -> RequestFailed:
-    """Return the error for a response that is not in Triton's protocol."""
+    """Return the error for a response that does not follow Triton's protocol."""
     return RequestFailed(
         f"The response from {address} is invalid.",
         why=why,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 class EventParser:
-    """An incremental parser: takes the bytes of a stream, and returns the data of complete events.
+    """An incremental parser for a stream of server-sent events.
 
-    Lines other than `data:` are skipped. Several data lines of one event are joined by newlines, as
-    in the HTML standard.
+    It skips lines other than `data:`, and joins the data lines of an event by newlines, as the HTML
+    standard requires.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Send requests to text models over gRPC, with `ModelStreamInfer`, which decoupled models require.
 
-Triton's gRPC stub is used instead of `tritonclient`'s client: the stub returns an iterator that can
-be cancelled, while the client calls back from a thread.
+This module uses Triton's gRPC stub instead of `tritonclient`'s client: the stub returns an iterator
+that can be cancelled, while the client runs callbacks in its own thread.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trtllm_serve_cli.client.transport.tensors import (
 )
 from trtllm_serve_cli.errors import BadInput, TllmError
 
-# How long a failed call may take to end before it is cancelled.
+# Time limit for a failed call to end; after it, the call is cancelled.
 _DRAIN_TIMEOUT_S = 2.0
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -75,8 +75,8 @@ def stream_grpc(
 def _drain_call(call: Any) -> None:
     """Wait for the end of a failed call, which follows immediately.
 
-    Triton 2.51 never releases a call that is cancelled between its last response and its end. It
-    then cannot unload the model, and uses its whole exit timeout to stop.
+    Triton 2.51 never releases a call that is cancelled between its last response and its end.
+    Triton then cannot unload the model, and waits for its whole exit timeout before it stops.
     """
     limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()
@@ -90,7 +90,7 @@ def _drain_call(call: Any) -> None:
 
 @contextmanager
 def connect(address: str, tls: Tls | None = None) -> Iterator[Any]:
-    """Yield a stub of Triton's gRPC service; calls still open after the block are cancelled."""
+    """Yield a stub for Triton's gRPC service; cancel calls that are open after the block."""
     with _open_channel(address, tls) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
@@ -117,7 +117,7 @@ def _read_pem(path: str | None) -> bytes | None:
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration as JSON, without fields that have their default value."""
+    """Return the model's configuration in JSON's types, without fields that have the default."""
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
     config: dict[str, Any] = MessageToDict(reply.config, preserving_proto_field_name=True)
@@ -171,10 +171,9 @@ def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
 def _translate_rpc_error(
     error: grpc.RpcError, address: str, model: str, timeout_s: float | None, *, has_begun: bool
 ) -> TllmError:
-    """Translate a failed gRPC call; `has_begun` if a response had arrived."""
-    call: Any = (
-        error  # grpc raises an object that is both RpcError and Call, which has no common type
-    )
+    """Return the error for a failed gRPC call; `has_begun` is true if a response had arrived."""
+    # grpc raises an object that is both an `RpcError` and a `Call`, but has no type for both.
+    call: Any = error
     code, details = call.code(), call.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return error_mapping.timed_out(model, timeout_s)

@@ -1,8 +1,8 @@
 """Send requests to text models over HTTP, with the generate_stream endpoint.
 
-The endpoint responds with server-sent events. It also serves requests without streaming: the
-response is then one event, or one per sequence. Unlike the generate endpoint, it cancels the
-request when the client disconnects.
+The endpoint responds with server-sent events. It also accepts requests without streaming, and then
+sends one event, or one event per sequence. Unlike the generate endpoint, it cancels the request
+when the client disconnects.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def stream_http(
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration as JSON."""
+    """Return the model's configuration in JSON's types."""
     path = f"/v2/models/{quote(model, safe='')}/config"
     return _fetch_json(endpoint.http, path, model, timeout_s)
 
@@ -79,12 +79,12 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
 
 
 def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the JSON object at `path`; errors name `model`."""
+    """Return the JSON object at `path`. The messages of errors name `model`."""
     return _load_object(address, _request(address, "GET", path, model, timeout_s))
 
 
 def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str]]:
-    """Return name, version, state and reason of each model in the repository, if reported."""
+    """Return the name, version, state and reason that Triton reports for each model."""
     path = "/v2/repository/index"
     content = _request(
         endpoint.http, "POST", path, "the server", timeout_s, endpoint.restricted_token
@@ -98,7 +98,7 @@ def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str
 def change_model_http(
     endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
 ) -> None:
-    """Load or unload a model; unloading continues after the response."""
+    """Load or unload a model. Triton responds to an unload before the model is unloaded."""
     path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
     _request(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
 
@@ -106,7 +106,10 @@ def change_model_http(
 def _request(
     address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
 ) -> bytes:
-    """Return the response body; `token` grants access to restricted APIs, errors name `model`."""
+    """Return the response body.
+
+    `token` grants access to restricted APIs. The messages of errors name `model`.
+    """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
         connection.sock.settimeout(timeout_s)
@@ -160,8 +163,9 @@ def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
 def _post_for_events(
     connection: HTTPConnection, model: str, body: str, deadline_s: float | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield each event's data with the arrival time of its last bytes."""
-    sock = connection.sock  # the connection drops its reference if the response ends with it
+    """Yield the arrival time of each event's last bytes, and the event's data."""
+    # `connection.sock` becomes None if the response ends with the connection.
+    sock = connection.sock
     sock.settimeout(_find_remaining_s(deadline_s))
     path = f"/v2/models/{quote(model, safe='')}/generate_stream"
     connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
@@ -181,7 +185,7 @@ def _post_for_events(
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """Wake the thread that reads; closing the socket would not."""
+    """Wake the thread that is reading from `sock`; closing the socket would not wake the thread."""
     with suppress(OSError):  # already closed by the end of the response
         sock.shutdown(socket.SHUT_RDWR)
 
@@ -213,7 +217,7 @@ def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
 
 
 def _read_error(response: HTTPResponse, content: bytes) -> str:
-    """Return Triton's message in a failed response: JSON, alone or in an event."""
+    """Return the error message in a response whose body is JSON, or an event with JSON."""
     text = content.decode(errors="replace").strip()
     try:
         return str(json.loads(text.removeprefix("data:"))["error"])

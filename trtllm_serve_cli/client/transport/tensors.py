@@ -55,8 +55,8 @@ _LARGEST_FP32 = 3.4028234663852886e38
 def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
     """Return the tensors to send, by name. Raise `BadInput` if a value does not fit its tensor.
 
-    Unset fields are not sent. Neither is a `return_…` that is false: older servers do not have all
-    of these tensors.
+    Unset fields are not sent, nor are `return_…` fields that are false, because older servers lack
+    some of these tensors.
     """
     inputs: dict[str, Value] = {}
     for name, datatype in INPUTS.items():
@@ -65,7 +65,8 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
             continue
         _check(name, datatype, value)
         inputs[name] = value
-    if request.stop_after_ms is not None:  # not a tensor, but also user input
+    # `stop_after_ms` is not sent as a tensor, but a batch file can contain an invalid value.
+    if request.stop_after_ms is not None:
         _check("stop_after_ms", "UINT64", request.stop_after_ms)
     _check("request_id", "BYTES", request.request_id)
     return inputs
@@ -85,7 +86,7 @@ def _check(name: str, datatype: Datatype, value: Any) -> None:
 
 
 def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
-    """Return what the tensor accepts if it does not accept `value`."""
+    """Return a description of the values that the tensor accepts, or None if `value` is one."""
     if name in RAW_TENSORS:
         return None if isinstance(value, RawTensor) else "a tensor"
     match datatype:
@@ -109,7 +110,7 @@ def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
 def _is_text(value: Any) -> bool:
     try:
         return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:  # a lone surrogate, from an argument that could not be decoded
+    except UnicodeEncodeError:  # a lone surrogate: an argument was not valid UTF-8
         return False
 
 
@@ -125,10 +126,10 @@ def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
 
 
 def decode_raw(datatype: str, content: bytes) -> list[Any]:
-    """Return the elements of an output as a flat list, empty for datatypes without text tensors.
+    """Return the elements of an output as a flat list.
 
-    Bytes that are not UTF-8 become replacement characters. Raise `struct.error` if the content is
-    truncated.
+    The list is empty for datatypes that text models do not use. Bytes that are not UTF-8 become
+    replacement characters. Raise `struct.error` if the content is truncated.
     """
     if datatype == "BYTES":
         return _decode_strings(content)
@@ -151,9 +152,9 @@ def _decode_strings(content: bytes) -> list[str]:
 def parse_pieces(
     request: GenerateRequest, outputs: Mapping[str, Sequence[Any]], at_s: float
 ) -> list[Piece]:
-    """Return the pieces of a response whose outputs are flat lists; none if it has no text.
+    """Return one piece for each text in a response; `outputs` are flat lists by tensor name.
 
-    Outputs that were not requested are ignored: models fill them with placeholders.
+    Outputs that were not requested are ignored, because models fill them with placeholders.
     """
     texts = outputs.get("text_output", ())
     has_log_probs = request.return_log_probs
