@@ -1,7 +1,7 @@
 """List the commands of a group, and import a command only when it runs.
 
-Typer sets up all options of a command when the command is added to an application, which took most
-of the time of `tllm --help`.
+Typer sets up all options of a command when the command is added to an application. Adding all
+commands would take most of the time of `tllm --help`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
 
-# Newer versions of Typer have their own copy of Click.
+# Newer versions of Typer have their own copy of Click, so get the class from Typer's exception.
 UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
 _NAME_WIDTH = max(map(len, _COMMANDS))
@@ -60,10 +60,13 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 class SuggestingGroup(TyperGroup):
-    """Group that suggests similar commands once: Typer and Click from 8.4 on both do."""
+    """Group that suggests similar commands for an unknown command.
+
+    Typer and Click 8.4 or later both add a suggestion; this class keeps only one of them.
+    """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Return the name and the command that the arguments select, and the other arguments."""
+        """Return the name, the command that `args` select, and the remaining arguments."""
         self.suggest_commands = False
         try:
             return super().resolve_command(ctx, args)
@@ -79,7 +82,7 @@ class LazyGroup(SuggestingGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads it
+        self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads the mapping
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write each group under its title, with all summaries in one column."""
@@ -94,7 +97,7 @@ class FullSummaryGroup(SuggestingGroup):
     """Group that lists the first sentence of each command's help in full; Click truncates it."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the names and the wrapped sentences."""
+        """Write the name and the first sentence of each command."""
         with formatter.section("Commands"):
             formatter.write_dl(
                 [(name, each.get_short_help_str(200)) for name, each in self.commands.items()]

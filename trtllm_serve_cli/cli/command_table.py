@@ -1,4 +1,4 @@
-"""Table of the commands of `tllm` by group: their summaries in `tllm --help`, and their code."""
+"""Table of the `tllm` commands by group, with their summaries and the code that runs them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A command: its name, the function or Typer application that implements it, and its summary.
+    """A command of `tllm`.
 
-    A target is "module:attribute", with the module's name below `trtllm_serve_cli.cli`.
+    `target` names the function or Typer application that implements the command, in the form
+    "module:attribute". The module's name is relative to `trtllm_serve_cli.cli`. `summary` is shown
+    in `tllm --help`.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Run a command of `tllm`, and report errors as messages and exit codes.
 
-The module of a command is imported when the command runs, and its stage inside the function. So
-`tllm --help` and wrong usage respond immediately.
+A command's module is imported when the command runs, and the modules that do the work are imported
+inside the command's function, so that `tllm --help` and usage errors respond immediately.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-# Errors of the user's disk, which any command can meet; other system errors are bugs.
+# Disk errors, which the user can fix. `main` treats other system errors as bugs.
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,

@@ -25,7 +25,11 @@ _DEFAULT_NUM_REQUESTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The name and options of a benchmark; `text_model` is as in `find_bench_target`."""
+    """The name and options of a benchmark.
+
+    `text_model` selects a model as in `find_bench_target`. If `text_model` is None, requests
+    contain token ids.
+    """
 
     name: str
     common: SharedOptions
@@ -60,7 +64,10 @@ def open_points(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
-    """Open the benchmark or simulation of each point, by default with the point's own targets."""
+    """Open the benchmark or simulation for each point.
+
+    Send requests to `targets`, or to the targets in each point's options if `targets` is None.
+    """
     from trtllm_serve_cli.bench.model.served_model import Target
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 
@@ -88,7 +95,10 @@ def addresses_of(benchmark: Benchmark) -> list[str]:
 
 
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
-    """Return the settings of the options; raise `BadParameter` if options contradict each other."""
+    """Return the settings that the options select.
+
+    Raise `BadParameter` if options contradict each other.
+    """
     from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
     from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
 

@@ -1,4 +1,4 @@
-"""Declare the options that all benchmarks share, and add them to commands."""
+"""Declare the options for benchmarks, sweeps and searches, and add the options to commands."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ RepeatOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """Options of every benchmark, sweep and search; None selects the benchmark's default."""
+    """Options for every benchmark, sweep and search; None selects the benchmark's default."""
 
     num_requests: Annotated[
         int | None,
@@ -215,7 +215,7 @@ class SharedOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(SharedOptions):
-    """Options of one benchmark: its load, and the reference for its results."""
+    """Options for a single benchmark: its load, and the reference to compare its results with."""
 
     repeat: RepeatOption = 1
     request_rate: Annotated[
@@ -280,7 +280,7 @@ class CommonOptions(SharedOptions):
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions(SharedOptions):
-    """Options of a sweep: several loads."""
+    """Options for a sweep: the loads to measure."""
 
     request_rates: Annotated[
         str | None,
@@ -306,7 +306,7 @@ class SweepOptions(SharedOptions):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(SharedOptions):
-    """Options of a search: its range and precision."""
+    """Options for a search: the range of rates and the precision."""
 
     min_rate: Annotated[
         float,
@@ -346,10 +346,10 @@ class SearchOptions(SharedOptions):
 def with_options(
     function: Callable[..., None], options: type[SharedOptions], example: str = ""
 ) -> Callable[..., None]:
-    """Return `function`, which takes `common`, as a command with the options of the class.
+    """Return a command that calls `function` with an instance of `options` as `common`.
 
-    They are listed after the function's own options, with the class's additions to `SharedOptions`
-    first. `example` replaces the example of the function.
+    `--help` lists these options after the function's own options, and first the options that
+    `SharedOptions` does not have. `example` replaces the example in the function's docstring.
     """
     inherited = {field.name for field in fields(SharedOptions)}
     add = builds_options("common", options, key=lambda field: field.name in inherited, at_end=True)

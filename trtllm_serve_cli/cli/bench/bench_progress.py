@@ -20,10 +20,10 @@ _LINE_PERIOD_S = 10.0
 def show_progress(
     settings: BenchmarkSettings, addresses: Sequence[str]
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yield the function to call with each `Progress`."""
+    """Yield a function that shows the `Progress` that it is called with."""
     from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
-    # On its own line: next to a bar it would not fit in 80 columns.
+    # Print the addresses on a separate line, because they do not fit next to a bar in 80 columns.
     where = ", ".join(addresses)
     output.notify(f"{describe_amount(settings)} to {where}, {describe_load(settings.load)}")
     formatter = ProgressFormatter(settings.duration_s)
@@ -35,7 +35,8 @@ def show_progress(
     from rich.progress import Progress as Bar
 
     text = TextColumn("{task.fields[text]}")
-    # Refreshed here: Rich's thread would interrupt the load generator ten times a second.
+    # Refresh the bar in `watch`, because Rich's refresh thread would interrupt the load generator
+    # ten times a second.
     bar = Bar(BarColumn(20), MofNCompleteColumn(), text, console=screen, auto_refresh=False)
     with bar:
         task = bar.add_task("", total=None, text="")
@@ -49,7 +50,7 @@ def show_progress(
 
 
 class ProgressFormatter:
-    """Formatter of a `Progress`: rate, requests in flight, failures and remaining time."""
+    """Format a `Progress` as rate, requests in flight, failures and remaining time."""
 
     def __init__(
         self, duration_s: float | None, clock: Callable[[], float] = time.monotonic
@@ -85,7 +86,7 @@ class ProgressFormatter:
 
 
 class ProgressLogger:
-    """Logger of a line every ten seconds."""
+    """Log a line with the progress every ten seconds."""
 
     def __init__(
         self, formatter: ProgressFormatter, clock: Callable[[], float] = time.monotonic

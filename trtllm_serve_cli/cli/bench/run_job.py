@@ -24,9 +24,9 @@ def run_job(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Run the benchmark, sweep or search of the options, and print and write its result.
+    """Run a benchmark, sweep or search, depending on the type of the options.
 
-    Raise the exception of its exit code if it fails.
+    Print and write the result. Raise an exception that sets the exit code if the job fails.
     """
     match job.common:
         case SweepOptions() as options:

@@ -1,4 +1,4 @@
-"""`tllm bench search`: the highest rate at which a server meets its objectives."""
+"""`tllm bench search`: find the highest rate at which a server meets its objectives."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ def run_search_job(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Find the rate, print and write it; raise `CheckFailed` if there is no such rate."""
+    """Find, print and write the highest rate that meets the objectives.
+
+    Raise `CheckFailed` if the lowest rate already misses an objective.
+    """
     if not options.slo:
         raise typer.BadParameter("A search needs objectives: --slo 'ttft:p95<500ms'.")
     if options.max_rate is not None and options.max_rate < options.min_rate:
@@ -97,7 +100,7 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
 
 
 def check_rate_found(result: SearchResult) -> None:
-    """Raise the exception of the exit code if no rate was found or the search was interrupted."""
+    """Raise an exception that sets the exit code if no rate was found or the search was cut off."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure(list(result.results.values()))
     if result.rate is None:

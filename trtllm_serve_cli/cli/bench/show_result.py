@@ -1,4 +1,4 @@
-"""Print a result, and exit with its exit code."""
+"""Print the result of a benchmark, and raise an exception if the benchmark failed."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ def notify_written(folder: Path | None) -> None:
 
 
 def notify_remarks(result: BenchmarkResult, where: str = "") -> None:
-    """Print remarks and failures of the result, and in red if the client was the bottleneck."""
+    """Print remarks on the result and its failures, each with the prefix `where`.
+
+    Print a warning in red if the client was the bottleneck.
+    """
     from trtllm_serve_cli.bench.report import tables
 
     for remark in tables.remarks(result):
@@ -65,7 +68,10 @@ def _show_tables(result: BenchmarkResult) -> None:
 
 
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
-    """Raise the exception of the first partial result, or else of the first without a response."""
+    """Raise an exception for the first partial result, or for the first without a response.
+
+    Partial results take precedence. Do nothing if all results are complete and have responses.
+    """
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]
     for result in (*cut_off, *failed):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# Options that apply only to a server.
+# Flags of the options that `--simulate` rejects, because they apply only to a server.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
@@ -31,7 +31,10 @@ _SERVER_OPTIONS = {
 def open_simulation(
     settings: BenchmarkSettings, name_or_file: str, options: SharedOptions
 ) -> Benchmark:
-    """Return the simulated benchmark; raise `UnknownModel` or `BadInput` if there is no timing."""
+    """Return a benchmark that simulates an imported model or a timing file.
+
+    Raise `UnknownModel` if neither exists, or `BadInput` if the timing cannot be used.
+    """
     from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
     _refuse_server_options(options)
@@ -48,7 +51,7 @@ def _refuse_server_options(options: SharedOptions) -> None:
 
 
 def find_simulation(name_or_file: str) -> Simulation:
-    """Return the simulation of an imported model or of a file."""
+    """Return the simulation of an imported model or from a timing file. Raise `UnknownModel`."""
     from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation
     from trtllm_serve_cli.paths import find_home

@@ -26,7 +26,10 @@ def run_one(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Run the benchmark, print and write its result; raise the exception of its exit code."""
+    """Run the benchmark, and print and write its result.
+
+    Raise an exception that sets the exit code if the benchmark failed or misses the reference.
+    """
     settings = plan_settings(job, common, workload)
     reference = _read_reference(common)
 

@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One load of a sweep; `label` is the name of its result folder."""
+    """A point of a sweep: one load, for one model if the sweep compares models.
+
+    `label` is the name of the point's result folder.
+    """
 
     label: str
     job: Job
@@ -35,7 +38,7 @@ class _Point:
 def run_sweep_job(
     job: Job, options: SweepOptions, workload: Workload, tokenizer: Tokenizer | None
 ) -> None:
-    """Measure the points in turns, print and write their results."""
+    """Measure the points in turns, and print and write the results."""
     points = _plan_points(job, options)
     planned = [(p.job, plan_settings(p.job, p.common, workload)) for p in points]
 
@@ -58,14 +61,17 @@ def run_sweep_job(
 
 @contextmanager
 def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
-    """Show the progress of the next run of one point."""
+    """Yield a function that shows the progress of one run of `benchmark`."""
     settings = replace(benchmark.settings, repeat=1)
     with show_progress(settings, addresses_of(benchmark)) as watch:
         yield watch
 
 
 def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
-    """Write each result to its own folder, with a report of all and the JSON texts of `files`."""
+    """Write each result to its own subfolder of `folder`, and a report on all results.
+
+    Also write each text in `files` to the file NAME.json.
+    """
     if folder is None or not results:
         return
     from trtllm_serve_cli.bench.report.report_writer import write_reports

@@ -52,7 +52,7 @@ TokenizerDir = Annotated[
 
 
 class TextModel(str, Enum):
-    """Models that take text."""
+    """Text models that `--through` selects."""
 
     OWN = "own"
     ENSEMBLE = "ensemble"

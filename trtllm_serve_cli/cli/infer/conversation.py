@@ -30,7 +30,7 @@ Ctrl-C cancels a response. To start a message with /, put a space before it."""
 def converse(
     target: Target, info: ModelInfo, request: GenerateRequest, system: str | None, *, is_live: bool
 ) -> None:
-    """Send each line until the user exits; `request` has the options of every request."""
+    """Send each line that the user enters; `request` contains the options for all requests."""
     from trtllm_serve_cli.client.conversation import Conversation
 
     check_template(info)
@@ -55,14 +55,14 @@ def converse(
 
 
 def _prepare_editing() -> None:
-    with contextlib.suppress(ImportError):  # not in every Python
+    with contextlib.suppress(ImportError):  # some builds of Python lack readline
         import readline  # noqa: F401  (the import enables line editing in `input`)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
 
 
 def _run_command(line: str, conversation: Conversation) -> bool:
-    """Run the command; return whether the conversation continues."""
+    """Run a command such as /reset; return whether the conversation continues."""
     command, _, argument = line.partition(" ")
     match command:
         case "/quit" | "/exit" | "/bye":

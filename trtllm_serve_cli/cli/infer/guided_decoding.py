@@ -1,4 +1,4 @@
-"""Read the guide of a response from the options of guided decoding."""
+"""Read the guide for a response from the options for guided decoding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Guide(NamedTuple):
 
 
 def plan_guide(options: InferOptions) -> Guide:
-    """Return the guide of the options; schemas, grammars and tags may be text or a file."""
+    """Return the guide that the options select; schemas, grammars and tags may be text or files."""
     guides = {
         f"--{name.replace('_', '-')}": getattr(options, name)
         for name in ("guide", "json_schema", "regex", "grammar", "structural_tag")

@@ -60,15 +60,15 @@ def infer(
         )
     guide = guided_decoding.plan_guide(options)
     lora_weights, lora_config = _load_adapter(options, request.get("lora_task_id"))
-    # A character that the terminal's encoding lacks must not fail the command.
+    # Replace characters that the terminal's encoding lacks; otherwise, `print` would fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     from trtllm_serve_cli.client.server import fetch_model_config
 
     target = find_target(options.url, options.interface, model, options.timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
-    # --stop-after-ms keeps the parts received so far, and over HTTP the server detects a
-    # disconnected client only between two parts.
+    # Some requests are streamed even with --no-stream: --stop-after-ms keeps the parts received so
+    # far, and over HTTP the server detects a disconnected client only between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
     defaults = GenerateRequest(

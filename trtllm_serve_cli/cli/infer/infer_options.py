@@ -21,7 +21,7 @@ PromptArgument = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class InferOptions:
-    """Options of the server, the prompt, the output and guided decoding."""
+    """Options for the server, the prompt, the output and guided decoding."""
 
     interface: Annotated[
         Interface, Option("Protocol of the request.", flags=("-i", "--interface"))

@@ -23,7 +23,7 @@ def read_prompt(prompt: str) -> str:
     """Return the prompt; for `-`, the content of stdin without its last newline."""
     if prompt != "-":
         return prompt
-    if sys.stdin is None:  # closed
+    if sys.stdin is None:  # stdin is closed, for example by `<&-`
         return ""
     return _decode(sys.stdin.buffer.read(), "stdin").removesuffix("\n").removesuffix("\r")
 
@@ -42,7 +42,10 @@ def read_lines(file: Path) -> Iterable[str]:
 
 
 def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Callable[[str], str]:
-    """Return the function that renders a prompt: the chat template, or no change."""
+    """Return a function that applies the chat template to a prompt, or keeps the prompt unchanged.
+
+    Raise `BadInput` if a chat template is required and the model has none.
+    """
     if chat is True or system is not None:
         check_template(info)
     if chat is False or info.chat_template is None:

@@ -1,4 +1,4 @@
-"""Print a response: its text as it arrives, its statistics after it, or JSON."""
+"""Print a response: its text as it arrives and then its statistics, or JSON."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
-# A space at which lines do not break; `repr` escapes it, so that text does not contain it.
+# Placeholder for a space at which lines must not break. Texts cannot contain the placeholder,
+# because `repr` escapes it.
 _NO_BREAK = "\0"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedStream:
-    """A response, complete or up to the user's Ctrl-C."""
+    """A response: the whole response, or the part received before the user pressed Ctrl-C."""
 
     pieces: Sequence[Piece]
     completion: Completion
@@ -35,7 +36,10 @@ class CollectedStream:
 
 
 def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -> CollectedStream:
-    """Send the request; print the response as it arrives if `is_live`. Ctrl-C cancels it."""
+    """Send the request, and print the response as it arrives if `is_live`.
+
+    Ctrl-C cancels the request and returns the part of the response that was received.
+    """
     from trtllm_serve_cli.client.ask import stream_in_thread
     from trtllm_serve_cli.client.generate import summarize_pieces
 
@@ -66,7 +70,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Describe what Ctrl-C did to a request."""
+    """Return a sentence about what Ctrl-C did to a request."""
     if target.interface == "http" and not request.stream:
         return f"Disconnected, {what}. Over HTTP the server still finishes it; -i grpc cancels it."
     return f"Cancelled on the server, {what}."
@@ -82,7 +86,7 @@ def show_texts(completion: Completion) -> None:
 
 
 def show_figures(collected: CollectedStream, request_id: str, *, was_streamed: bool) -> None:
-    """Print log probabilities, performance metrics and times on stderr."""
+    """Print log probabilities, performance metrics, token counts and times on stderr."""
     for line in describe_log_probs(collected, _width()):
         output.notify(line)
     completion = collected.completion
@@ -159,10 +163,10 @@ def describe_perf(perf: Mapping[str, float]) -> str:
 
 
 def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
-    """Return lines for each sequence: its log probability, then those of its pieces.
+    """Return lines for each sequence: its log probability, then the log probability of each piece.
 
-    If the response is a single piece, its text cannot be split into tokens: only the numbers are
-    printed.
+    If the whole sequence is a single piece, return only the numbers: the text cannot be split into
+    tokens.
     """
     lines: list[str] = []
     completion = collected.completion

@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.metrics.summary import ModelRow, Summary
     from trtllm_serve_cli.metrics.watch import Watch, WatchQueue
 
-# Window of the means and percentiles in the table.
+# Time span of the means and percentiles in the table.
 _WINDOW_S = 30.0
-# More than the widest terminal shows.
+# Maximum length of a trend, more than the columns of the widest terminal.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
-# Interval at which keys are read and the screen is redrawn.
+# Interval at which keys are read and the screen is checked for changes.
 _TICK_S = 0.1
 _BAR_WIDTH = 12
 
 
 class Feed:
-    """The scrapes of one server in the last `_WINDOW_S`, and their trends."""
+    """The scrapes of one server in the last `_WINDOW_S`, and the trends of its metrics."""
 
     def __init__(self, address: str, interval_s: float) -> None:
         self.address = address
@@ -66,7 +66,7 @@ class Feed:
             else ""
         )
         self._snapshots.append(scraped)
-        # A rate requires two scrapes, even if they are older than the window.
+        # Keep the last two scrapes even if the window is shorter, because a rate requires two.
         while (
             len(self._snapshots) > 2
             and scraped.taken_at_s - self._snapshots[0].taken_at_s > _WINDOW_S
@@ -87,7 +87,7 @@ class Feed:
 
 
 def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
-    """Draw the scrapes of `sources`, which run in their own threads by address, until q."""
+    """Scrape each address in `sources` in a thread; draw the results until the user presses q."""
     from rich.live import Live
 
     from trtllm_serve_cli.cli.shared import output
@@ -134,7 +134,10 @@ def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Gr
 
 
 def sparkline(values: Sequence[float | None], width: int, maximum: float | None = None) -> str:
-    """Return the last `width` values as bars up to `maximum` or the highest; None is a gap."""
+    """Return the last `width` values as bars, with a gap for None.
+
+    The tallest bar is `maximum`, or the highest value if `maximum` is not set.
+    """
     shown = list(values)[-width:]
     top = maximum or max((each for each in shown if each is not None), default=0.0)
     return "".join(" " if each is None else _step(each, top) for each in shown)
@@ -164,7 +167,10 @@ def _read_trends(summary: Summary) -> dict[str, float | None]:
 
 
 def _client_models(summary: Summary) -> list[ModelRow]:
-    """Return the models that count tokens, to which clients send requests; else all models."""
+    """Return the models that count tokens, because clients send their requests to these models.
+
+    If no model counts tokens, return all models.
+    """
     ours = [row for row in summary.models if row.num_generated_tokens is not None]
     return ours or list(summary.models)
 
@@ -230,7 +236,7 @@ def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
 
 
 def render_servers(feeds: Sequence[Feed], width: int) -> Table:
-    """Render a line per server; its latencies are those of the model with the most tokens."""
+    """Render a line per server, with the latencies of the model that generated the most tokens."""
     names = ("server", "ok/s", "tok/s", "TTFT", "ITL", "batch", "wait", "KV", "CPU")
     table = _table(*names)
     table.add_column("trend of tok/s", no_wrap=True, overflow="crop")

@@ -149,7 +149,7 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the servers that respond; then raise the error of the first that does not."""
+    """Show the servers that respond, then raise the error of the first server that does not."""
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics
     from trtllm_serve_cli.metrics.parse import parse_metrics

@@ -85,7 +85,7 @@ def show_latency(latency: Latency | None) -> tuple[str, str]:
 
 
 def show_ms(value: float) -> str:
-    """Return milliseconds, as precisely as histogram buckets allow."""
+    """Return milliseconds as text; histograms are too coarse for decimals of values above 10."""
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 

@@ -1,4 +1,4 @@
-"""`tllm list --engines`: list the engine store."""
+"""`tllm list --engines`: list the engines in the store and partial builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def list_engines(*, as_json: bool) -> None:
-    """List the engines of the store with the repositories that use them, and partial builds."""
+    """List the engines in the store, the repositories that use each engine, and partial builds."""
     from trtllm_serve_cli.build import store
     from trtllm_serve_cli.build.partial_build import list_partial_builds
     from trtllm_serve_cli.engine_kinds.dispatch import load_engine
@@ -60,7 +60,7 @@ def show_user(home: Home, repository: Path) -> str:
 
 
 def show_age(seconds: float) -> str:
-    """Return a duration in its largest unit, such as "2 hours"."""
+    """Return a duration in its largest unit, such as "2 hours", or "just now" below a minute."""
     for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if (count := int(seconds / size)) >= 1:
             return f"{count} {unit}{'s' if count > 1 else ''}"
@@ -106,7 +106,7 @@ def _describe_unfinished(build: PartialBuild) -> dict[str, Any]:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    """Return the weights and the other options of the build."""
+    """Return the format of the weights and the other build options."""
     options = (row["facts"] or {}).get("options") or {}
     chosen = [f"{name}={value}" for name, value in options.items()]
     return " ".join([row["weights"] or "", *chosen]).strip()

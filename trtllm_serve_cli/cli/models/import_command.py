@@ -135,7 +135,7 @@ def build_model(
 def _declare(
     file: Path | None, build_options: list[str], sections: dict[str, OptionValues]
 ) -> Declaration:
-    """Return the declaration of the file, overridden by the options of each section."""
+    """Return the declaration in the file, overridden by the command-line options in `sections`."""
     from trtllm_serve_cli.importing.declaration import (
         Declaration,
         override,
@@ -170,7 +170,7 @@ def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:
 
 
 def notify_unused(names: Iterable[str], engine_kind: str) -> None:
-    """Print which of the parameters do not apply to the engine kind."""
+    """Print a line for each parameter in `names` that does not apply to the engine kind."""
     from trtllm_serve_cli.repository.model.parameters import list_unused
 
     for each in list_unused(names, engine_kind):

@@ -1,4 +1,4 @@
-"""`tllm lora`: convert LoRA adapters to the tensors of upstream's clients."""
+"""`tllm lora`: convert LoRA adapters to the tensors that upstream's clients send."""
 
 from __future__ import annotations
 

@@ -154,7 +154,10 @@ def validate(
 
 
 def open_named(name: str | None, repo: Path | None) -> OpenRepository:
-    """Return the repository of the model, or in the folder; raise `BadInput` for both."""
+    """Return the repository of the model `name`, or the repository in the folder `repo`.
+
+    Raise `BadInput` if both are set.
+    """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.model_repository import open_repository
     from trtllm_serve_cli.repository.model.store import load_model
@@ -190,7 +193,7 @@ def _name_served(repository: OpenRepository, server: RunningServer) -> str:
 
 
 def _show_changes(changes: list[Change]) -> None:
-    """Print the changes; identical changes of several fields of a model are one row."""
+    """Print the changes, with one row for identical changes to several fields of a model."""
     rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))
 
@@ -217,7 +220,7 @@ def _describe(setting: Setting) -> dict[str, Any]:
 def _render_setting(setting: Setting, *, has_versions: bool) -> list[str]:
     """Return the lines of `name = value  (origin)` and the explanation, up to 80 columns wide.
 
-    With `has_versions`, the explanation includes the first TensorRT-LLM version of the parameter.
+    With `has_versions`, the explanation includes the TensorRT-LLM version that added the parameter.
     """
     parameter, origin = setting.parameter, _ORIGINS[setting.origin]
     if setting.origin == "unset":

@@ -78,7 +78,7 @@ def plan(
 
 
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
-    """Return the GPU, and the number of GPUs on this machine if the GPU was not named."""
+    """Return the GPU type `named`, or else this machine's GPU type and number of GPUs."""
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 
     if named is not None:

@@ -1,1 +1,1 @@
-"""Commands about servers: start, stop, restart, status, logs, load, deploy, doctor."""
+"""Commands for servers: start, stop, restart, status, logs, load, unload, deploy, doctor."""

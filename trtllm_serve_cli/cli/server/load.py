@@ -1,4 +1,4 @@
-"""`tllm load` and `tllm unload`: load and unload models of a running server."""
+"""`tllm load` and `tllm unload`: load and unload models in a running server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
     from trtllm_serve_cli.processes import exit_on_signals
 
     server = find_controlled(find_home(), name, parse_url(url))
-    # If a signal ends this process, the models accept requests again.
+    # `exit_on_signals` turns a signal into an exception, so that the models accept requests again
+    # before this process ends.
     with exit_on_signals():
         unload_models(server, name, timeout, on_model=_notify_each("Unloading"))
     output.notify(f"Unloaded {name}.")

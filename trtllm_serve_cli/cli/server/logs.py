@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch.logs.log_lines import LogReader
 
-# Limit of how much of a log is read back.
+# Maximum number of bytes to read from the end of a log.
 _MAX_BYTES = 8 * 1024 * 1024
 
 
@@ -60,7 +60,8 @@ def logs(
         )
     log, reader = server.plan.log, LogReader(server.plan.every_model)
     output.notify(f"{log}:")
-    # Incomplete lines, and lines that are written meanwhile, are left to `follow_lines`.
+    # With --follow, stop at the last complete line: `follow_lines` continues from there, so that it
+    # prints the rest exactly once.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))

@@ -23,7 +23,8 @@ def restart(
 
     home = find_home()
     server = find_started(home, model, parse_url(url))
-    # While the server still runs: errors do not stop it, and fetching the image adds no downtime.
+    # Plan and fetch the image while the server is still running, so that an error does not stop the
+    # server and the download does not add downtime.
     plan = replan(home, server)
     prepare_and_notify(plan)
     if server.is_running:

@@ -86,7 +86,7 @@ def start(
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
-    """Print the reason for the mode and a warning for public addresses, and fetch the image."""
+    """Print the reason for the mode and a warning about public addresses; fetch the image."""
     if plan.reason:
         output.notify(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
@@ -131,7 +131,7 @@ def _serve_attached(plan: LaunchPlan) -> None:
     def on_ready() -> None:
         output.notify(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
 
-    # SIGTERM, too, stops the server cleanly before this process ends.
+    # SIGTERM must also stop the server cleanly before this process ends.
     with exit_on_signals():
         run_in_foreground(plan, on_ready=on_ready)
 
@@ -155,7 +155,7 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
-    """Yield a function that shows loading models: a spinner on a terminal, else lines."""
+    """Yield a function that shows the models that are loading, in a spinner or as lines."""
     if sys.stderr.isatty():
         from rich.text import Text
 

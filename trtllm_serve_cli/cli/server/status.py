@@ -33,14 +33,14 @@ def status(as_json: JsonOption = False) -> None:
 
 
 def describe_server(server: RunningServer) -> dict[str, Any]:
-    """Return the state of a server as plain data."""
+    """Return the state of a server as data for JSON."""
     import dataclasses
 
     from trtllm_serve_cli.launch.servers.live_status import read_gpu_status, read_model_states
     from trtllm_serve_cli.launch.supervisor.server_processes import measure_memory
 
     state, endpoint, job = server.state, server.plan.endpoint, server.job
-    # A server that is starting or stopping may not respond.
+    # Do not query a server that is starting or stopping, because it may not respond.
     answers = server.is_running and server.phase == "ready"
     return {
         "models": list(server.models),
@@ -100,7 +100,7 @@ def _show_server(server: dict[str, Any]) -> None:
 
 
 def _show_parts(server: dict[str, Any]) -> None:
-    """Print a line with memory for each Triton model and each other process."""
+    """Print a line for each Triton model and each other process, with the memory it uses."""
     from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
@@ -120,7 +120,7 @@ def _show_parts(server: dict[str, Any]) -> None:
 
 
 def _describe_state(model: dict[str, Any]) -> str:
-    """Return Triton's state of a model, or "unloaded" if that is the reason."""
+    """Return a model's state, or "unloaded" if Triton reports that as the reason for the state."""
     if model["reason"] == "unloaded":
         return "unloaded"
     return model["state"].lower() or "not loaded"

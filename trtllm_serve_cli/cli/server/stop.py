@@ -54,7 +54,7 @@ def stop(
 
 
 def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
-    """Stop a server; return the error, so that the other servers are stopped, too."""
+    """Stop a server; return an error instead of raising it, so that other servers are stopped."""
     try:
         stop_and_notify(server, timeout_s)
     except TllmError as error:
@@ -63,7 +63,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
 
 
 def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
-    """Stop `server`, and print the requests that it waits for or cancels."""
+    """Stop `server`, and print how many requests are in flight or were cancelled."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 
     was_over = server.is_over

@@ -13,17 +13,17 @@ import typer
 
 from trtllm_serve_cli.option_fields import OptionField, option_fields
 
-# Values by the name of the option.
+# The value of each option, by the name of its field.
 OptionValues = dict[str, Any]
 
 
 def takes_options(
     **groups: tuple[OptionField, ...],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add groups of options to a command; `groups` maps a parameter of it to `option_fields`.
+    """Add groups of options to a command; each keyword is the parameter that receives the group.
 
     The command receives each group as a dictionary of the options that were set, with absolute
-    paths. They are listed in the place of the parameter.
+    paths. `--help` lists the options of a group in the place of its parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -61,7 +61,8 @@ def builds_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options of a class to a command, which receives an instance as `parameter`.
 
-    They are listed in the place of the parameter, or `at_end`, and sorted by `key` if it is set.
+    `--help` lists the options in the place of the parameter, or after all others if `at_end` is
+    set. `key` sorts the options.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -88,7 +89,8 @@ def with_signature(
 ) -> Callable[..., None]:
     """Return `command` with the name, help and signature of `function`.
 
-    Parameters in `replaced` are replaced by others, and `appended` are the last.
+    `replaced` maps the names of parameters to the parameters that replace them. `appended` are
+    added at the end.
     """
     own = [
         new
@@ -108,12 +110,12 @@ def _on_command_line(fields: Sequence[OptionField]) -> list[OptionField]:
 
 
 def _is_switch(field: OptionField) -> bool:
-    """Return whether the flag can only turn the option on."""
+    """Return whether the option is a flag that can only be turned on."""
     return field.kind is bool and not any("/" in flag for flag in field.option.flags)
 
 
 def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> inspect.Parameter:
-    """Return the option as a parameter, which defaults to None without `has_default`."""
+    """Return the option as a parameter; without `has_default`, its default is None or False."""
     option, within = field.option, field.within
     settings: dict[str, Any] = {"help": _help(field, has_default=has_default)}
     if option.metavar is not None:
@@ -152,7 +154,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 
 
 def _help(field: OptionField, *, has_default: bool) -> str:
-    """Add the default to the help, unless Typer or the help itself states it."""
+    """Return the help, with the default unless Typer or the help itself states the default."""
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
     if is_stated or has_default or field.kind is bool:
@@ -174,7 +176,7 @@ def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
 
 
 def _plain(field: OptionField, value: Any) -> Any:
-    """Return the value as the options class declares it."""
+    """Convert a value from Typer to the type that the options class declares."""
     if field.is_table:
         return parse_pairs(value, option=f"{field.option.flags[0]} ")
     return tuple(value or ()) if field.is_list else value

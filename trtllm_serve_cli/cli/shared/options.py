@@ -16,7 +16,7 @@ ModelOption = Annotated[
 ]
 _JSON = "Print the result as JSON on stdout."
 JsonOption = Annotated[bool, typer.Option("--json", help=_JSON)]
-# The same option for an options class.
+# `--json` as a field of an options class.
 AsJson = Annotated[bool, Option(_JSON, flags=("--json",))]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan without running it.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Replace existing results.")]

@@ -42,10 +42,10 @@ def show_table(
     is_numeric: bool = False,
     is_first_column_whole: bool = False,
 ) -> None:
-    """Print a table that folds long cells instead of cutting them.
+    """Print a table that wraps long cells instead of truncating them.
 
-    `is_first_column_whole` does not fold the first column; `is_numeric` also aligns the other
-    columns to the right.
+    `is_first_column_whole` keeps the cells of the first column on one line. `is_numeric`
+    does the same, and aligns the other columns to the right.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

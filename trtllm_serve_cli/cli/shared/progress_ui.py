@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class WorkDisplay:
-    """Display of messages as lines, and on a terminal of the progress of a download or step.
+    """Print messages as lines; on a terminal, also show the progress of a download or build step.
 
-    Live progress is shown from its first update until the next message.
+    The progress stays visible from its first update until the next message.
     """
 
     def __init__(self, *, is_live: bool) -> None:
@@ -39,7 +39,10 @@ class WorkDisplay:
         output.notify(text)
 
     def on_line(self, line: str) -> None:
-        """Update the progress from a line of a step's output, if the line contains any."""
+        """Show the progress that a line of a step's output contains.
+
+        Until a step has reported progress, show the line itself.
+        """
         if not self._is_live:
             return
         from trtllm_serve_cli.build.progress import parse_progress
@@ -59,7 +62,7 @@ class WorkDisplay:
 
     @property
     def watch(self) -> Watch | None:
-        """Callback for the progress of a download; None without a terminal."""
+        """The callback for the progress of a download, or None without a terminal."""
         return self._show_transfer if self._is_live else None
 
     def _show_transfer(self, progress: Transfer) -> None:

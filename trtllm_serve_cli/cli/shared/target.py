@@ -1,4 +1,4 @@
-"""Find the server of a command: that of `-u`, or the one that `tllm start` keeps running."""
+"""Find the server for a command: the address in `-u`, or the server that `tllm start` runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CORE_MODEL = "tensorrt_llm"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """The endpoint, model and interface of requests, and their time limit."""
+    """The endpoint, model and interface to send requests to, and the time limit for a request."""
 
     endpoint: Endpoint
     model: str
@@ -39,7 +39,11 @@ class Target:
 def find_target(
     url: str | None, interface: Interface, model: str | None, timeout_s: float | None
 ) -> Target:
-    """Return the text model to query; raise `NoServer`, or `BadInput` if there are several."""
+    """Return the text model to send requests to.
+
+    Raise `NoServer` if no server or several servers match, or `BadInput` if the server has several
+    models and `model` is None.
+    """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
 
@@ -57,7 +61,11 @@ def find_target(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BenchTarget:
-    """A model to benchmark: its server's address, its name there, and the metrics address."""
+    """A model to benchmark.
+
+    `address` is the server's gRPC or HTTP address, `model` is the name of the Triton model, and
+    `metrics` is the server's metrics address.
+    """
 
     address: str
     model: str
@@ -67,10 +75,11 @@ class BenchTarget:
 def find_bench_target(
     url: str | None, interface: Interface, model: str | None, text_model: str | None = None
 ) -> BenchTarget:
-    """Return the `tensorrt_llm` model to benchmark, or the text model `text_model`.
+    """Return the `tensorrt_llm` model to benchmark, or the text model that `text_model` selects.
 
-    `text_model` is `own`, or a name in upstream's repository. On a server that tllm did not start,
-    `model` is the Triton name. Raise `NoServer`, or `BadInput` if there are several models.
+    `text_model` is a model in upstream's repository, or `own` for the text model with the imported
+    model's name. On a server that tllm did not start, `model` is the name of the Triton model.
+    Raise `NoServer`, or `BadInput` if the server has several models and `model` is None.
     """
     from trtllm_serve_cli.launch.servers.running import find_running, find_servers
     from trtllm_serve_cli.paths import find_home
@@ -101,9 +110,10 @@ def find_bench_target(
 
 
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
-    """Return the metrics addresses (`host:port`) in `urls`, or those of the running server.
+    """Return the metrics addresses (`host:port`) in `urls`, or else the running server's addresses.
 
-    A server with several ranks has one address per rank. Raise `NoServer` or `BadInput`.
+    If each rank is a separate server, return one address per rank. Raise `BadInput` if a URL is not
+    an address, or `NoServer` if no server or several servers are running.
     """
     if urls:
         from trtllm_serve_cli.client.address import parse_address
@@ -129,7 +139,10 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
 
 
 def parse_url(url: str | None) -> str | None:
-    """Return `-u` as `host:port`, in the form that local servers store; None if not set."""
+    """Return `url` as `host:port`, or None if it is not set.
+
+    Replace `localhost` by 127.0.0.1, as in the stored addresses of local servers.
+    """
     if url is None:
         return None
     from trtllm_serve_cli.client.address import parse_address

@@ -14,7 +14,7 @@ _NAME_WIDTH = 24  # leaves space for the numbers in 80 columns
 
 
 def draw_transfer(progress: Progress) -> RenderableType:
-    """Draw a line for the total, and one for each file in progress."""
+    """Draw a line for the total, and a line for each of the first files in progress."""
     from rich.table import Table
 
     from trtllm_serve_cli.sources.progress import show_progress

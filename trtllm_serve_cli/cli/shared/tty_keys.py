@@ -1,4 +1,4 @@
-"""Read single keys from the terminal, and wake up when it is resized."""
+"""Read single keys from the terminal, and wake up when the terminal is resized."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from types import FrameType
 
 
 class Keyboard:
-    """The keys of the terminal on stdin."""
+    """Reader of the keys that the user presses in the terminal on stdin."""
 
     def __init__(self, resize_read_end: int) -> None:
         self._resize_read_end = resize_read_end
@@ -33,7 +33,7 @@ class Keyboard:
 
 @contextmanager
 def open_keyboard() -> Iterator[Keyboard]:
-    """Yield the keyboard on stdin, without echo and line buffering within the block."""
+    """Yield the keyboard on stdin; within the block, turn off echo and line buffering."""
     stdin = sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
     resize_read_end, resize_write_end = os.pipe()
