@@ -193,7 +193,7 @@ def test_other_parameters_stay_in_config_pbtxt() -> None:
 
 
 def test_rejects_a_beam_width_that_differs_from_the_arguments() -> None:
-    with pytest.raises(BadInput, match="max_beam_width cannot be 4 on its own"):
+    with pytest.raises(BadInput, match="The parameter max_beam_width is 4, but"):
         plan_repository("mine", engine(), ServingOptions(parameters={"max_beam_width": "4"}))
 
 

@@ -206,7 +206,7 @@ def _drafter(options: EngineOptions, version: Version) -> Arguments:
         raise BadInput(
             f"speculative_decoding_mode {options.speculative_decoding_mode} requires a draft "
             "model.",
-            next_step="set its folder: speculative_model DIR",
+            next_step="set its folder: --build-option speculative_model=DIR",
         )
     name = "speculative_model" if version >= _SPECULATIVE_MODEL_RENAMED else "speculative_model_dir"
     return {"max_draft_len": _need_length(options), name: options.speculative_model}
@@ -217,7 +217,7 @@ def _need_length(options: EngineOptions) -> int:
         raise BadInput(
             f"speculative_decoding_mode {options.speculative_decoding_mode} requires "
             "max_draft_len.",
-            next_step="set the number of tokens drafted per step: max_draft_len 3",
+            next_step="set the number of draft tokens per step: --build-option max_draft_len=3",
         )
     return options.max_draft_len
 

@@ -87,8 +87,9 @@ def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
     width = int(arguments["max_beam_width"])
     if int(overrides.get("max_beam_width") or width) != width:
         raise BadInput(
-            f"The parameter max_beam_width cannot be {overrides['max_beam_width']} on its own.",
-            why=f"the arguments of TensorRT-LLM's LLM are for a width of {width}",
+            f"The parameter max_beam_width is {overrides['max_beam_width']}, but the engine's "
+            f"arguments set it to {width}.",
+            why="the two values must be equal",
             next_step=f"set --max-beam-width {overrides['max_beam_width']} instead",
         )
 

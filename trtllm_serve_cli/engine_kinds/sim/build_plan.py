@@ -78,7 +78,7 @@ def read_simulation(path: Path) -> Simulation:
         return parse_simulation(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"{path} is not a timing of an engine.",
+            f"Cannot read the timing file {path}.",
             why=getattr(error, "strerror", None) or str(error),
             next_step="create one from a measured run: tllm bench calibrate RESULT_DIR -o "
             "timing.json (docs/concepts/simulation.md describes the fields)",
