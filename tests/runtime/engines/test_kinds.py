@@ -33,9 +33,9 @@ def test_a_kind_runs_in_a_worker_or_in_a_backend_of_triton(name: str) -> None:
 
 def test_a_rejection_names_the_tensor_and_the_kinds_that_support_it() -> None:
     assert explain_rejection("return_context_logits", "openvino") == (
-        "return_context_logits (logits) is not supported by the engine kind openvino: OpenVINO "
-        "GenAI does not return logits; leave it out, or serve this model with the engine kind "
-        "tensorrt"
+        "return_context_logits (logits) is not supported by the engine kind openvino, because "
+        "OpenVINO GenAI does not return logits. Omit the tensor, or serve this model with the "
+        "engine kind tensorrt."
     )
 
 
@@ -48,9 +48,9 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
     with pytest.raises(InvalidRequest) as raised:
         reject_tensors({"embedding_bias": np.asarray(values)}.get, ["embedding_bias"], "openvino")
     assert str(raised.value) == (
-        "embedding_bias (embedding bias) is not supported by the engine kind openvino: OpenVINO "
-        "GenAI does not accept a bias on its logits; leave it out, or serve this model with the "
-        "engine kind tensorrt"
+        "embedding_bias (embedding bias) is not supported by the engine kind openvino, "
+        "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or serve "
+        "this model with the engine kind tensorrt."
     )
 
 

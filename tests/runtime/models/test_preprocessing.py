@@ -110,7 +110,7 @@ def test_rejects_invalid_text(model: Any, tensors: Any, why: str) -> None:
 
 
 def test_rejects_a_missing_prompt(model: Any) -> None:
-    why = "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are required"
+    why = "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are required; send both"
     assert _respond(model, Request({"REQUEST_OUTPUT_LEN": [[5]]})) == why
 
 

@@ -230,9 +230,9 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
         ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
         (
             {"embedding_bias": [[3.0]]},
-            "embedding_bias (embedding bias) is not supported by the engine kind openvino: "
-            "OpenVINO GenAI does not accept a bias on its logits; leave it out, or serve this "
-            "model with the engine kind tensorrt",
+            "embedding_bias (embedding bias) is not supported by the engine kind openvino, "
+            "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or "
+            "serve this model with the engine kind tensorrt.",
         ),
     ],
 )

@@ -1,9 +1,9 @@
-"""The optional features of requests, and which engine kinds support them.
+"""Define the optional request features, and which of them an engine kind supports.
 
-Each engine kind declares in its `kind.py` the features that it does not support, with the reason
-(`Capabilities`). A request for an unsupported feature gets one error that names the tensor, the
-reason and the kinds that support it. `docs/reference/capabilities.md` is generated from these
-tables.
+In `kind.py`, each engine kind lists the features that it does not support, each with a reason
+(`Capabilities`). A request that uses an unsupported feature fails with an error that contains the
+tensor, the reason, and the engine kinds that support the feature.
+`docs/reference/capabilities.md` is generated from these definitions.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """An optional feature, which a request uses by setting one of `tensors`.
+    """An optional feature, which a request uses if it sets any of `tensors`.
 
-    `tensors` has the input names of all models, such as `runtime_top_k` and `top_k`.
+    `tensors` contains the input names in all models, for example `runtime_top_k` and `top_k`.
     """
 
     name: str
@@ -27,8 +27,8 @@ class Feature:
 class Capabilities:
     """The request features that an engine kind supports.
 
-    `unsupported` maps each feature that is not supported to the reason. `notes` maps supported
-    features to their differences from TensorRT-LLM.
+    `unsupported` maps each unsupported feature to the reason. `notes` maps supported features to
+    their differences from TensorRT-LLM.
     """
 
     unsupported: Mapping[Feature, str] = field(default_factory=dict)
@@ -188,5 +188,5 @@ FEATURES = (
 
 
 def find_feature(tensor: str) -> Feature | None:
-    """Return the feature that a request uses by setting this tensor, or None."""
+    """Return the feature that a request uses if it sets `tensor`, or None."""
     return next((each for each in FEATURES if tensor in each.tensors), None)

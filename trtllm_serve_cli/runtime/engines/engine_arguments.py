@@ -1,4 +1,4 @@
-"""Convert between the arguments of an engine's package and parameters in `config.pbtxt`."""
+"""Convert `config.pbtxt` parameters to an engine package's arguments, and back."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Read = Callable[[str], Any]
 
 @dataclass(frozen=True, slots=True)
 class ArgumentTable:
-    """Maps parameters in `config.pbtxt` to the arguments of an engine's package.
+    """A table that maps `config.pbtxt` parameters to an engine package's arguments.
 
-    `rows` is parameter -> (argument, function that parses the parameter's text). An argument in a
-    group is written as `group.key`. The parameter `rest` has all other arguments as a JSON object.
+    `rows` maps each parameter to its argument and to the function that parses the parameter. An
+    argument in a group is written as `group.key`. `rest` is the name of the parameter that contains
+    all other arguments as a JSON object.
     """
 
     rest: str
@@ -29,9 +30,9 @@ class ArgumentTable:
         return (*self.rows, self.rest)
 
     def read(self, parameters: Mapping[str, str]) -> Arguments:
-        """Return the arguments for the entries of a `config.pbtxt`; empty entries are ignored.
+        """Return the arguments for `config.pbtxt` parameters, ignoring empty parameters.
 
-        Raise `ValueError` for an entry that cannot be parsed.
+        Raise `ValueError` if a parameter cannot be parsed.
         """
         arguments: Arguments = json.loads(parameters.get(self.rest) or "{}")
         for parameter, (argument, read) in self.rows.items():
@@ -49,7 +50,7 @@ class ArgumentTable:
         return arguments
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, str]:
-        """Return the entries of a `config.pbtxt` for `arguments`, the inverse of `read`."""
+        """Return the `config.pbtxt` parameters for `arguments`. This is the inverse of `read`."""
         rest = {key: dict(value) if isinstance(value, dict) else value
                 for key, value in arguments.items()}  # fmt: skip
         entries: dict[str, str] = {}
@@ -65,7 +66,7 @@ class ArgumentTable:
 
 
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
-    """Return `one` overridden by `other`; merge argument groups that are in both."""
+    """Return `one` overridden by `other`. Argument groups that are in both are merged."""
     merged = dict(one)
     for key, value in other.items():
         current = merged.get(key)
@@ -84,7 +85,7 @@ def explaining_rejections(package: str) -> Iterator[None]:
     except Exception as error:
         if not hasattr(error, "errors"):
             raise
-        # Not `str(error)`, which adds a link to Pydantic's documentation to each problem.
+        # Do not use `str(error)`, because it adds a documentation link to each problem.
         problems = "; ".join(
             f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()
         )
@@ -92,12 +93,12 @@ def explaining_rejections(package: str) -> Iterator[None]:
 
 
 def read_flag(text: str) -> bool:
-    """Parse a parameter that is true or false."""
+    """Parse a boolean parameter."""
     return text.lower() in ("1", "true")
 
 
 def read_numbers(text: str) -> list[int]:
-    """Parse a parameter that is a list of integers, such as 4096,1024."""
+    """Parse a comma-separated list of integers, such as 4096,1024."""
     return [int(number) for number in text.split(",")]
 
 

@@ -1,6 +1,7 @@
-"""Find the runtime description of an engine kind, for models in Triton and engine workers.
+"""Find the runtime description of an engine kind by its name.
 
-A kind is found by its name: `engines/KIND/kind.py` defines its description as `KIND`.
+Models in Triton and engine workers use this module. For the engine kind NAME, the module
+`engines/NAME/kind.py` defines the description as `KIND`.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ class RuntimeKind:
     """The runtime description of an engine kind.
 
     `worker_config` converts the parameters of the model `tensorrt_llm` to the configuration of its
-    engine worker, which is plain JSON. `load` creates the engine from that configuration in the
-    worker process, and is the only function that imports the engine's packages. Both are None if
-    one of Triton's backends runs the engine. If the engine's package defines the format of
-    `model.yaml`, `read_model_yaml` converts the arguments in this file to `config.pbtxt` entries.
+    engine worker, which must be serializable as JSON. In the worker process, `load` creates the
+    engine from this configuration. Only `load` imports the engine's packages. Both functions are
+    None if a Triton backend runs the engine.
+
+    If the engine's package defines the format of `model.yaml`, `read_model_yaml` converts the
+    arguments in this file to `config.pbtxt` parameters.
     """
 
     capabilities: Capabilities
@@ -36,7 +39,7 @@ class RuntimeKind:
 
 
 def find_kind(name: str) -> RuntimeKind:
-    """Return the engine kind with this name; raise `ValueError` if it is unknown."""
+    """Return the engine kind with this name. Raise `ValueError` if the name is unknown."""
     if name not in kind_names():
         raise ValueError(f"unknown engine kind {name!r}")
     kind: RuntimeKind = import_module(f"{__package__}.{name}.kind").KIND
@@ -44,7 +47,7 @@ def find_kind(name: str) -> RuntimeKind:
 
 
 def kind_names() -> tuple[str, ...]:
-    """Return the names of all engine kinds: the sub-packages next to this module."""
+    """Return the names of all engine kinds, which are the sub-packages of this package."""
     return tuple(each.name for each in pkgutil.iter_modules(_folders()) if each.ispkg)
 
 
@@ -61,18 +64,18 @@ def explain_rejection(tensor: str, engine_kind: str) -> str:
             if name != engine_kind and feature not in cannot
         ]
     feature_name = f" ({feature.name})" if feature else ""
-    because = f": {why}" if why else ""
+    because = f", because {why}" if why else ""
     serve = f", or serve this model with the engine kind {' or '.join(kinds)}" if kinds else ""
     return (
-        f"{tensor}{feature_name} is not supported by the engine kind {engine_kind}{because}; "
-        f"leave it out{serve}"
+        f"{tensor}{feature_name} is not supported by the engine kind {engine_kind}{because}. "
+        f"Omit the tensor{serve}."
     )
 
 
 def reject_tensors(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
-    """Raise `InvalidRequest` if one of the unsupported tensors `names` is set.
+    """Raise `InvalidRequest` if a request sets one of the unsupported tensors `names`.
 
-    Zero and false count as not set, so clients that always send a tensor still work.
+    Tensors with only zero or false values are accepted, because some clients always send them.
     """
     for name in names:
         tensor = get(name)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 
 class PrefixBlocks:
-    """An LRU cache of the full blocks of earlier prompts, with up to `capacity` blocks.
+    """An LRU cache with up to `capacity` full blocks from earlier prompts.
 
-    As in engines with block reuse, a block is identified by its own tokens and all tokens before
-    it. Blocks that an engine evicts for running requests are not tracked, so the count may be too
-    high under memory pressure.
+    As in engines with block reuse, a block is identified by its tokens and all preceding tokens.
+    The cache does not track blocks that an engine evicts for running requests. The estimate may
+    therefore be too high under memory pressure.
     """
 
     def __init__(self, tokens_per_block: int, capacity: int) -> None:
@@ -20,7 +20,7 @@ class PrefixBlocks:
         self._known: OrderedDict[int, None] = OrderedDict()
 
     def add(self, token_ids: Sequence[int]) -> int:
-        """Return how many leading blocks of this prompt are cached, then cache all its full blocks.
+        """Return how many leading blocks of this prompt are cached, then cache its full blocks.
 
         Engines always compute the last token, so the block that contains it is neither counted nor
         cached.

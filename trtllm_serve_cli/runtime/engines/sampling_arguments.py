@@ -1,4 +1,4 @@
-"""Create the sampling arguments that have the same names in several engine packages."""
+"""Create sampling arguments that have the same names in several engine packages."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 def random_sampling(request: GenerationRequest) -> dict[str, Any]:
     """Return top_k, top_p and, if the request sets it, the temperature.
 
-    Limits that the request does not set are turned off, because packages interpret None
-    differently.
+    If the request does not set top_k or top_p, return the value that disables it, because packages
+    interpret None differently.
     """
     arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
     return arguments | copy_set_fields(request, "temperature")
 
 
 def copy_set_fields(request: GenerationRequest, *names: str) -> dict[str, Any]:
-    """Return the given fields that the request sets."""
+    """Return the fields in `names` that the request sets, with their values."""
     return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def single_tokens(words: Words) -> list[int]:
-    """Return the token of each word that consists of a single token."""
+    """Return the tokens of all words that consist of a single token."""
     return [word[0] for word in words if len(word) == 1]

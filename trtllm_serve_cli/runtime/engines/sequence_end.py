@@ -13,8 +13,8 @@ def find_end(
 ) -> tuple[int, FinishReason | None]:
     """Return the length of the sequence in `token_ids`, and its finish reason.
 
-    The finish reason is None if the sequence has not ended. The search begins at `start`. A stop
-    word is part of the sequence, but the end token is not.
+    The finish reason is None if the sequence has not ended. The search begins at `start`. The
+    sequence includes a stop word, but not the end token.
     """
     for position in range(start, len(token_ids)):
         if token_ids[position] == request.end_id:

@@ -23,9 +23,9 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration for a worker whose package serves a checkpoint.
+    """Return the configuration for a worker with a package that serves a checkpoint.
 
-    `arguments` are passed to the package; the worker reads the other values.
+    The worker passes `arguments` to the package, and uses the other values itself.
     """
     config: dict[str, Any] = {
         "llm": dict(arguments),

@@ -1,1 +1,1 @@
-"""Telemetry of a model: request counters, engine metrics and spans."""
+"""Publish a model's request counters, engine metrics and trace spans."""

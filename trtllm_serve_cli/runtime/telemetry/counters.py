@@ -1,8 +1,8 @@
-"""Count the requests of a model as Prometheus counters, which Triton publishes.
+"""Count a model's requests in Prometheus counters that Triton publishes.
 
 Histograms are published as counters, too: `NAME_bucket` with the label `le`, `NAME_sum` and
-`NAME_count`, as in Prometheus. Triton's own histograms send a message to the server for each
-observation, thus for each token. Counters send only the increase since the last message.
+`NAME_count`, as in Prometheus. Triton's own histograms would send one message to the server per
+observation, and therefore one per token. Counters send only the increase since the last message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .families import REQUEST_FAMILIES, Family
 
 
 class Series(NamedTuple):
-    """A counter. `name` is its name on the metrics page, and `value` the value of its label."""
+    """A time series. `name` is its name on the metrics page, and `value` is its label value."""
 
     name: str
     value: str = ""
@@ -27,7 +27,7 @@ _FAMILIES = {name: family for family in REQUEST_FAMILIES for name in family.samp
 
 
 class RequestCounters:
-    """The current values of all counters and histograms. Methods are thread-safe."""
+    """A thread-safe store for the current values of all request counters and histograms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,17 +37,18 @@ class RequestCounters:
             if family.type == "counter"
             for value in family.values or ("",)
         }
-        # Observations in each bucket (not cumulative), and the sum of their values.
+        # The number of observations in each bucket (not cumulative).
         self._buckets = {each: [0] * (len(each.bounds) + 1) for each in _HISTOGRAMS}
+        # The sum of the observed values.
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
 
     def count(self, family: Family, number: float = 1, value: str = "") -> None:
-        """Add `number` to a counter."""
+        """Increment the counter with the label value `value` by `number`."""
         with self._lock:
             self._counts[Series(family.name, value)] += number
 
     def observe(self, histogram: Family, value: float) -> None:
-        """Add `value` to a histogram."""
+        """Add the observation `value` to a histogram."""
         with self._lock:
             self._buckets[histogram][bisect_left(histogram.bounds, value)] += 1
             self._sums[histogram] += value
@@ -73,7 +74,10 @@ def _cumulative(name: str, bounds: Sequence[float], buckets: Sequence[int]) -> d
 
 
 class CounterMetrics:
-    """Publishes `RequestCounters` through Triton. `pb_utils` is `triton_python_backend_utils`."""
+    """The Triton metrics that publish the values of `RequestCounters`.
+
+    `pb_utils` is the module `triton_python_backend_utils`.
+    """
 
     def __init__(self, pb_utils: Any, labels: Mapping[str, str]) -> None:
         self._families = {
@@ -89,14 +93,21 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Add the increase of each series since the last call. Each is a message to the server."""
+        """Increment each metric by the increase of its series since the last call.
+
+        Each increment sends a message to the server.
+        """
         for series, count in counts.items():
             if grown := count - self._published[series]:
                 self._metrics[series].increment(grown)
                 self._published[series] = count
 
     def close(self) -> None:
-        """Release all metrics. Call this while Triton is still running."""
+        """Release all metrics.
+
+        Call this method while Triton is still running, because each release sends a message to the
+        server.
+        """
         self._metrics.clear()
         self._families.clear()
 

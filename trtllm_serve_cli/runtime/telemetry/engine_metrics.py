@@ -1,8 +1,8 @@
-"""Publish the engine's state as Prometheus metrics with upstream's family and label names.
+"""Publish the engine's state as Prometheus metrics.
 
-Families that begin with `nv_`, and their labels, are those of the custom metrics reporter in the
-Triton TensorRT-LLM backend. A metric is set only when its value changes, because setting a metric
-is a round trip to the server.
+Families with the prefix `nv_` use the names and labels of the custom metrics reporter in the Triton
+TensorRT-LLM backend. A metric is set only when its value changes, because setting a metric requires
+a round trip to the server.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from .families import (
 
 
 class EngineMetrics:
-    """Publishes `EngineStats` through Triton. `pb_utils` is `triton_python_backend_utils`.
+    """The Triton metrics that publish `EngineStats`.
 
-    `instance` becomes a label, so that instances of one model do not overwrite each other's values.
+    `pb_utils` is the module `triton_python_backend_utils`. `instance` becomes a label, so that
+    instances of the same model do not overwrite each other's values.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class EngineMetrics:
         self._last: dict[tuple[Family, str], float] = {}
 
     def publish(self, stats: EngineStats) -> None:
-        """Set the metrics that have changed since the last call."""
+        """Set the metrics whose values have changed since the last call."""
         values = gauge_values(stats, self._max_batch_size)
         changed = {key: value for key, value in values.items() if self._last.get(key) != value}
         if changed:
@@ -71,14 +72,15 @@ class EngineMetrics:
         self._count(PREFIX_QUERIES, stats.kv_blocks_reused + stats.kv_blocks_missed)
 
     def publish_state(self, is_up: bool, num_restarts: int) -> None:
-        """Set whether the worker is running, and count its restarts."""
+        """Publish whether the worker is running, and how many times it has restarted."""
         self._up.set(int(is_up))
         self._count(WORKER_RESTARTS, num_restarts)
 
     def close(self) -> None:
-        """Release all metrics. Do not publish afterwards.
+        """Release all metrics. Do not call `publish` or `publish_state` afterwards.
 
-        Call this while Triton is still running, because each release is a message to the server.
+        Call this method while Triton is still running, because each release sends a message to the
+        server.
         """
         self._metrics.clear()
         self._counters.clear()
@@ -86,7 +88,10 @@ class EngineMetrics:
         self._families.clear()
 
     def _count(self, family: Family, count: int) -> None:
-        """Add the increase of `count` since the last call; a restarted worker counts from zero."""
+        """Increment a counter by the increase of `count` since the last call.
+
+        If `count` has decreased, the worker has restarted and counts from zero.
+        """
         known = self._counted[family]
         if grown := count - known if count >= known else count:
             self._counters[family].increment(grown)
@@ -101,7 +106,7 @@ class EngineMetrics:
 
 
 def gauge_values(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, str], float]:
-    """Return the values of the gauges for `stats`, by (family, label value)."""
+    """Return the gauge values for `stats` as a mapping (family, label value) -> value."""
     generating = stats.active_requests - stats.context_requests - stats.waiting_requests
     by_family: dict[Family, dict[str, float]] = {
         ENGINE_REQUESTS: {

@@ -1,6 +1,6 @@
 """Declare the metric families that models publish.
 
-Names that begin with `nv_`, and their labels, are those of the Triton TensorRT-LLM backend.
+Families with the prefix `nv_` use the names and labels of the Triton TensorRT-LLM backend.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Outcome = Literal["stop", "length", "cancelled", "error", "rejected"]
-# The project that defines the name: Triton, its TensorRT-LLM backend, or this one.
+# The project that defines a family: Triton, Triton's TensorRT-LLM backend, or this project.
 Origin = Literal["triton", "tensorrtllm", "tllm"]
 
 
@@ -17,9 +17,9 @@ Origin = Literal["triton", "tensorrtllm", "tllm"]
 class Family:
     """A metric family.
 
-    `label` is a label in addition to the labels of the model or host, and `values` are its possible
-    values; a histogram has at most one. `bounds` are the increasing upper bounds of a histogram's
-    buckets, except the last bucket, which is unbounded.
+    `label` is an additional label, besides the labels for the model or host. `values` are the
+    possible values of this label; a histogram has at most one value. `bounds` are the upper bounds
+    of a histogram's buckets in increasing order. The last bucket is unbounded and has no entry.
     """
 
     name: str
@@ -33,18 +33,18 @@ class Family:
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names on a metrics page: a histogram is published as three counters."""
+        """The names on a metrics page, where a histogram is published as three counters."""
         if self.type != "histogram":
             return (self.name,)
         return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
 
     def own_label(self, value: str) -> dict[str, str]:
-        """Return the label with this value, or an empty mapping if the family has no label."""
+        """Return {label: value}, or an empty mapping if the family has no label."""
         return {self.label: value} if self.label else {}
 
 
 _LENGTHS = (10, 50, 100, 500, 1000)
-# Metrics of requests.
+# Families that count and measure requests.
 REQUEST_FAMILIES = (
     REQUESTS := Family(
         "tllm_requests_total",
@@ -112,14 +112,14 @@ REQUEST_FAMILIES = (
         origin="tensorrtllm",
     ),
 )
-# Metrics of the engine.
+# Families that show the state of the engine and its worker.
 ENGINE_FAMILIES = (
     ENGINE_REQUESTS := Family(
         "nv_trt_llm_request_metrics",
         "gauge",
-        "TRT LLM request metrics: active requests, and how many of them were scheduled in the last "
-        "step, are in the context phase (prompt processing) or wait; max is the limit. Investigate "
-        "if waiting keeps growing",
+        "TRT LLM request metrics: requests that are active, were scheduled in the last step, are "
+        "in the context phase (prompt processing), or are waiting; max is the maximum batch size. "
+        "Investigate if waiting keeps growing",
         "request_type",
         ("active", "max", "scheduled", "context", "waiting"),
         origin="tensorrtllm",
@@ -152,7 +152,8 @@ ENGINE_FAMILIES = (
     STEPS := Family(
         "nv_trt_llm_general_metrics",
         "gauge",
-        "General TRT LLM metrics: number of steps, and Unix time of the last change in us",
+        "General TRT LLM metrics: number of engine steps, and Unix time of the last change in "
+        "microseconds",
         "general_type",
         ("iteration_counter", "timestamp"),
         origin="tensorrtllm",
@@ -165,8 +166,8 @@ ENGINE_FAMILIES = (
     PREEMPTIONS := Family(
         "tllm_preemptions_total",
         "counter",
-        "Preemptions, in which a request loses its KV cache blocks to others and is recomputed. "
-        "Should be zero",
+        "Preemptions. A preempted request loses its KV cache blocks to other requests and is "
+        "recomputed. Should be zero",
     ),
     PREFIX_QUERIES := Family(
         "tllm_prefix_cache_queries_total",

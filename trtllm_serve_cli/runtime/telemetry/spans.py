@@ -1,8 +1,9 @@
-"""Add spans to traces that Triton has started, and send them to the same collector.
+"""Add spans to traces that Triton has started, and send the spans to Triton's collector.
 
-Triton's spans end when a decoupled model receives the request. The spans of this module cover the
-rest. Business-logic requests are not traced, because Triton 2.51 has already freed the trace and
-crashes (observed). Spans are sent as OTLP JSON over HTTP, the format that Triton uses.
+Triton's spans end when a decoupled model receives the request. The spans in this module cover the
+time after that. Requests from other models (business logic scripting) are not traced, because
+Triton 2.51 frees their trace too early and then crashes (observed). Spans are sent as OTLP JSON
+over HTTP, the format that Triton also uses.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from typing import Any
 from ..log import write_log
 
 _TIMEOUT_S = 5.0
-# The maximum number of spans to queue for a collector that does not respond; others are dropped.
+# The maximum number of queued spans. If the collector does not respond, further spans are dropped.
 _MAX_WAITING = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of a request. Times are nanoseconds of the monotonic clock.
+    """A span of a request, with times in nanoseconds on the monotonic clock.
 
-    `trace_parent` is a W3C `traceparent`: it contains the ids of the trace and of the parent span.
+    `trace_parent` is a W3C `traceparent`, which contains the ids of the trace and the parent span.
     """
 
     trace_parent: str
@@ -42,7 +43,7 @@ class Span:
 
 
 class SpanExporter:
-    """Sends spans to the collector at `url` from its own thread, until `close`."""
+    """An exporter that sends spans to the collector at `url` from a background thread."""
 
     def __init__(self, url: str, model: str, period_s: float = 1.0) -> None:
         self._url = url
@@ -51,7 +52,7 @@ class SpanExporter:
         self._queue: queue.SimpleQueue[Span] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._is_reachable = True
-        # Connect directly, even if the environment sets a proxy.
+        # Connect to the collector directly; by default, urllib uses a proxy set in the environment.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._thread = threading.Thread(target=self._send_periodically, daemon=True)
         self._thread.start()
@@ -62,7 +63,7 @@ class SpanExporter:
             self._queue.put(span)
 
     def close(self) -> None:
-        """Send the remaining spans and stop."""
+        """Send the remaining spans and stop the background thread."""
         self._closing.set()
         self._thread.join()
         self._send_all()
@@ -85,12 +86,15 @@ class SpanExporter:
             self._is_reachable = True
         except (OSError, ValueError) as error:
             if self._is_reachable:
-                write_log("W", f"spans cannot be sent to {self._url} and are dropped: {error}")
+                write_log("W", f"spans cannot be sent to {self._url}, so they are dropped: {error}")
             self._is_reachable = False
 
 
 def render_spans(spans: Sequence[Span], model: str, offset_ns: int) -> dict[str, Any]:
-    """Return an OTLP request with `spans`. `offset_ns` is Unix time minus the monotonic clock."""
+    """Return the body of an OTLP request that contains `spans`.
+
+    `offset_ns` is the Unix time minus the time on the monotonic clock, in nanoseconds.
+    """
     resource = {"service.name": "tllm", "tllm.model": model}
     return {
         "resourceSpans": [
@@ -124,7 +128,7 @@ def _span(span: Span, offset_ns: int) -> dict[str, Any]:
 
 
 def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    # In OTLP's JSON encoding, 64-bit integers are strings.
+    # OTLP's JSON encoding represents 64-bit integers as strings.
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str)
          else {"intValue": str(value)}}
@@ -133,7 +137,7 @@ def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
 
 
 def read_trace_parent(request: Any) -> str:
-    """Return the `traceparent` of a Triton request, or "" if it is not traced."""
+    """Return the `traceparent` of a Triton request, or "" if the request is not traced."""
     context = request.trace().get_context()
     if not context:
         return ""

@@ -1,1 +1,1 @@
-"""Convert text to token ids and back, and stream text without loss."""
+"""Convert between text and token ids, and decode token streams without losing text."""

@@ -1,19 +1,20 @@
-"""Decode a stream of tokens to text, without loss or repetition.
+"""Decode a stream of tokens to text without losing or repeating characters.
 
-The pieces of one sequence add up to the text of all its tokens decoded together, for any split of
-the tokens into calls of `push`.
+`StreamDecoder` returns a sequence's text in pieces. Concatenated, the pieces equal the text of all
+tokens decoded together, however the tokens are split across calls to `push`.
 
-A token cannot be decoded alone: its leading space may depend on the token before it, and one
-character may need several tokens. `StreamDecoder` therefore decodes a window of the latest tokens.
-The piece is the difference between two texts of the window: without and with the new tokens. A
-piece that ends inside a character is held back. The window starts where an earlier piece started,
-so that its length is bounded. A space or part of a character may be missing at the window's start,
-but it is then missing from both texts.
+A token cannot be decoded alone: its leading space may depend on the previous token, and one
+character may consist of several tokens. `StreamDecoder` therefore decodes a window of the latest
+tokens, without and with the new tokens. The difference between the two texts is the next piece. A
+piece that ends inside a character is held back until the character is complete.
 
-Some decoders change earlier text when tokens follow: one broken byte replaces all bytes before it
-(Transformers' byte fallback), or the space before a full stop is removed
-(`clean_up_tokenization_spaces`). `StreamDecoder` cannot change text that it has emitted. The next
-piece is then the text of the tokens that follow, decoded without the earlier tokens.
+To limit its length, the window restarts where an earlier piece started. A space or part of a
+character may then be missing at the window's start, but it is missing from both texts.
+
+Some decoders change earlier text when more tokens follow. In Transformers' byte fallback, one
+invalid byte replaces all bytes before it. `clean_up_tokenization_spaces` removes the space before a
+full stop. `StreamDecoder` cannot change text that it has already emitted. In such cases, it decodes
+the new tokens without the earlier tokens and emits their text as the next piece.
 """
 
 from __future__ import annotations
@@ -21,22 +22,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 _UNFINISHED_CHARACTER = "\ufffd"
-# Shortening the window requires another decoding, so it is done only for long windows.
+# Windows with fewer tokens are not shortened, because shortening requires another decode call.
 _LONG_WINDOW = 16
 
 
 class StreamDecoder:
-    """Decodes the text of one growing sequence in pieces."""
+    """A decoder that returns the text of one growing sequence in pieces."""
 
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        # The number of tokens at the window's start whose text has been emitted.
+        # The number of leading tokens in the window whose text has been emitted.
         self._num_emitted = 0
         self._emitted = ""
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """Return the text that `token_ids` add; it may be empty if they end inside a character."""
+        """Return the text that `token_ids` add.
+
+        The text may be empty if the last token ends inside a character.
+        """
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def predict_windows(self, token_ids: Sequence[int]) -> list[list[int]]:
@@ -48,7 +52,7 @@ class StreamDecoder:
         return windows
 
     def finish(self) -> str:
-        """Return the text that was held back, so that the pieces add up to the whole text."""
+        """Return the text that is still held back, and reset the decoder."""
         piece = self._pending()
         self._restart([], 0, "")
         return piece
@@ -76,7 +80,7 @@ class StreamDecoder:
         if len(self._window) < _LONG_WINDOW:
             return
         text = self._decode(newest)
-        # Start the window only at visible text, because decoders may strip leading whitespace.
+        # Restart the window only at visible text, because decoders may strip leading whitespace.
         if text.strip():
             self._restart(newest, len(newest), text)
 
@@ -85,7 +89,10 @@ class StreamDecoder:
 
 
 def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> str:
-    """Return the text that the pieces of a `StreamDecoder` add up to, even if bytes are broken."""
+    """Return the text that a `StreamDecoder` returns for `token_ids` in total.
+
+    If the tokens contain invalid bytes, this text may differ from the result of `decode`.
+    """
     text = decode(token_ids) if token_ids else ""
     if _UNFINISHED_CHARACTER not in text:
         return text

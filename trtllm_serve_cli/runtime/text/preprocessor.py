@@ -1,4 +1,4 @@
-"""Convert the text of a request to token ids, as the `preprocessing` model does."""
+"""Convert the text inputs of a request to token ids, as the model `preprocessing` does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 
 class Preprocessor:
-    """Encodes requests with one tokenizer. Tensors are named as in the model `preprocessing`."""
+    """An encoder for requests. Its tensors have the same names as in the model `preprocessing`."""
 
     def __init__(self, tokenizer: Tokenizer, *, adds_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -25,22 +25,22 @@ class Preprocessor:
     def of(cls, parameters: Parameters, tokenizer: Tokenizer | None = None) -> Preprocessor:
         """Create a preprocessor from a model's parameters.
 
-        If `tokenizer` is None, load the tokenizer in `tokenizer_dir`.
+        If `tokenizer` is None, load the tokenizer from the folder in the parameter `tokenizer_dir`.
         """
         if tokenizer is None:
             tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         return cls(tokenizer, adds_special_tokens=parameters.flag("add_special_tokens", True))
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Return name -> output for the inputs that `get` returns.
+        """Return the outputs by name for the inputs that `get` returns.
 
-        Raise `InvalidRequest` if an input is missing or not valid.
+        Raise `InvalidRequest` if an input is missing or invalid.
         """
         queries = get("QUERY")
         output_len = get("REQUEST_OUTPUT_LEN")
         if queries is None or output_len is None:
             raise InvalidRequest(
-                "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are required"
+                "text_input (QUERY) and max_tokens (REQUEST_OUTPUT_LEN) are required; send both"
             )
         if not queries.size:
             raise InvalidRequest("text_input (QUERY) has no rows; send a prompt")
@@ -50,7 +50,7 @@ class Preprocessor:
         return bias | {
             "INPUT_ID": input_ids,
             "REQUEST_INPUT_LEN": lengths,
-            # These two are for encoder-decoder models; decoder-only models ignore both.
+            # Encoder-decoder models require the next two tensors; decoder-only models ignore them.
             "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
             "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
@@ -61,7 +61,10 @@ class Preprocessor:
         }
 
     def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
-        """Return EMBEDDING_BIAS [rows, vocabulary] if the request sets weights for words."""
+        """Return EMBEDDING_BIAS with the shape [rows, vocabulary].
+
+        Return an empty mapping if the request does not set weights for words.
+        """
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:
             return {}
@@ -74,7 +77,7 @@ class Preprocessor:
         for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
             for text, value in zip(texts, values, strict=True):
                 word = _as_text(text, "embedding_bias_words")
-                # As in upstream, the weight is added to each token of the word.
+                # As in upstream, add the weight to each token of the word.
                 for token in self._tokenizer.encode(word, add_special_tokens=False):
                     bias[row, token] += value
         return {"EMBEDDING_BIAS": bias}
@@ -89,7 +92,7 @@ class Preprocessor:
         words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
-        # Errors start with the input's name in text models: stop_words or bad_words.
+        # Start errors with the input's name in text models, which is stop_words or bad_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
             [

@@ -1,9 +1,9 @@
-"""Decode the tokens of all sequences of an engine step in one call of the tokenizer.
+"""Decode the new tokens of all sequences in an engine step with one tokenizer call.
 
-A call of OpenVINO's tokenizer takes as long for twenty sequences as for one, and one call per token
-was a third of the cost of a text model. `StepDecoder` therefore predicts the windows that the
-streams will decode, and decodes them together before the step's updates are delivered. If a
-prediction is wrong, the stream decodes its window in a separate call.
+OpenVINO's tokenizer decodes twenty sequences in the same time as one sequence. With one call per
+token, these calls were a third of a text model's cost. `StepDecoder` therefore predicts the windows
+that the streams will decode, and decodes these windows together before the step's updates are
+delivered. If a prediction is wrong, the stream decodes its window in a separate call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from .detokenize import StreamDecoder
 
 
 class StepDecoder:
-    """Decodes the streams of one model. A stream is kept while the caller has a reference to it."""
+    """A decoder for all streams of a model.
+
+    The decoder has only weak references to streams, so the caller must keep each stream.
+    """
 
     def __init__(self, decode_all: Callable[[Sequence[Sequence[int]]], list[str]]) -> None:
         self._decode_all = decode_all
@@ -24,13 +27,13 @@ class StepDecoder:
         self._texts: dict[tuple[int, ...], str] = {}
 
     def open_stream(self, request_id: int, sequence_index: int) -> StreamDecoder:
-        """Return a decoder for the text of this sequence."""
+        """Return a new stream that decodes the text of one sequence."""
         stream = StreamDecoder(self.decode)
         self._streams[request_id, sequence_index] = stream
         return stream
 
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Decode the updates of one step; call it before the updates are delivered."""
+        """Decode the updates of one step. Call this method before the updates are delivered."""
         windows: list[list[int]] = []
         for update in updates:
             stream = self._streams.get((update.request_id, update.sequence_index))
@@ -40,6 +43,6 @@ class StepDecoder:
         self._texts = {tuple(window): text for window, text in zip(windows, texts, strict=False)}
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of these tokens, from `decode_ahead` if it has predicted them."""
+        """Return the text of `token_ids`, which `decode_ahead` may have decoded already."""
         text = self._texts.get(tuple(token_ids))
         return self._decode_all([token_ids])[0] if text is None else text

@@ -1,8 +1,8 @@
-"""Convert the text inputs of a text model's request to token ids.
+"""Convert the text inputs of requests to token ids, for text models.
 
 By default, the text model encodes requests itself. If `ask_preprocessing` is set, the text model
-calls the model `preprocessing`, which the user may replace. The call through Triton takes longer
-than encoding (benchmarks/contract.py).
+calls the model `preprocessing`, which users can replace with their own model. The call through
+Triton takes longer than the encoding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..triton.tensors import Array, GetTensor
 from .preprocessor import Preprocessor
 from .tokenizer import Tokenizer
 
-# Inputs of `preprocessing` -> inputs of a text model.
+# Input name in `preprocessing` -> input name in a text model.
 _INPUTS = {
     "QUERY": "text_input",
     "REQUEST_OUTPUT_LEN": "max_tokens",
@@ -29,7 +29,7 @@ _INPUTS = {
     "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
     "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
 }
-# Outputs of `preprocessing` -> inputs of `tensorrt_llm`.
+# Output name in `preprocessing` -> input name in `tensorrt_llm`.
 _OUTPUTS = {
     "INPUT_ID": "input_ids",
     "REQUEST_INPUT_LEN": "input_lengths",
@@ -41,9 +41,9 @@ _OUTPUTS = {
     "OUT_PAD_ID": "pad_id",
 }
 TEXT_INPUTS = frozenset(_INPUTS.values())
-# Part of Triton's error for a truncated string. Triton 2.51 then rejects the whole batch. Requests
-# from a text model are valid, so another request in the batch caused the error, and a retry in
-# another batch can succeed.
+# Part of Triton's error for a request with a truncated string. Triton 2.51 then rejects the whole
+# batch. Text models send only valid requests, so another request in the batch has caused the error,
+# and a retry can succeed in a different batch.
 _MALFORMED = "string data for inference input"
 _NUM_ATTEMPTS = 10
 
@@ -51,9 +51,9 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 
 
 def load_encoder(parameters: Parameters, tokenizer: Tokenizer) -> Encode:
-    """Return a function that converts inputs of a text model to inputs of `tensorrt_llm`.
+    """Return a function that converts a text model's inputs to inputs of `tensorrt_llm`.
 
-    The function raises `InvalidRequest` if an input is not valid.
+    The function raises `InvalidRequest` if an input is invalid.
     """
     if parameters.flag("ask_preprocessing", False):
         model = parameters.text("preprocessing_model_name", "preprocessing")

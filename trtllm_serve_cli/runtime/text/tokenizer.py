@@ -1,4 +1,4 @@
-"""The model's tokenizer: OpenVINO's if its files are present, otherwise Transformers'."""
+"""Load a model's tokenizer, with OpenVINO GenAI if its files exist, or with Transformers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Tokenizer(Protocol):
-    """Converts text to token ids and back."""
+    """A tokenizer, which converts text to token ids and back."""
 
     end_id: int
     pad_id: int
@@ -28,21 +28,21 @@ class Tokenizer(Protocol):
     def decode_all(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
-        """Return the result of `decode` for each sequence, in one call if possible."""
+        """Return the text of each sequence, decoded in one call if possible."""
 
 
 class OpenVinoTokenizer:
-    """The tokenizer of an OpenVINO IR (`openvino_tokenizer.xml`)."""
+    """A tokenizer that OpenVINO GenAI loads from `openvino_tokenizer.xml`."""
 
     def __init__(self, directory: Path) -> None:
         import openvino_genai
 
-        # One thread: a piece of text is too small to parallelize, and idle threads would spin.
+        # Use one thread, because texts are too short to parallelize and idle threads would spin.
         self._tokenizer: Any = openvino_genai.Tokenizer(directory, INFERENCE_NUM_THREADS=1)
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
         self.pad_id = pad_id if pad_id >= 0 else self.end_id
-        # A batch pads shorter sequences. Some tokenizers decode the padding to text, so they must
+        # Shorter sequences in a batch are padded. Tokenizers that decode the padding to text must
         # decode each sequence separately.
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
 
@@ -72,7 +72,7 @@ class OpenVinoTokenizer:
 
 
 class TransformersTokenizer:
-    """The `AutoTokenizer` of a Hugging Face directory."""
+    """A tokenizer that Transformers' `AutoTokenizer` loads from a Hugging Face directory."""
 
     def __init__(self, directory: Path) -> None:
         with _no_torch():
@@ -88,12 +88,13 @@ class TransformersTokenizer:
         return len(self._tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        # Each call sets the tokenizer's padding and truncation, which is not thread-safe.
+        # `encode` is not thread-safe, because it sets the tokenizer's padding and truncation.
         with self._encoding:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        # Cleaning up would remove spaces that a stream has already emitted, and damage source code.
+        # Do not clean up spaces. Cleaning up would remove spaces that a stream has already emitted,
+        # and would change source code.
         text = self._tokenizer.decode(
             token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
@@ -107,17 +108,19 @@ class TransformersTokenizer:
 
 @contextlib.contextmanager
 def _no_torch() -> Iterator[None]:
-    """Hide PyTorch from Transformers, unless it is already loaded.
+    """Hide PyTorch from Transformers, unless PyTorch is already imported.
 
-    Transformers imports PyTorch if it is installed. The import takes seconds and hundreds of
-    megabytes in each text process of a model, and tokenizers do not need PyTorch.
+    If PyTorch is installed, Transformers imports it, although tokenizers do not need it. The import
+    takes seconds and hundreds of megabytes in each of a model's text processes.
     """
     modules: dict[str, Any] = sys.modules
     if "torch" in modules:
         yield
         return
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # "models require PyTorch"
-    modules["torch"] = None  # `import torch` fails, and `find_spec` does not find PyTorch
+    # Suppress the warning that models require PyTorch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    # With this entry, `import torch` fails and `find_spec` does not find PyTorch.
+    modules["torch"] = None
     try:
         yield
     finally:
@@ -125,7 +128,7 @@ def _no_torch() -> Iterator[None]:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Return the tokenizer in `directory`: OpenVINO's if it has one, otherwise Transformers'."""
+    """Load the tokenizer in `directory`, with OpenVINO GenAI if it has an OpenVINO tokenizer."""
     if (directory / "openvino_tokenizer.xml").exists():
         return OpenVinoTokenizer(directory)
     return TransformersTokenizer(directory)

@@ -96,12 +96,12 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
         ({"presence_penalty": 2.5}, "presence_penalty is 2.5; it must be from -2 to 2"),
         (
             {"beam_width": 2, "repetition_penalty": 1.5},
-            "repetition_penalty is 1.5, which does not work with a beam_width of 2; leave it out, "
-            "or set beam_width to 1",
+            "repetition_penalty is 1.5, which is not supported with a beam_width of 2. Omit "
+            "repetition_penalty, or set beam_width to 1.",
         ),
         (
             {"stop_words": ((0,),)},
-            "stop_words_list has the word [0], which decodes to no text; leave it out",
+            "stop_words_list has the word [0], which decodes to an empty text; omit the word",
         ),
     ],
 )
@@ -121,8 +121,8 @@ def test_beams_accept_a_neutral_penalty(neutral: dict[str, float]) -> None:
     [
         ({"beam_width": 2}, "beam_width is 2, but speculative decoding"),
         ({"num_return_sequences": 2}, "num_return_sequences is 2, but speculative decoding"),
-        ({"guide_type": "regex"}, "do not work with speculative decoding"),
-        ({"bad_words": (word("a"),)}, "do not work with speculative decoding"),
+        ({"guide_type": "regex"}, "are not supported with speculative decoding"),
+        ({"bad_words": (word("a"),)}, "are not supported with speculative decoding"),
     ],
 )
 def test_speculative_decoding_rejects_incompatible_requests(
@@ -154,7 +154,10 @@ def test_bad_words_become_a_guide_with_the_shortest_words() -> None:
     [
         ({"guide_type": "regex", "bad_words": (word("a"),)}, "bad_words_list cannot be combined"),
         ({"bad_words": (word("a\0"),)}, "bad_words_list has a word with a NUL character"),
-        ({"bad_words": ((0,),)}, r"bad_words_list has the word \[0\], which decodes to no text"),
+        (
+            {"bad_words": ((0,),)},
+            r"has the word \[0\], which decodes to an empty text",
+        ),
     ],
 )
 def test_rejects_what_no_guide_can_express(fields: dict[str, Any], why: str) -> None:

@@ -88,38 +88,39 @@ EAGLE = {"speculative_config": {"decoding_type": "Eagle"}}
         (
             {"beam_width": 2},
             {"max_beam_width": 4},
-            "beam_width is 2, but this model was loaded with max_beam_width=4, and TensorRT-LLM's "
-            "PyTorch backend supports no other width; set beam_width to 4",
+            "beam_width is 2, but TensorRT-LLM's PyTorch backend supports only the model's "
+            "max_beam_width. Set beam_width to 4.",
         ),
         (
             {"beam_width": 2, "stop_words": ((1, 2),)},
             {"max_beam_width": 2},
-            "stop_words_list has a word of several tokens, which does not work with a beam_width "
-            "of 2; leave it out",
+            "stop_words_list has a word with several tokens, which is not supported with a "
+            "beam_width of 2. Omit the word.",
         ),
         (
             {"guide_type": "json"},
             {},
-            "guided_decoding_guide_type is set, but this model is served without guided decoding; "
-            "leave it out, or serve the model with guided_decoding_backend=xgrammar",
+            "guided_decoding_guide_type is set, but this model is served without guided decoding. "
+            "Omit the tensor, or serve the model with guided_decoding_backend=xgrammar.",
         ),
         (
             {"input_ids": (1,) * 9},
             {"max_num_tokens": 8},
-            "the prompt has 9 tokens, but one step of the engine processes at most 8 "
-            "(max_num_tokens); shorten it, or serve the model with enable_chunked_context=true",
+            "The prompt has 9 tokens, but the number of tokens per step is limited to 8 "
+            "(max_num_tokens). Shorten the prompt, or serve the model with "
+            "enable_chunked_context=true.",
         ),
         (
             {"repetition_penalty": 1.1},
             SPECULATIVE,
-            "repetition_penalty does not work with speculative decoding (NGram); leave it out, or "
-            "serve the model without speculative decoding",
+            "repetition_penalty is not supported with speculative decoding (NGram). Omit the "
+            "tensor, or serve the model without speculative decoding.",
         ),
         (
             {"top_p": 0.9},
             EAGLE,
-            "runtime_top_k (or runtime_top_p) does not work with speculative decoding (Eagle); "
-            "leave it out, or serve the model without speculative decoding",
+            "runtime_top_k (or runtime_top_p) is not supported with speculative decoding (Eagle). "
+            "Omit the tensor, or serve the model without speculative decoding.",
         ),
     ],
     ids=str,

@@ -191,17 +191,17 @@ def test_jitter_follows_its_seed_and_keeps_the_mean() -> None:
     ("lengths", "limits", "why"),
     [
         ((90, 10), {}, None),
-        ((100, 910), {}, "the request may need 1010 tokens of the KV cache, which has 1000"),
+        ((100, 910), {}, "The request may need KV cache for 1010 tokens, but the limit is 1000"),
         (
             (101, 1),
             {},
-            "the prompt has 101 tokens, but one step of the engine processes at most 100",
+            "The prompt has 101 tokens, but the number of tokens per step is limited to 100",
         ),
         ((101, 1), {"enable_chunked_context": True}, None),
         (
             (10, 1, 5),
             {},
-            "the request has 5 sequences, but one step of the engine processes at most 4",
+            "The request has 5 sequences, but the number of sequences per step is limited to 4",
         ),
     ],
     ids=str,

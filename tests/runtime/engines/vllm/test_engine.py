@@ -215,7 +215,11 @@ def test_argument_groups_become_vllm_objects(load: EngineLoader) -> None:
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"paged": True}, "vLLM has no engine argument paged; leave it out"),
+        (
+            {"paged": True},
+            "vLLM's engine arguments do not include paged; remove each unknown argument from "
+            "vllm_args",
+        ),
         (
             {"gpu_memory_utilization": 2.0},
             "vLLM rejects the model's arguments: gpu_memory_utilization: Input should be at most 1",

@@ -1,1 +1,1 @@
-"""The engine kind `openvino`: OpenVINO GenAI."""
+"""The engine kind `openvino`, which runs models with OpenVINO GenAI."""

@@ -1,4 +1,7 @@
-"""An engine that uses OpenVINO GenAI's continuous batching. Requires `openvino-genai`."""
+"""Implement an engine with OpenVINO GenAI's continuous batching.
+
+This module requires the package `openvino-genai`.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,9 @@ from .grammar_check import GrammarCheck, structured_output
 from .lora import adapter_properties
 from .request import Drafts, Guide, find_guide, make_config
 
-# The longest wait for the check of a guide in a step without running requests.
+# The maximum time for which a step waits for guide checks if no request is running.
 _IDLE_S = 0.02
-# The KV cache block size of OpenVINO's CPU plugin, which cannot be configured.
+# OpenVINO's CPU plugin has this fixed KV cache block size.
 TOKENS_PER_BLOCK = 32
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -40,7 +43,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked. `problem` will have the result of the check."""
+    """A request whose guide is being checked. `problem` is the future result of the check."""
 
     request: GenerationRequest
     config: Any
@@ -63,14 +66,17 @@ class _Running:
 
 
 class OpenVinoEngine:
-    """An engine with continuous batching, paged KV cache and prefix caching on a CPU.
+    """A CPU engine with continuous batching, a paged KV cache and prefix caching.
 
-    `config` has engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
-    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size and num_threads (0: all cores).
-    For speculative decoding, `config` also has num_draft_tokens (0: off) and draft_model_dir, the
-    engine folder of the draft model ("": drafts are looked up in the prompt).
+    `config` contains engine_dir, max_batch_size, max_beam_width, max_seq_len, max_num_tokens,
+    max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads, num_draft_tokens
+    and draft_model_dir. If num_threads is 0, the engine uses all cores.
 
-    If `adapter` is set, it applies to all requests.
+    Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the engine
+    folder draft_model_dir generates the draft tokens. If draft_model_dir is empty, the engine
+    copies draft tokens from the prompt (prompt lookup).
+
+    If `adapter` is set, the engine applies it to all requests.
     """
 
     def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:
@@ -98,9 +104,9 @@ class OpenVinoEngine:
     def submit(self, request: GenerationRequest) -> None:
         if (needed := _num_blocks(request)) > self._num_blocks:
             raise InvalidRequest(
-                f"the request may need {needed * TOKENS_PER_BLOCK} tokens of the KV cache, which "
-                f"has {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache); "
-                "request fewer tokens or sequences"
+                f"The request may need KV cache for {needed * TOKENS_PER_BLOCK} tokens, but the "
+                f"limit is {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache). "
+                "Request fewer tokens or sequences."
             )
         config = make_config(request, self._tokenizer, self._drafts)
         guide = find_guide(request, self._tokenizer)
@@ -113,14 +119,14 @@ class OpenVinoEngine:
 
     def cancel(self, request_id: int) -> None:
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
-            # Skip a check that has not started, because it would delay those of other requests.
+            # If the check has not started, cancel it, because it would delay other checks.
             unchecked.problem.cancel()
         running = self._running.pop(request_id, None)
         if running is not None:
             running.handle.cancel()
 
     def has_work(self) -> bool:
-        # A cancelled request leaves the scheduler in the next step, so check the pipeline, too.
+        # Check the pipeline, too, because it removes a cancelled request only in the next step.
         return bool(self._running or self._unchecked or self._pipeline.has_non_finished_requests())
 
     def step(self) -> list[SequenceUpdate]:
@@ -203,21 +209,21 @@ class OpenVinoEngine:
     def _record_scheduled(self, started_ns: int) -> None:
         """Record when requests were first scheduled.
 
-        The scheduler reports only how many requests it scheduled. It serves requests in order of
-        arrival, so the oldest requests are the scheduled ones.
+        The scheduler reports only how many requests it has scheduled. It schedules requests in
+        order of arrival, so these are the oldest requests.
         """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
             running.first_scheduled_ns = running.first_scheduled_ns or started_ns
 
     def _read(self, running: _Running) -> list[SequenceUpdate]:
-        """Return the updates of one request from the last step.
+        """Return the updates for one request from the last step.
 
-        A single sequence is streamed; beams and parallel samples arrive when the request ends.
+        A single sequence is streamed. Several sequences are returned when the request ends.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
-            why = "the KV cache has no room for this request (max_tokens_in_paged_kv_cache)"
+            why = "the request does not fit in the KV cache (max_tokens_in_paged_kv_cache)"
             return [SequenceUpdate(running.request.id, error=why)]
         outputs: dict[int, Any] = {}
         while running.handle.can_read():
@@ -281,7 +287,7 @@ class OpenVinoEngine:
             return None
         num_sequences = max(request.beam_width, request.num_return_sequences)
         total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
-        # Each step generates one token besides its accepted drafts.
+        # Each step generates one token in addition to the draft tokens that it accepts.
         num_drafts = self._drafts.num_tokens if self._drafts else 0
         accepted = running.num_tokens - running.num_steps if num_drafts else 0
         return PerfMetrics(
@@ -303,8 +309,8 @@ class OpenVinoEngine:
         if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
         finish_reason = _finish_reason(output.finish_reason)
-        # Search the tokens, too: OpenVINO GenAI searches the text for stop words, and misses some
-        # stop words that are only whitespace.
+        # Search the tokens for stop words, because OpenVINO GenAI searches only the text and misses
+        # some stop words that consist of whitespace.
         if (end := self._find_stop(running, index, ids)) is not None:
             ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)
@@ -320,7 +326,10 @@ class OpenVinoEngine:
         )
 
     def _find_stop(self, running: _Running, index: int, ids: list[int]) -> int | None:
-        """Return the end of the first stop word in the new tokens `ids`; always None for beams."""
+        """Return the position in the new tokens `ids` at which the first stop word ends.
+
+        Return None if no stop word ends in these tokens, and for beams.
+        """
         request = running.request
         if not request.stop_words or request.beam_width > 1:
             return None
@@ -354,13 +363,13 @@ def _load_pipeline(
 
 
 def _reuses_blocks(config: dict[str, Any]) -> bool:
-    # With a draft model, a sampling step with reused blocks raises an error (seen with 2026.4.1).
+    # With a draft model, sampling with reused blocks raises an error (seen with 2026.4.1).
     return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
 
 
 def _find_model(directory: Path, description: str) -> Path:
     if not (directory / "openvino_model.xml").exists():
-        raise FileNotFoundError(f"{description} {directory} has no OpenVINO model; build it again")
+        raise FileNotFoundError(f"{directory} has no openvino_model.xml; rebuild {description}")
     return directory
 
 
@@ -370,7 +379,10 @@ def _num_blocks(request: GenerationRequest) -> int:
 
 
 def _blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
-    """Return how many KV blocks a request needs; sequences share the prompt's full blocks."""
+    """Return the number of KV cache blocks that a request needs.
+
+    The sequences of a request share the prompt's full blocks.
+    """
     shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
     return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)
 

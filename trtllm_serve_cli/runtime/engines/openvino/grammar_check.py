@@ -1,16 +1,16 @@
-"""Check guides in a separate process before they reach the engine.
+"""Check guides in a separate process before the engine receives them.
 
     python3 -m tllm_runtime.engines.openvino.grammar_check ENGINE_DIR VOCAB_SIZE
 
 OpenVINO GenAI (2026.4) compiles a guide in the step that samples the first token. If compilation
-fails, that step and all later steps raise an error, so all requests would fail. Compiling nested
-repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and all memory. `GrammarCheck` therefore
-first compiles each guide with a one-layer model and the engine's tokenizer, in a process that it
-can kill.
+fails, this step and all later steps raise an error, so all requests would fail. Compiling nested
+repetitions such as `([a-z]{1,1000}){1,1000}` takes minutes and exhausts the memory. `GrammarCheck`
+therefore compiles each guide first in a process that it can kill. The process uses a one-layer
+model and the engine's tokenizer.
 
-The process reads one JSON object per line, {"type": ..., "guide": ...}. It responds with one line:
-a JSON string with the reason why the guide cannot be used. The string is empty if the guide is
-valid.
+The process reads one JSON object per line: {"type": ..., "guide": ...}. It responds to each object
+with a JSON string on one line: the reason why the guide cannot be used, or an empty string if the
+guide is valid.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ _WIDTH = 16
 
 
 class GrammarCheck:
-    """Checks guides in a process that it starts for the first guide. Not thread-safe."""
+    """A checker for guides, which starts its process for the first guide.
+
+    It is not thread-safe.
+    """
 
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
@@ -46,9 +49,9 @@ class GrammarCheck:
         self._problems: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def find_problem(self, guide_type: str, guide: str) -> str | None:
-        """Return why `guide` cannot be used, or None.
+        """Return why `guide` cannot be used, or None if it is valid.
 
-        Compiling a guide takes up to `COMPILE_LIMIT_S`.
+        The process has `COMPILE_LIMIT_S` seconds to compile the guide.
         """
         key = (guide_type, guide)
         if key not in self._problems:
@@ -56,7 +59,7 @@ class GrammarCheck:
             if problem is None:
                 # Do not cache a timeout: the same guide may compile when the machine is less busy.
                 limit = f"{COMPILE_LIMIT_S:g} s"
-                return f"takes more than {limit} or too much memory to compile; make it simpler"
+                return f"takes more than {limit} or too much memory to compile; simplify it"
             self._problems[key] = problem
         self._problems.move_to_end(key)
         if len(self._problems) > _NUM_REMEMBERED:
@@ -64,12 +67,15 @@ class GrammarCheck:
         return self._problems[key] or None
 
     def close(self) -> None:
-        """Stop the process if it is running; the next guide starts a new process."""
+        """Stop the process if it is running. The next guide starts a new process."""
         if self._process is not None:
             self._stop()
 
     def _query(self, request: dict[str, str]) -> str | None:
-        """Return the problem, empty if the guide is valid, or None if the check took too long."""
+        """Return why the guide cannot be used, or an empty string if it is valid.
+
+        Return None if the process has timed out or ended.
+        """
         process = self._start_if_needed()
         assert process.stdin is not None
         try:
@@ -93,7 +99,9 @@ class GrammarCheck:
             )
             if self._read_line(_START_LIMIT_S) is None:
                 self._stop()
-                raise RuntimeError("the process that checks guides did not start")
+                raise RuntimeError(
+                    "the process that checks guides did not start; see the server's log"
+                )
         return self._process
 
     def _stop(self) -> None:
@@ -105,14 +113,14 @@ class GrammarCheck:
         self._process = None
 
     def _read_line(self, limit_s: float) -> str | None:
-        """Return the next line of the process, or None if it times out or the process ends."""
+        """Return the next line from the process, or None if it times out or has ended."""
         assert self._process is not None and self._process.stdout is not None
         ready, _, _ = select.select([self._process.stdout], [], [], limit_s)
         return (self._process.stdout.readline() or None) if ready else None
 
 
 def structured_output(guide_type: str, guide: str) -> Any:
-    """Return the guide as an OpenVINO GenAI configuration."""
+    """Return OpenVINO GenAI's configuration for the guide."""
     import openvino_genai
 
     config = openvino_genai.StructuredOutputConfig()
@@ -172,12 +180,12 @@ def make_model(vocab_size: int) -> Any:
 
 
 def main() -> None:
-    """Check the guides on standard input until the end of the file."""
+    """Check guides from standard input until it is closed."""
     import openvino
 
     engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
-    # Send the libraries' output to stderr, otherwise the parent would read it as a response.
+    # Send the libraries' output to stderr; otherwise, the parent would read it as a response.
     responses = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -188,8 +196,8 @@ def main() -> None:
         responses.write('"ready"\n')
         for line in sys.stdin:
             request = json.loads(line)
-            # Normally the parent kills this process at the limit. If the parent has died, the alarm
-            # ends the process.
+            # Normally, the parent kills this process at the limit. If the parent has died, the
+            # alarm ends the process.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _find_compile_error(
                 pipeline, structured_output(request["type"], request["guide"])
@@ -197,7 +205,7 @@ def main() -> None:
             signal.alarm(0)
             responses.write(json.dumps(problem) + "\n")
             if problem:
-                # After an error in a step, all later steps of a pipeline fail.
+                # Create a new pipeline, because all steps after a failed step fail.
                 pipeline = _load(folder)
 
 
@@ -227,7 +235,7 @@ def _find_compile_error(pipeline: Any, config: Any) -> str:
         while pipeline.has_non_finished_requests():
             pipeline.step()
         del handle
-    except Exception as error:  # the grammar compiler raises any type
+    except Exception as error:  # the compiler may raise any type of exception
         return f"cannot be used: {_strip_location(last_line(error))}"
     return ""
 

@@ -1,4 +1,4 @@
-"""The engine kind `openvino`: OpenVINO GenAI's continuous batching."""
+"""Declare the capabilities of the engine kind `openvino`, and load its engine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .. import capabilities as caps
 from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
-_OWN_DRAFTS = "it drafts tokens itself if the model is served with num_draft_tokens"
+_OWN_DRAFTS = "the engine drafts tokens itself if the model is served with num_draft_tokens"
 _CAPABILITIES = caps.Capabilities(
     unsupported={
         caps.TOP_P_DECAY: "OpenVINO GenAI uses one top-p for the whole response",
@@ -26,14 +26,15 @@ _CAPABILITIES = caps.Capabilities(
         caps.DISAGGREGATED_SERVING: "one process runs both phases",
     },
     notes={
-        caps.PENALTIES: "presence and frequency penalties from -2 to 2; no penalties with beams",
-        caps.SEVERAL_SEQUENCES: "each is returned when it ends, not streamed token by token",
-        caps.BEAM_SEARCH: "the beams are returned together, when they end",
+        caps.PENALTIES: "presence and frequency penalties from -2 to 2; not with beams",
+        caps.SEVERAL_SEQUENCES: "not streamed; all sequences are returned when the request ends",
+        caps.BEAM_SEARCH: "all beams are returned when the request ends",
         caps.DIVERSE_BEAMS: "diverse beam search with one group per beam",
         caps.STOP_AND_BAD_WORDS: (
-            "matched in the text, however a word is tokenized; no bad words with guided decoding"
+            "matched in the text, regardless of tokenization; bad words are not supported with "
+            "guided decoding"
         ),
-        caps.GUIDED_DECODING: "rejects a guide that takes more than 2 s to compile",
+        caps.GUIDED_DECODING: "a guide that takes more than 2 s to compile is rejected",
         caps.PERFORMANCE_METRICS: "reused blocks are estimated from earlier prompts",
         caps.LORA: (
             "also by `lora_name`; each loaded adapter (max_loras) needs a copy of the model in "

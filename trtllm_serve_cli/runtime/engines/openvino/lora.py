@@ -1,4 +1,4 @@
-"""LoRA adapters for OpenVINO GenAI: find a model's linear layers and apply an adapter."""
+"""Find an OpenVINO model's linear layers, and apply LoRA adapters to them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ import openvino_genai
 from ...lora.adapter import Adapter, BadAdapter, Sites
 from ...lora.safetensors import write_safetensors
 
-# Prefix of module names in a model exported from PyTorch or converted from GGUF.
+# The prefix of module names in models that were exported from PyTorch or converted from GGUF.
 _PREFIX = "__module."
 
 
 def site_finder(config: Mapping[str, Any]) -> Callable[[], Sites]:
-    """Return a function that finds the linear layers of the engine and caches the result."""
+    """Return a function that finds the engine's linear layers and caches the result."""
     return cache(lambda: _find_sites(Path(config["engine_dir"])))
 
 
 def adapter_properties(adapter: Adapter) -> dict[str, Any]:
-    """Return the properties for a pipeline that applies `adapter`; the model must have its modules.
+    """Return the properties for a pipeline that applies `adapter`.
 
-    The mode is static: OpenVINO GenAI adds the adapter's weights to the model as constants. Fusing
-    requires uncompressed weights, and continuous batching does not set dynamic adapters (seen with
-    2026.4.1).
+    The model must contain all modules that the adapter changes. The adapter mode is static, so that
+    OpenVINO GenAI adds the adapter's weights to the model as constants. Other modes do not work:
+    fusing requires uncompressed weights, and continuous batching does not apply dynamic adapters
+    (seen with 2026.4.1).
     """
     tensors = {}
     for module, change in adapter.items():
@@ -54,6 +55,6 @@ def _find_sites(engine_dir: Path) -> Sites:
     if not sites:
         raise BadAdapter(
             "the layers of this model's engine have no names, so LoRA adapters cannot be applied; "
-            "rebuild the engine (tllm import --force, or tllm build --force)"
+            "rebuild the engine with `tllm import --force` or `tllm build --force`"
         )
     return sites

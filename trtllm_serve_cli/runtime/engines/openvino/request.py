@@ -1,4 +1,4 @@
-"""Convert a request to OpenVINO GenAI's generation config and guide."""
+"""Convert a request to a generation config and a guide for OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import openvino_genai
 from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 
-# Prompt lookup searches for an earlier occurrence of up to this many latest tokens, and drafts the
-# tokens that follow the occurrence.
+# Prompt lookup searches earlier tokens for an n-gram of up to this many of the latest tokens. It
+# drafts the tokens that follow the match.
 _NGRAM_SIZE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A guide, its type, and the tensor of the request that it comes from."""
+    """A guide for decoding. `tensor` is the request tensor from which the guide was created."""
 
     type: str
     text: str
@@ -29,8 +29,8 @@ class Guide:
 class Drafts:
     """The settings for speculative decoding.
 
-    `num_tokens` is the number of draft tokens per step. `are_looked_up` is true if drafts come from
-    the prompt and not from a draft model.
+    `num_tokens` is the number of draft tokens per step. `are_looked_up` is true if draft tokens are
+    copied from the prompt, and false if a draft model generates them.
     """
 
     num_tokens: int
@@ -71,9 +71,9 @@ def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | Non
 
 
 def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
-    """Return the guide in `request`, or a guide that excludes its bad words, or None.
+    """Return the request's guide, a guide that excludes its bad words, or None.
 
-    Raise `InvalidRequest` for words that no guide can exclude.
+    Raise `InvalidRequest` if the request has both, or has bad words that no guide can exclude.
     """
     if request.guide_type is None and not request.bad_words:
         return None
@@ -82,8 +82,8 @@ def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
         return Guide("structural_tag", _exclusion_guide(texts), "bad_words_list")
     if request.bad_words:
         raise InvalidRequest(
-            "bad_words_list cannot be combined with guided_decoding_guide_type: both use the same "
-            "automaton; exclude the words in the guide"
+            "bad_words_list cannot be combined with guided_decoding_guide_type, because both use "
+            "the same automaton. Exclude the words in the guide."
         )
     return Guide(request.guide_type, request.guide, "guided_decoding_guide")
 
@@ -123,24 +123,24 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 
 
 def _exclusion_guide(texts: set[str]) -> str:
-    """Return the structural tag that allows any text without `texts`."""
-    # The automaton does not accept a word that starts with another word. The longer word can be
-    # left out, because excluding the shorter word also excludes the longer one.
+    """Return a structural tag that allows any text that contains none of `texts`."""
+    # The automaton does not accept a word that starts with another word. Omit the longer word,
+    # because excluding the shorter word also excludes the longer word.
     shortest = leave_out_longer(texts)
     if any("\0" in text for text in shortest):
-        raise InvalidRequest("bad_words_list has a word with a NUL character; leave it out")
+        raise InvalidRequest("bad_words_list has a word with a NUL character; omit the word")
     form = {"type": "any_text", "excludes": shortest}
     return json.dumps({"type": "structural_tag", "format": form})
 
 
 def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
-    """Return the words as text, because matching text finds a word however it is tokenized."""
+    """Return the words as text, because text is matched regardless of its tokenization."""
     texts = set()
     for word in words:
         text = str(tokenizer.decode(list(word), skip_special_tokens=False))
         if not text:
             raise InvalidRequest(
-                f"{tensor} has the word {list(word)}, which decodes to no text; leave it out"
+                f"{tensor} has the word {list(word)}, which decodes to an empty text; omit the word"
             )
         texts.add(text)
     return texts
@@ -157,8 +157,8 @@ def _check_penalties(request: GenerationRequest) -> None:
             continue
         if request.beam_width > 1:
             raise InvalidRequest(
-                f"{tensor} is {value:g}, which does not work with a beam_width of "
-                f"{request.beam_width}; leave it out, or set beam_width to 1"
+                f"{tensor} is {value:g}, which is not supported with a beam_width of "
+                f"{request.beam_width}. Omit {tensor}, or set beam_width to 1."
             )
         if neutral == 0.0 and not -2.0 <= value <= 2.0:
             raise InvalidRequest(f"{tensor} is {value:g}; it must be from -2 to 2")
@@ -171,11 +171,12 @@ def _check_speculative(request: GenerationRequest) -> None:
     ):
         if value > 1:
             raise InvalidRequest(
-                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) returns one "
-                "sequence; leave it out, or serve the model without speculative decoding"
+                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) returns only "
+                f"one sequence. Omit {tensor}, or serve the model without speculative decoding."
             )
     if request.guide_type is not None or request.bad_words:
         raise InvalidRequest(
-            "guided_decoding_guide_type and bad_words_list do not work with speculative decoding "
-            "(num_draft_tokens); leave them out, or serve the model without speculative decoding"
+            "guided_decoding_guide_type and bad_words_list are not supported with speculative "
+            "decoding (num_draft_tokens). Omit both, or serve the model without speculative "
+            "decoding."
         )

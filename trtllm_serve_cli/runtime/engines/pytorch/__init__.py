@@ -1,1 +1,1 @@
-"""The engine kind `pytorch`: TensorRT-LLM's LLM API."""
+"""The engine kind `pytorch`, which runs models with TensorRT-LLM's LLM API."""

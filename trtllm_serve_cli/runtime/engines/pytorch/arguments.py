@@ -1,6 +1,6 @@
-"""Map parameters in `config.pbtxt` to arguments of TensorRT-LLM's `LLM`.
+"""Map `config.pbtxt` parameters to the arguments of TensorRT-LLM's `LLM`.
 
-Source of the names: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py (1.0 to 1.3).
+The argument names are from tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to 1.3).
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _ADAPTER_CACHE_PARAMETERS = tuple(
 
 
 def arguments_of(parameters: Mapping[str, str]) -> Arguments:
-    """Return the arguments for the entries of a `config.pbtxt`; empty entries are ignored.
+    """Return the arguments for `config.pbtxt` parameters, ignoring empty parameters.
 
-    Raise `ValueError` for an entry that cannot be parsed.
+    Raise `ValueError` if a parameter cannot be parsed.
     """
     if "lora_config" in json.loads(parameters.get(LLM_ARGUMENTS.rest) or "{}"):
         return LLM_ARGUMENTS.read(parameters)

@@ -1,7 +1,8 @@
-"""An engine that uses TensorRT-LLM's LLM API (PyTorch backend, 1.0 to 1.3).
+"""Implement an engine with TensorRT-LLM's LLM API and its PyTorch backend.
 
-Requires `tensorrt_llm`. The API batches requests in its own processes. The engine runs an event
-loop only during `step`, and collects there all results since the previous step.
+This module requires the package `tensorrt_llm`, version 1.0 to 1.3. TensorRT-LLM batches requests
+in separate processes. The engine runs its event loop only in `step`, which returns all results that
+have arrived since the previous step.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
-# The longest wait for tokens in a step. It is short because new requests are submitted only between
-# steps.
+# The maximum time for which a step waits for tokens. It is short because new requests are submitted
+# only between steps.
 _STEP_WAIT_S = 0.01
-# Interval between queries of statistics, which block the event loop in some versions.
+# The interval between statistics queries. It is long because a query blocks the event loop in some
+# versions of TensorRT-LLM.
 _STATS_PERIOD_S = 0.5
 _STATS_TIMEOUT_S = 0.01
 
@@ -56,9 +58,10 @@ class _Running:
 
 
 class PyTorchEngine:
-    """An engine with in-flight batching on GPUs, run by TensorRT-LLM's `LLM`.
+    """A GPU engine with in-flight batching, which TensorRT-LLM's `LLM` runs.
 
-    `config` has llm (the arguments of `LLM`), max_seq_len, vocab_size and the adapter options.
+    `config` contains llm (the arguments for `LLM`), max_seq_len, vocab_size and the options for
+    adapters.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -68,8 +71,8 @@ class PyTorchEngine:
             if "lora_config" in self._arguments
             else None
         )
-        # Without this variable, TensorRT-LLM rejects requests for several greedy sequences, which
-        # upstream's backend accepts.
+        # Accept greedy requests for several sequences, as upstream's backend does. TensorRT-LLM
+        # rejects such requests by default.
         os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
         self._llm = _load(self._arguments)
         self._loop = asyncio.new_event_loop()
@@ -77,9 +80,9 @@ class PyTorchEngine:
         self._updates: list[SequenceUpdate] = []
         self._has_updates = asyncio.Event()
         self._failure: Exception | None = None
-        # The executor's statistics of its latest iteration, in the executor's format.
+        # The statistics of the executor's latest iteration, in the executor's format.
         self._iteration: dict[str, Any] = {}
-        # The executor reports paused requests per iteration and has no total.
+        # The executor reports paused requests only per iteration, so count the total here.
         self._num_preemptions = 0
         self._stats_due_s = 0.0
         self._stats_task: asyncio.Task[None] | None = None
@@ -117,7 +120,7 @@ class PyTorchEngine:
 
     def stats(self) -> EngineStats:
         cache = self._iteration.get("kvCacheStats") or {}
-        # The statistics of the latest iteration are outdated if no request is running.
+        # If no request is running, the statistics of the latest iteration are outdated.
         latest = self._iteration if self._running else {}
         batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(
@@ -144,14 +147,14 @@ class PyTorchEngine:
         self._llm.shutdown()
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        # Run the loop once so that the tasks end.
+        # Run the loop once so that the cancelled tasks end.
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
         if self._adapters is not None:
             self._adapters.close()
 
     async def _wait(self) -> None:
-        """Wait for updates, a failure or the end of the step."""
+        """Wait for updates or a failure, for at most `_STEP_WAIT_S`."""
         self._poll_stats()
         if self._updates or self._failure is not None:
             return
@@ -168,7 +171,7 @@ class PyTorchEngine:
                 [SequenceUpdate(request.id, error=last_line(error), rejected=rejected)]
             )
         except Exception as error:
-            # Any other error means that the executor has failed, and all requests with it.
+            # Any other error means that the executor has failed, and therefore all requests.
             self._failure = error
             self._has_updates.set()
         finally:
@@ -225,7 +228,7 @@ class PyTorchEngine:
 
 
 def _load(arguments: Arguments) -> Any:
-    """Return the `LLM`; raise a `ValueError` that names the rejected arguments."""
+    """Load the `LLM`. If it rejects arguments, raise a `ValueError` that names them."""
     # Requests and results are token ids, so only guided decoding needs the tokenizer.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
     defaults: Arguments = {"enable_iter_perf_stats": True}

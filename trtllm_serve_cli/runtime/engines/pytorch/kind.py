@@ -1,4 +1,4 @@
-"""The engine kind `pytorch`: TensorRT-LLM's LLM API."""
+"""Declare the capabilities of the engine kind `pytorch`, and load its engine."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from .arguments import LLM_ARGUMENTS, arguments_of
 
 _CAPABILITIES = caps.Capabilities(
     unsupported={
-        caps.TOP_P_DECAY: "the engine gets one top-p for the whole response",
+        caps.TOP_P_DECAY: "the engine uses one top-p for the whole response",
         caps.LOGITS: "logits are too large to send from the engine worker to Triton",
         caps.EMBEDDING_BIAS: "the bias is not passed to the engine",
         caps.CLIENT_DRAFTS: (
-            "it drafts tokens itself if the model is imported with speculative_decoding_mode"
+            "the engine drafts tokens itself if the model is imported with "
+            "speculative_decoding_mode"
         ),
         caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it for TensorRT engines only",
         caps.PROMPT_TUNING: "TensorRT-LLM's PyTorch backend does not accept a prompt table",
@@ -31,16 +32,16 @@ _CAPABILITIES = caps.Capabilities(
         caps.DISAGGREGATED_SERVING: "one engine runs both phases",
     },
     notes={
-        caps.SAMPLING: "greedy with speculative decoding by eagle or mtp",
+        caps.SAMPLING: "only greedy with speculative decoding by eagle or mtp",
         caps.PENALTIES: "not with speculative decoding",
         caps.SEVERAL_SEQUENCES: "not with speculative decoding",
         caps.BEAM_SEARCH: (
-            "the beams are returned together, and all requests must use a beam_width of "
+            "all beams are returned when the request ends; the beam_width of each request must be "
             "max_beam_width"
         ),
-        caps.STOP_AND_BAD_WORDS: "matched as tokens; with beams, only stop words of one token",
+        caps.STOP_AND_BAD_WORDS: "matched as tokens; with beams, only stop words with one token",
         caps.LOG_PROBABILITIES: "not with speculative decoding",
-        caps.GUIDED_DECODING: "if the model is served with guided_decoding_backend",
+        caps.GUIDED_DECODING: "only if the model is served with guided_decoding_backend",
         caps.LORA: (
             "also by `lora_name`, if the model is imported with lora_target_modules or lora_dir"
         ),
@@ -54,7 +55,7 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def _load(config: dict[str, Any]) -> Engine:
-    # MPI and CUDA read the environment when the package is imported.
+    # Set the environment first, because MPI and CUDA read it when the package is imported.
     leave_mpi_job(os.environ)
     choose_gpus(os.environ, config["gpu_device_ids"])
     from .engine import PyTorchEngine
@@ -63,7 +64,7 @@ def _load(config: dict[str, Any]) -> Engine:
 
 
 def _read_model_yaml(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the entries of a `config.pbtxt` for arguments of TensorRT-LLM's `LLM`."""
+    """Return the `config.pbtxt` parameters for arguments of TensorRT-LLM's `LLM`."""
     nested = nest(dict(arguments))
     nested.pop("triton_config", None)
     return LLM_ARGUMENTS.write(nested)

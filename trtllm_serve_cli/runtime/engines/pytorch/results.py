@@ -1,8 +1,8 @@
-"""Convert results of TensorRT-LLM's LLM API to an engine's updates.
+"""Convert results from TensorRT-LLM's LLM API to an engine's updates.
 
-The API updates a result in place. A result has one output per sequence, with all tokens of the
-sequence so far. Source of the names: NVIDIA/TensorRT-LLM, tensorrt_llm/executor/result.py, 1.0 to
-1.3.
+The API updates a result in place. A result has one output per sequence, which contains all tokens
+that the sequence has so far. The attribute names are from tensorrt_llm/executor/result.py in
+NVIDIA/TensorRT-LLM (1.0 to 1.3).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ..sequence_end import find_end
 
 
 class ResultReader:
-    """Reads the new tokens from the result of one request.
+    """A reader for the new tokens in the result of one request.
 
-    The reader searches the tokens for the end of each sequence, for two reasons. The API reports
-    the end reliably only for the last sequence, and does not accept token ids for stop words of
-    several tokens.
+    The reader searches the tokens for the end of each sequence, because the API reports the end
+    reliably only for the last sequence. In addition, the API does not accept stop words with
+    several tokens as token ids.
     """
 
     def __init__(self, request: GenerationRequest) -> None:
@@ -31,7 +31,7 @@ class ResultReader:
         return all(each.is_done for each in self._sequences)
 
     def read(self, result: Any) -> list[SequenceUpdate]:
-        """Return the updates since the last call; beams are returned when the request ends."""
+        """Return the updates since the last call. Beams are returned when the request ends."""
         if self._request.beam_width > 1 and not result.finished:
             return []
         updates = []
@@ -85,7 +85,10 @@ class _Sequence:
 
 
 def _log_prob(entry: Any, token: int) -> float:
-    """Return the token's log probability. An entry is a number, or a dict of likely tokens."""
+    """Return the token's log probability.
+
+    `entry` is this number, or a mapping from likely tokens to their log probabilities.
+    """
     if not isinstance(entry, dict):
         return float(entry)
     return float(entry[token].logprob)
@@ -109,5 +112,8 @@ def _perf(metrics: Any) -> PerfMetrics | None:
 
 
 def _ns(since_boot: timedelta) -> int:
-    """Convert a time of C++'s steady clock, which is Python's monotonic clock, to nanoseconds."""
+    """Convert a time on C++'s steady clock to nanoseconds.
+
+    C++'s steady clock is the same clock as Python's monotonic clock.
+    """
     return since_boot // timedelta(microseconds=1) * 1000

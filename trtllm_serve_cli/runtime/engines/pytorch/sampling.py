@@ -1,7 +1,8 @@
-"""Convert a generation request to parameters of TensorRT-LLM's LLM API, as plain data.
+"""Convert a generation request to sampling arguments for TensorRT-LLM's LLM API.
 
-Source of the names and limits: NVIDIA/TensorRT-LLM, tensorrt_llm/sampling_params.py and the
-executor of its PyTorch backend, 1.0 to 1.3.
+This module does not import `tensorrt_llm`. The names and limits are from
+tensorrt_llm/sampling_params.py and the PyTorch backend's executor in NVIDIA/TensorRT-LLM (1.0 to
+1.3).
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# The executor's value for "no end token"; None would mean the tokenizer's end token.
+# The executor generates without an end token. For None, it would use the tokenizer's end token.
 _NO_END = -1
-# Speculative decoding of these types is greedy unless `allow_advanced_sampling` is set.
+# Speculative decoding with these types is greedy unless `allow_advanced_sampling` is set.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """Return the arguments of `SamplingParams` for `request`; unset fields keep its defaults.
+    """Return the arguments for `SamplingParams`. Fields that are not set keep their defaults.
 
-    Stop and bad words of several tokens are omitted, because the API accepts such words only as
-    text for its own tokenizer.
+    Stop and bad words with several tokens are omitted, because the API accepts such words only as
+    text, which it converts with its tokenizer.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -53,26 +54,25 @@ def long_bad_words(request: GenerationRequest) -> list[list[int]]:
 
 
 def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> None:
-    """Raise `InvalidRequest` for a request that a model loaded with `arguments` cannot run.
+    """Raise `InvalidRequest` if a model loaded with `arguments` cannot run the request.
 
-    Without this check, the LLM API would accept and ignore many of the request's fields.
+    Without this check, the LLM API would accept the request but ignore many of its fields.
     """
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
-            f"beam_width is {request.beam_width}, but this model was loaded with max_beam_width="
-            f"{max_beam_width}, and TensorRT-LLM's PyTorch backend supports no other width; set "
-            f"beam_width to {max_beam_width}"
+            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend supports only "
+            f"the model's max_beam_width. Set beam_width to {max_beam_width}."
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
-            "stop_words_list has a word of several tokens, which does not work with a beam_width "
-            f"of {request.beam_width}; leave it out"
+            "stop_words_list has a word with several tokens, which is not supported with a "
+            f"beam_width of {request.beam_width}. Omit the word."
         )
     if request.guide_type is not None and not arguments.get("guided_decoding_backend"):
         raise InvalidRequest(
-            "guided_decoding_guide_type is set, but this model is served without guided decoding; "
-            "leave it out, or serve the model with guided_decoding_backend=xgrammar"
+            "guided_decoding_guide_type is set, but this model is served without guided decoding. "
+            "Omit the tensor, or serve the model with guided_decoding_backend=xgrammar."
         )
     max_num_tokens = arguments.get("max_num_tokens")
     if (
@@ -81,9 +81,9 @@ def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> 
         and not arguments.get("enable_chunked_prefill")
     ):
         raise InvalidRequest(
-            f"the prompt has {len(request.input_ids)} tokens, but one step of the engine processes "
-            f"at most {max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
-            "enable_chunked_context=true"
+            f"The prompt has {len(request.input_ids)} tokens, but the number of tokens per step "
+            f"is limited to {max_num_tokens} (max_num_tokens). Shorten the prompt, or serve the "
+            "model with enable_chunked_context=true."
         )
     if speculative := arguments.get("speculative_config"):
         _check_speculative(request, speculative)
@@ -103,8 +103,8 @@ def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) ->
     for tensor, is_set in requested.items():
         if is_set:
             raise InvalidRequest(
-                f"{tensor} does not work with speculative decoding ({decoding_type}); leave it "
-                "out, or serve the model without speculative decoding"
+                f"{tensor} is not supported with speculative decoding ({decoding_type}). Omit the "
+                "tensor, or serve the model without speculative decoding."
             )
 
 

@@ -1,1 +1,1 @@
-"""The engine kind `sim`: a simulated engine with a scheduler and step times, but no model."""
+"""The engine kind `sim`, which simulates an engine's scheduler and step times without a model."""

@@ -1,7 +1,7 @@
-"""An engine that simulates scheduling and timing, and returns meaningless tokens.
+"""Implement an engine that simulates scheduling and timing, and returns meaningless tokens.
 
-Response tokens are drawn from the prompt with the request's seed, so a text prompt gets a text
-response. A step ends after the simulated duration, counted from the end of the previous step.
+Response tokens are drawn from the prompt with the request's seed, so the response to a text prompt
+is text. Each step ends after the simulated duration, counted from the end of the previous step.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# `time.sleep` returns about 0.1 ms late on an idle machine, so the end of a wait is a busy loop.
+# Each wait ends with a busy loop, because `time.sleep` returns about 0.1 ms late when idle.
 _SPIN_S = 0.0002
-# High, so that requests for beam search fail as unsupported and not because of this limit.
+# The limit is high so that beam search requests are rejected as unsupported, not as too wide.
 _MAX_BEAM_WIDTH = 64
 
 
@@ -50,7 +50,7 @@ class RealClock:
         return time.monotonic()
 
     def wait_until(self, at_s: float) -> None:
-        """Return at `at_s`, as precisely as Python allows."""
+        """Wait until `at_s`, as precisely as Python allows."""
         sleep_s = at_s - time.monotonic() - _SPIN_S
         if sleep_s > 0:
             time.sleep(sleep_s)
@@ -59,9 +59,9 @@ class RealClock:
 
 
 def load_simulation(config: Mapping[str, Any]) -> Simulation:
-    """Return the simulation in the folder `engine_dir`, with its limits overridden by `config`.
+    """Load the simulation from the folder `engine_dir`. Limits in `config` override its limits.
 
-    Raise `ValueError` if `simulation.json` or a limit is not valid.
+    Raise `ValueError` if `simulation.json` or a limit is invalid.
     """
     path = Path(config["engine_dir"], SIMULATION_FILE)
     simulation = parse_simulation(path.read_text(encoding="utf-8"))
@@ -72,7 +72,7 @@ def load_simulation(config: Mapping[str, Any]) -> Simulation:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One sequence of a response. `tokens` is empty if the request has no stop or bad words."""
+    """A sequence of a response. `tokens` stays empty if the request has no stop or bad words."""
 
     rng: Random
     tokens: list[int] = field(default_factory=list)
@@ -93,7 +93,7 @@ class _Running:
 class SimEngine:
     """An engine that generates tokens with the timing of a `Simulation`.
 
-    `config` has engine_dir, max_seq_len and vocab_size, and may have any field of
+    `config` contains engine_dir, max_seq_len and vocab_size, and may contain any field of
     `SchedulerLimits`.
     """
 
@@ -105,7 +105,7 @@ class SimEngine:
         self._iteration = 0
         self._num_blocks_reused = self._num_blocks_missed = 0
         self._context_tokens = 0
-        # The end of the previous step, or None if the engine was idle after it.
+        # The end of the previous step, or None if the engine was idle after that step.
         self._next_start_s: float | None = None
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -139,8 +139,8 @@ class SimEngine:
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
-        # If the planned end has passed, the next step is counted from now. Otherwise later steps
-        # would be shortened to catch up, and their tokens would arrive too early.
+        # If the planned end has already passed, the next step is counted from now. Otherwise, later
+        # steps would be shortened to catch up, and their tokens would be generated too early.
         from_s = started_s if self._next_start_s is None else self._next_start_s
         end_s = max(from_s + step.duration_s, started_s)
         updates = self._collect_updates(step, _ns(from_s), _ns(end_s))
@@ -166,7 +166,7 @@ class SimEngine:
         )
 
     def close(self) -> None:
-        """Do nothing: the engine has no resources outside of this process."""
+        """Do nothing, because the engine has no resources outside this process."""
 
     def _collect_updates(self, step: Step, started_ns: int, end_ns: int) -> list[SequenceUpdate]:
         for sim in step.started:
@@ -208,7 +208,7 @@ class SimEngine:
 
 
 def _check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` for features that the capabilities list as unsupported."""
+    """Raise `InvalidRequest` if the request uses a feature that is listed as unsupported."""
     requested = {
         "beam_width": request.beam_width > 1,
         "return_log_probs": request.return_log_probs,
@@ -223,7 +223,7 @@ def _check_servable(request: GenerationRequest) -> None:
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens to draw from: the prompt without its end token and bad words."""
+    """Return the tokens to draw from: the prompt's tokens without end token and bad words."""
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     vocabulary = tuple(token for token in request.input_ids if token not in banned)
     return (
@@ -232,7 +232,7 @@ def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int
 
 
 def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReason | None]:
-    """Return the next token of a sequence, and the finish reason if it is the last."""
+    """Return the next token of a sequence, and the finish reason if the sequence ends."""
     request = running.request
     token = _draw(running, sequence)
     finish_reason: FinishReason | None = "length" if running.sim.is_done else None
@@ -245,7 +245,7 @@ def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReas
 
 
 def _draw(running: _Running, sequence: _Sequence) -> int:
-    """Draw a token; skip tokens that would complete a bad word."""
+    """Draw a token that does not complete a bad word, if there is such a token."""
     vocabulary, bad_words = running.vocabulary, running.request.bad_words
     start = sequence.rng.randrange(len(vocabulary))
     if not bad_words:

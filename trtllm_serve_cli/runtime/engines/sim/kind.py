@@ -1,4 +1,4 @@
-"""The engine kind `sim`: a simulated engine."""
+"""Declare the capabilities of the engine kind `sim`, and load its engine."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _CAPABILITIES = caps.Capabilities(
         caps.PROMPT_TUNING: _NO_MODEL,
         caps.MULTIMODAL: "only text models are simulated",
         caps.ENCODERS: "only models without an encoder are simulated",
-        caps.KV_CACHE_RETENTION: "it evicts the least recently used blocks first",
+        caps.KV_CACHE_RETENTION: "the engine evicts the least recently used blocks first",
         caps.DISAGGREGATED_SERVING: "one engine runs both phases",
     },
     notes={
-        caps.SAMPLING: "draws tokens of the prompt with the seed and ignores the other parameters",
+        caps.SAMPLING: "draws tokens from the prompt with the seed, and ignores other parameters",
         caps.PENALTIES: "accepted and ignored",
         caps.STOP_AND_BAD_WORDS: "matched as tokens",
     },

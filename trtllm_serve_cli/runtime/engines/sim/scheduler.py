@@ -1,18 +1,20 @@
 """Simulate the scheduler of TensorRT-LLM's in-flight batching.
 
-The simulated engine and the virtual clock (bench/simulate) use the same scheduler. A step generates
-a token for each sequence whose prompt is in the KV cache. It uses the rest of `max_num_tokens` to
-compute prompts: complete prompts only or, with chunked context, parts of prompts. Requests are
-served in order of arrival.
+The simulated engine and the virtual clock (bench/simulate) share this scheduler. A step generates
+one token for each sequence that has its prompt in the KV cache. With the remaining tokens of
+`max_num_tokens`, the step computes prompts. It computes only complete prompts, unless chunked
+context is enabled. Requests are served in order of arrival.
+
+`batch_scheduler_policy` defines when a request starts:
 
 - `guaranteed_no_evict`: a request starts when the KV cache has room for its longest response.
 - `max_utilization`: a request starts when the KV cache has room for its prompt. When the blocks run
   out, the scheduler pauses the request that started last, and later computes its prompt and its
   tokens again.
 
-With `enable_kv_cache_reuse`, blocks of earlier prompts are not computed again, but each request
-still reserves memory for all its blocks. The sequences of one request share the full blocks of its
-prompt.
+With `enable_kv_cache_reuse`, blocks from earlier prompts are not computed again, but each request
+still reserves memory for all its blocks. The sequences of one request share the prompt's full
+blocks.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class SimRequest:
     """A request and its progress.
 
     `num_generated` is the number of tokens generated in each sequence. `num_computed` is the number
-    of computed prompt tokens; after a pause, it includes the tokens of the response. `blocks` is
-    the number of KV blocks reserved for the request.
+    of computed prompt tokens; after a pause, it includes response tokens. `blocks` is the number of
+    KV cache blocks reserved for the request.
     """
 
     id: int
@@ -59,8 +61,9 @@ class SimRequest:
 class Step:
     """The result of one step.
 
-    `tokens` has the requests whose sequences get a new token at the end of the step. Requests whose
-    prompts were completed in the step come first. `started` has the requests in their first step.
+    `tokens` contains the requests with a new token in each sequence at the end of the step.
+    Requests with a prompt that this step completed come first. `started` contains the requests that
+    started for the first time in this step.
     """
 
     duration_s: float
@@ -70,9 +73,9 @@ class Step:
 
 
 class Scheduler:
-    """Decides what each step does.
+    """A scheduler that decides what each simulated step computes.
 
-    The scheduler is deterministic: it does not read a clock, and draws the jitter with `seed`.
+    The scheduler is deterministic: it does not read a clock, and `seed` determines the jitter.
     """
 
     def __init__(self, simulation: Simulation, *, seed: int = 0) -> None:
@@ -87,7 +90,7 @@ class Scheduler:
         self._decoding: dict[int, SimRequest] = {}
         self._num_sequences = 0
         self._blocks = 0
-        # Totals for all decoding requests: sequences, and tokens that the sequences attend to.
+        # The number of decoding sequences, and the number of tokens that these sequences attend to.
         self._num_decoding = 0
         self._kv_tokens = 0
 
@@ -114,16 +117,16 @@ class Scheduler:
         return self.num_running + self.num_waiting
 
     def count_used_blocks(self) -> int:
-        """Return the number of blocks with tokens; `guaranteed_no_evict` reserves more."""
+        """Return the number of blocks with tokens. More blocks may be reserved."""
         running = (*self._prompts.values(), *self._decoding.values())
         return sum(self._blocks_for(each, each.num_generated) for each in running)
 
     def submit(self, request: SimRequest) -> None:
-        """Queue a request; `find_problem` must have returned None for it."""
+        """Queue a request for which `find_problem` has returned None."""
         self._waiting.append(request)
 
     def remove(self, request_id: int) -> None:
-        """Remove a request in any state and free its blocks; unknown ids are ignored."""
+        """Remove a request in any state and free its blocks. Unknown ids are ignored."""
         if request := self._prompts.pop(request_id, None):
             self._release(request)
         elif request := self._decoding.pop(request_id, None):
@@ -133,7 +136,7 @@ class Scheduler:
             self._waiting = deque(each for each in self._waiting if each.id != request_id)
 
     def step(self) -> Step:
-        """Run the next step and update the requests to their state at its end."""
+        """Run the next step and update the requests to their state at the end of the step."""
         if not self._reserves:
             self._make_room()
         started = self._admit()
@@ -147,7 +150,10 @@ class Scheduler:
         return Step(duration_s, work, completed + decoded, started)
 
     def _admit(self) -> list[SimRequest]:
-        """Start waiting requests that fit, in order; return those that start for the first time."""
+        """Start waiting requests in order, while they fit.
+
+        Return the requests that start for the first time, and not after a pause.
+        """
         slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
         started = []
         while self._waiting:
@@ -170,9 +176,9 @@ class Scheduler:
         return started
 
     def _make_room(self) -> None:
-        """Reserve the blocks for the next tokens, oldest request first.
+        """Reserve the blocks for the next tokens, starting with the oldest request.
 
-        Pause the latest requests if the blocks run out.
+        If the blocks run out, pause the latest requests.
         """
         for request in list(self._decoding.values()):
             if request.id not in self._decoding:
@@ -210,10 +216,11 @@ class Scheduler:
         return tokens
 
     def _compute_prompts(self, num_decoded: int) -> tuple[list[SimRequest], int, int]:
-        """Compute prompts within the budget; return completed requests, tokens and token pairs.
+        """Compute prompts within the token budget of the step.
 
-        A prompt that is alone in a step may exceed the budget: a paused request may have grown
-        larger than the budget with its generated tokens.
+        Return the requests with completed prompts, and the numbers of computed tokens and token
+        pairs. A prompt that is alone in a step may exceed the budget, because the generated tokens
+        of a paused request are computed with its prompt.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context
@@ -236,7 +243,10 @@ class Scheduler:
         return completed, num_tokens, num_pairs
 
     def _start_decoding(self, request: SimRequest) -> None:
-        """Start decoding a request; the step that completes its prompt also generates a token."""
+        """Start decoding a request.
+
+        The step that completes the prompt also generates the first token.
+        """
         request.num_generated += 1
         if request.is_done:
             self._release(request)
@@ -271,7 +281,7 @@ class Scheduler:
 def count_blocks(
     limits: SchedulerLimits, num_input: int, num_generated: int, num_sequences: int = 1
 ) -> int:
-    """Return how many KV blocks a request needs for `num_generated` tokens in each sequence."""
+    """Return how many KV cache blocks a request with `num_generated` tokens per sequence needs."""
     shared, remaining = divmod(num_input, limits.tokens_per_block)
     return shared + num_sequences * -(-(remaining + num_generated) // limits.tokens_per_block)
 
@@ -285,19 +295,19 @@ def find_problem(
         limits.num_blocks
     ):
         return (
-            f"the request may need {needed * size} tokens of the KV cache, which has "
-            f"{limits.num_blocks * size} (max_tokens_in_paged_kv_cache); request fewer tokens or "
-            "sequences"
+            f"The request may need KV cache for {needed * size} tokens, but the limit is "
+            f"{limits.num_blocks * size} (max_tokens_in_paged_kv_cache). Request fewer tokens or "
+            "sequences."
         )
     if num_sequences > (slots := min(limits.max_batch_size, limits.max_num_tokens)):
         return (
-            f"the request has {num_sequences} sequences, but one step of the engine processes at "
-            f"most {slots}; request fewer sequences"
+            f"The request has {num_sequences} sequences, but the number of sequences per step is "
+            f"limited to {slots}. Request fewer sequences."
         )
     if num_input > limits.max_num_tokens and not limits.enable_chunked_context:
         return (
-            f"the prompt has {num_input} tokens, but one step of the engine processes at most "
-            f"{limits.max_num_tokens} (max_num_tokens); shorten it, or serve the model with "
-            "enable_chunked_context=true"
+            f"The prompt has {num_input} tokens, but the number of tokens per step is limited to "
+            f"{limits.max_num_tokens} (max_num_tokens). Shorten the prompt, or serve the model "
+            "with enable_chunked_context=true."
         )
     return None

@@ -1,7 +1,7 @@
-"""The definition of a simulated engine: the duration of its steps and its scheduler limits.
+"""Define a simulated engine by the duration of its steps and its scheduler limits.
 
-The definition is the file `simulation.json` in the engine's folder, which `tllm bench calibrate`
-writes.
+The file `simulation.json` in the engine folder contains the definition. `tllm bench calibrate`
+writes files in this format.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class StepTiming:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p is the number of prompt tokens that the step computes. q is the number of pairs of such a
-    token and an earlier token that it attends to. n is the number of sequences that decode a token
-    in the step. k is the number of tokens in the KV cache that these sequences attend to. The
-    coefficients are in seconds.
+    p is the number of prompt tokens that the step computes. q is the number of token pairs, each
+    with one of these tokens and an earlier token that it attends to. n is the number of sequences
+    that decode a token in the step. k is the number of tokens in the KV cache that these sequences
+    attend to. The coefficients are in seconds.
 
-    `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 turns
-    the jitter off. `request_s` is the time that a server and its network add to each request. Only
-    the virtual clock adds this time, because a simulated engine runs behind a real server.
+    `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 disables
+    the jitter. `request_s` is the time that a server and its network add to each request. Only the
+    virtual clock adds this time, because a simulated engine runs behind a real server.
     """
 
     step_s: float
@@ -44,7 +44,7 @@ class StepTiming:
     request_s: float = 0.0
 
     def duration_s(self, work: StepWork) -> float:
-        """Return the duration of a step with this work, without jitter."""
+        """Return the duration, without jitter, of a step that does this work."""
         return (
             self.step_s
             + self.prompt_token_s * work.prompt_tokens
@@ -56,7 +56,7 @@ class StepTiming:
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work of a step: p, q, n and k in the formula of `StepTiming`."""
+    """The work that a step does. The fields are p, q, n and k in the formula of `StepTiming`."""
 
     prompt_tokens: int = 0
     prompt_pairs: int = 0
@@ -66,7 +66,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """The limits of a scheduler, named after upstream's parameters."""
+    """The limits of a scheduler. The fields have the names of upstream's parameters."""
 
     max_batch_size: int = 256
     max_num_tokens: int = 8192
@@ -78,7 +78,7 @@ class SchedulerLimits:
 
     @property
     def num_blocks(self) -> int:
-        """The number of blocks of the KV cache."""
+        """The number of blocks in the KV cache."""
         return self.max_tokens_in_paged_kv_cache // self.tokens_per_block
 
 
@@ -96,12 +96,12 @@ class Simulation:
 
 
 def parse_simulation(text: str) -> Simulation:
-    """Parse a `simulation.json`; raise a `ValueError` that names the invalid field."""
+    """Parse a `simulation.json`. If a field is invalid, raise a `ValueError` that names it."""
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
         raise ValueError("the object `timing` is missing")
     if fields.get("schema", SCHEMA) != SCHEMA:
-        raise ValueError(f"its schema is {fields['schema']}, but only {SCHEMA} is supported")
+        raise ValueError(f"schema is {fields['schema']}, but only schema {SCHEMA} is supported")
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))
     return Simulation(
         _parse_timing(fields["timing"]),
@@ -111,7 +111,10 @@ def parse_simulation(text: str) -> Simulation:
 
 
 def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
-    """Return the default limits overridden by `fields`; raise `ValueError` if one is invalid."""
+    """Return the default limits, overridden by `fields`.
+
+    Raise `ValueError` if a field is invalid.
+    """
     defaults = SchedulerLimits()
     _reject_unknown("limits.", fields, SchedulerLimits.__slots__)
     for name, value in fields.items():
@@ -127,7 +130,7 @@ def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
             f"{' or '.join(POLICIES)}"
         )
     if not limits.num_blocks:
-        raise ValueError("limits.max_tokens_in_paged_kv_cache is less than tokens_per_block")
+        raise ValueError("limits.max_tokens_in_paged_kv_cache must be at least tokens_per_block")
     return limits
 
 
@@ -145,4 +148,4 @@ def _parse_timing(fields: Mapping[str, Any]) -> StepTiming:
 
 def _reject_unknown(prefix: str, fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
     if unknown := sorted(set(fields) - set(known)):
-        raise ValueError(f"{prefix}{unknown[0]} is not a field; fields are {', '.join(known)}")
+        raise ValueError(f"{prefix}{unknown[0]} is not a field; the fields are {', '.join(known)}")

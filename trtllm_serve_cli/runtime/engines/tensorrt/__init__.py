@@ -1,1 +1,1 @@
-"""The capabilities of the engine kind `tensorrt`, which Triton's C++ backend runs."""
+"""The engine kind `tensorrt`, which runs TensorRT engines in Triton's C++ backend."""

@@ -1,6 +1,7 @@
-"""The engine kind `tensorrt`: TensorRT engines, run by Triton's C++ backend.
+"""Declare the capabilities of the engine kind `tensorrt`.
 
-It supports all features, because `FEATURES` are the features of NVIDIA's model `tensorrt_llm`.
+This engine kind supports all features, because `FEATURES` lists the features of NVIDIA's model
+`tensorrt_llm`.
 """
 
 from __future__ import annotations

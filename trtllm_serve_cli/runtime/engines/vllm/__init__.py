@@ -1,1 +1,1 @@
-"""The engine kind `vllm`: vLLM."""
+"""The engine kind `vllm`, which runs models with vLLM."""

@@ -1,6 +1,6 @@
-"""Map parameters in `config.pbtxt` to vLLM's engine arguments.
+"""Map `config.pbtxt` parameters to vLLM's engine arguments.
 
-Source of the names: vllm-project/vllm, vllm/engine/arg_utils.py (0.26).
+The argument names are from vllm/engine/arg_utils.py in vllm-project/vllm (0.26).
 """
 
 from __future__ import annotations

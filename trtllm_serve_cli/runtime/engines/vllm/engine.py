@@ -1,8 +1,9 @@
-"""An engine that uses vLLM. Requires `vllm`; written for 0.26.
+"""Implement an engine with vLLM.
 
-vLLM batches requests in its own processes. This engine uses `EngineCoreClient`, the client on which
-vLLM builds its own interfaces. The engine core sends one message per step, with the new token ids
-of all sequences. This engine decodes no text; its only work per request is to read the tokens.
+This module requires the package `vllm` and is written for version 0.26. vLLM batches requests in
+separate processes. The engine uses `EngineCoreClient`, as vLLM's own interfaces do.
+The engine core sends one message per step, with the new token ids of all sequences. The engine only
+reads these token ids and does not decode text.
 """
 
 from __future__ import annotations
@@ -43,8 +44,8 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
-# The longest wait for tokens in a step. It is short because new requests are submitted only between
-# steps.
+# The maximum time for which a step waits for tokens. It is short because new requests are submitted
+# only between steps.
 _STEP_WAIT_S = 0.002
 
 
@@ -52,14 +53,15 @@ _STEP_WAIT_S = 0.002
 class _Running:
     request: GenerationRequest
     params: list[SamplingParams]
-    # Request id in the engine core -> reader of the sequence with this id.
+    # Request id in the engine core -> reader for the sequence.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
 
 
 class VllmEngine:
-    """An engine with in-flight batching on GPUs, run by vLLM.
+    """A GPU engine with in-flight batching, which vLLM runs.
 
-    `config` has llm (vLLM's engine arguments), max_seq_len, vocab_size and the adapter options.
+    `config` contains llm (vLLM's engine arguments), max_seq_len, vocab_size and the options for
+    adapters.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -78,7 +80,7 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # Ids of requests in `_running` whose adapter files are still being written.
+        # The requests in `_running` that wait until the files of their adapters are written.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
@@ -87,12 +89,12 @@ class VllmEngine:
         self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
         self._num_context_tokens = 0
         self.limits = EngineLimits(
-            # vLLM's own limit may be less than the configured length.
+            # vLLM's limit may be lower than the configured length.
             max_seq_len=min(int(config["max_seq_len"]), self._config.model_config.max_model_len),
             max_beam_width=1,
             vocab_size=int(config["vocab_size"]),
         )
-        # Exclude all objects created so far from garbage collection. They are permanent, and
+        # Exclude all existing objects from garbage collection. These objects are permanent, and
         # scanning them in each collection would delay tokens.
         gc.collect()
         gc.freeze()
@@ -102,8 +104,7 @@ class VllmEngine:
         if self._adapters is None:
             check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
         if request.guide_type is not None and request.end_id is None:
-            # The request needs an end token, because vLLM allows only this token after the guide's
-            # last token.
+            # Set an end token, because vLLM allows only the end token after the guide's last token.
             request = replace(request, end_id=self._tokenizer.eos_token_id)
         running = _Running(request, self._sampling_params(request))
         self._running[request.id] = running
@@ -122,7 +123,7 @@ class VllmEngine:
             self._updates = [each for each in self._updates if each.request_id != request_id]
 
     def has_work(self) -> bool:
-        # True if the engine core has died, so that `step` is called and raises the error.
+        # If the engine core has died, return True so that `step` is called and raises the error.
         return bool(self._running or self._updates or self._core.resources.engine_dead)
 
     def step(self) -> list[SequenceUpdate]:
@@ -139,7 +140,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
-        # The latest statistics are outdated if no request is running.
+        # If no request is running, the latest statistics are outdated.
         latest = self._scheduler if self._running else None
         waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
@@ -154,7 +155,7 @@ class VllmEngine:
             iteration=self._num_steps,
             context_tokens=self._num_context_tokens if latest else 0,
             preemptions=self._num_preemptions,
-            # vLLM counts cached tokens, not blocks.
+            # vLLM counts cached tokens, so convert tokens to blocks.
             kv_blocks_reused=self._num_cached // (cache.block_size or 1),
             kv_blocks_missed=self._num_uncached // (cache.block_size or 1),
         )
@@ -166,11 +167,11 @@ class VllmEngine:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer, used only for guides: requests and results are token ids."""
+        """The tokenizer, which is used only for guides, because requests contain token ids."""
         return cached_tokenizer_from_config(self._config.model_config)
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
-        """Return the parameters for each sequence; raise `InvalidRequest` if vLLM rejects them."""
+        """Return the parameters for each sequence. Raise `InvalidRequest` if vLLM rejects them."""
         arguments = sampling_arguments(request)
         seeds = [seed_of(request, index) for index in range(request.num_return_sequences)]
         try:
@@ -198,7 +199,7 @@ class VllmEngine:
                 adapter = self._waiting.pop(request_id).result()
                 lora = adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
                 # Load the adapter now, so that an error fails only this request. If the engine core
-                # loaded the adapter in a step, the error would end the engine.
+                # loaded the adapter in a step, an error would stop the engine.
                 if lora is not None:
                     self._core.add_lora(lora)
             except Exception as error:
@@ -231,9 +232,9 @@ class VllmEngine:
             )
 
     def _next_outputs(self, timeout_s: float) -> Any:
-        """Return the outputs of a step.
+        """Return the outputs of the next step.
 
-        Raise `queue.Empty` after the timeout, or the error that ended the engine core.
+        Raise `queue.Empty` after the timeout. If the engine core has failed, raise its error.
         """
         try:
             outputs = self._core.outputs_queue.get(block=timeout_s > 0, timeout=timeout_s or None)
@@ -258,7 +259,7 @@ class VllmEngine:
             )
             if output.prefill_stats is not None:
                 self._num_context_tokens += output.prefill_stats.num_computed_tokens
-            # Ignore outputs of a sequence that was cancelled or has ended with a stop word.
+            # Ignore outputs for sequences that were cancelled or have ended with a stop word.
             if (reader := self._readers.get(output.request_id)) is None:
                 continue
             if (update := reader.read(output, outputs.timestamp)) is not None:
@@ -267,7 +268,10 @@ class VllmEngine:
                 self._end(output, reader.request.id, failed=bool(update and update.error))
 
     def _end(self, output: Any, request_id: int, *, failed: bool) -> None:
-        """Remove an ended sequence. Remove its request if this sequence failed or was the last."""
+        """Remove a sequence that has ended.
+
+        If the sequence failed or was the last sequence of its request, remove the request, too.
+        """
         running = self._running[request_id]
         del self._readers[output.request_id], running.readers[output.request_id]
         if output.finish_reason is None:
@@ -290,15 +294,18 @@ class VllmEngine:
 
 
 def _configure(arguments: Arguments) -> Any:
-    """Return vLLM's config; raise a `ValueError` that names the rejected arguments."""
-    # Turn off usage reports, which would wait for a network that may be missing.
+    """Return vLLM's config. If vLLM rejects arguments, raise a `ValueError` that names them."""
+    # Disable usage reports, because they would wait for a network connection that may be missing.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:
-        raise ValueError(f"vLLM has no engine argument {', '.join(unknown)}; leave it out")
+        raise ValueError(
+            f"vLLM's engine arguments do not include {', '.join(unknown)}; remove each unknown "
+            "argument from vllm_args"
+        )
     arguments = deepcopy(arguments)
     with explaining_rejections("vLLM"):
-        # Convert this argument group: `EngineArgs` accepts all other groups as dicts.
+        # Convert only this argument group, because `EngineArgs` accepts all other groups as dicts.
         if guided := arguments.get("structured_outputs_config"):
             arguments["structured_outputs_config"] = StructuredOutputsConfig(**guided)
         return EngineArgs(**arguments).create_engine_config()

@@ -1,4 +1,4 @@
-"""The engine kind `vllm`: vLLM."""
+"""Declare the capabilities of the engine kind `vllm`, and load its engine."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from .arguments import VLLM_ARGUMENTS
 
 _CAPABILITIES = caps.Capabilities(
     unsupported={
-        caps.TOP_P_DECAY: "the engine gets one top-p for the whole response",
+        caps.TOP_P_DECAY: "the engine uses one top-p for the whole response",
         caps.BEAM_SEARCH: "vLLM's engine does not support beam search",
         caps.DIVERSE_BEAMS: "vLLM's engine does not support beam search",
         caps.LOGITS: "logits are too large to send from the engine worker to Triton",
         caps.EMBEDDING_BIAS: "the bias is not passed to the engine",
         caps.CLIENT_DRAFTS: (
-            "it drafts tokens itself if the model is served with speculative_config in vllm_args"
+            "the engine drafts tokens itself if the model is served with speculative_config in "
+            "vllm_args"
         ),
         caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it for TensorRT engines only",
-        caps.PROMPT_TUNING: "the engine gets only token ids",
+        caps.PROMPT_TUNING: "only token ids are passed to the engine",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "vLLM evicts the least recently used blocks first",
@@ -49,7 +50,7 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def _load(config: dict[str, Any]) -> Engine:
-    # CUDA reads the environment when the package is imported.
+    # Set the environment first, because CUDA reads it when the package is imported.
     choose_gpus(os.environ, config["gpu_device_ids"])
     from .engine import VllmEngine
 

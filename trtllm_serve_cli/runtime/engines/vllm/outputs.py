@@ -1,7 +1,7 @@
-"""Convert outputs of vLLM's engine core to an engine's updates.
+"""Convert outputs from vLLM's engine core to an engine's updates.
 
-Each output has the new tokens of one sequence. Source of the names: vllm-project/vllm,
-vllm/v1/engine/__init__.py and vllm/v1/outputs.py (0.26).
+Each output contains the new tokens of one sequence. The attribute names are from
+vllm/v1/engine/__init__.py and vllm/v1/outputs.py in vllm-project/vllm (0.26).
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from typing import Any
 from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
 from ..sequence_end import find_end
 
-# The value of vLLM's `EngineCoreEventType.SCHEDULED`; this module does not import vLLM.
+# The value of vLLM's `EngineCoreEventType.SCHEDULED`, because this module does not import vLLM.
 _SCHEDULED = 2
-# Finish reason of a sequence that ended abnormally -> text of the error.
+# Finish reason of a sequence that ended abnormally -> error text.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 
 
 class SequenceReader:
-    """Converts the outputs of one sequence of a request to updates.
+    """A reader that converts the outputs for one sequence of a request to updates.
 
-    The reader searches for stop words of several tokens, because vLLM finds such words only in text
-    that it decodes.
+    The reader searches for stop words with several tokens, because vLLM searches for such words
+    only if it decodes the text.
     """
 
     def __init__(self, request: GenerationRequest, index: int, tokens_per_block: int) -> None:
@@ -40,9 +40,9 @@ class SequenceReader:
         return bool(self._token_ids) or self.is_done
 
     def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
-        """Return the update for `output`, or None.
+        """Return the update for `output`, or None if the sequence has not changed.
 
-        `timestamp_s` is the end of the step on the monotonic clock.
+        `timestamp_s` is the time at the end of the step, on the monotonic clock.
         """
         why = None if output.finish_reason is None else str(output.finish_reason)
         if why in _ABNORMAL_ENDS:
@@ -103,7 +103,7 @@ class SequenceReader:
 
 
 def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
-    """Return the log probability of each token, which is the first value in the token's row."""
+    """Return each token's log probability, which is the first value in the token's row."""
     if not num_tokens:
         return ()
     return tuple(float(row[0]) for row in output.new_logprobs.logprobs[:num_tokens])

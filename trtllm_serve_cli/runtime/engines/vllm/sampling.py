@@ -1,6 +1,7 @@
-"""Convert a generation request to vLLM's sampling parameters, as plain data.
+"""Convert a generation request to sampling arguments for vLLM.
 
-Source of the names and limits: vllm-project/vllm, vllm/sampling_params.py (0.26).
+This module does not import `vllm`. The names and limits are from vllm/sampling_params.py in
+vllm-project/vllm (0.26).
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# Field -> the largest absolute value that vLLM accepts; penalties may be negative.
+# Field -> the largest absolute value that vLLM accepts. Only penalties may be negative.
 _LARGEST = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
 # vLLM stores seeds as signed 64-bit integers.
 _NUM_SEEDS = 2**63
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """Return the arguments of `SamplingParams` for one sequence of `request`.
+    """Return the `SamplingParams` arguments for one sequence of `request`.
 
-    The seed, the guide and the bad words are omitted, because the engine sets them. Unset fields
-    keep the defaults of `SamplingParams`.
+    The seed, the guide and the bad words are omitted, because the engine sets them. Fields
+    that the request does not set keep their defaults.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
@@ -31,18 +32,18 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     if stops := _stop_tokens(request):
         arguments["stop_token_ids"] = stops
     if request.return_log_probs:
-        # 0 requests the log probability of the sampled token only.
+        # With 0, vLLM returns only the log probability of the sampled token.
         arguments["logprobs"] = 0
     return arguments
 
 
 def seed_of(request: GenerationRequest, sequence: int) -> int | None:
-    """Return the seed of one sequence; each sequence of a request has a different seed."""
+    """Return the seed for one sequence. Each sequence of a request has a different seed."""
     return None if request.seed is None else (request.seed + sequence) % _NUM_SEEDS
 
 
 def check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the value of a tensor is outside of vLLM's range."""
+    """Raise `InvalidRequest` if the value of a tensor is outside the range that vLLM accepts."""
     for tensor, largest in _LARGEST.items():
         if abs(value := getattr(request, tensor) or 0.0) > largest:
             raise InvalidRequest(
