@@ -1,4 +1,4 @@
-"""The support of upstream's tensors by each engine kind."""
+"""Test which of upstream's tensors each engine kind supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 from trtllm_serve_cli.runtime.triton.tensors import SUPPORTED_INPUTS
 
-# Inputs of plain generation: the prompt, the length and the format of the response.
+# Inputs that do not use an optional feature: prompt, response length and response format.
 PLAIN = {
     "input_ids", "input_lengths", "request_output_len", "end_id", "pad_id", "streaming", "stop",
     "exclude_input_in_output", "decoder_input_ids", "decoder_input_lengths",

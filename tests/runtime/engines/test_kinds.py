@@ -1,4 +1,4 @@
-"""The lookup of engine kinds by name, and the errors for unsupported tensors."""
+"""Test the lookup of engine kinds by name, and the errors for unsupported tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The estimate of reused prefix blocks."""
+"""Test the estimate of reused prefix blocks."""
 
 from __future__ import annotations
 

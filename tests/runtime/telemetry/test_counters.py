@@ -1,4 +1,4 @@
-"""Counters that Prometheus reads as histograms."""
+"""Test the counters that Prometheus reads as histograms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtllm_serve_cli.runtime.telemetry.families import (
 
 
 class Families:
-    """A fake of Triton's `MetricFamily` with the value of each series by name and labels."""
+    """A fake of Triton's `MetricFamily` that records the value of each series."""
 
     COUNTER = "counter"
 

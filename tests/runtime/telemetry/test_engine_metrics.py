@@ -1,4 +1,4 @@
-"""The engine's state under upstream's names, published only on changes."""
+"""Test that the engine's state is published under upstream's names, and only on changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names, types and labels of metrics are stable, since dashboards depend on them."""
+"""Test that metric names, types and labels are stable, because dashboards depend on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spans and their export to a collector."""
+"""Test spans and their export to a collector."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Streamed pieces add up to the text of one decoding, for any tokenizer.
+"""Test that streamed pieces equal the text decoded in one call, for any tokenizer.
 
-Each family below decodes like its tokenizers; the tests draw the vocabulary with the tokens.
+Each function below decodes like one family of tokenizers. The tests draw vocabularies and tokens.
 """
 
 from __future__ import annotations
@@ -205,5 +205,5 @@ def test_decoded_windows_stay_short_for_long_sequences() -> None:
 
     streamed = _stream(decode, 1000)
     assert (streamed, max(lengths)) == (" word" * 1000, 16)
-    # Little more than one decoding per token.
+    # Allow little more than one decode call per token.
     assert len(lengths) < 1100

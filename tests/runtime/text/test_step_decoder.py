@@ -1,4 +1,4 @@
-"""Decoding many streams with few tokenizer calls."""
+"""Test that many streams are decoded with few tokenizer calls."""
 
 from __future__ import annotations
 

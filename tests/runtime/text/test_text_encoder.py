@@ -1,4 +1,4 @@
-"""Token ids of a text model's request, encoded in place or by `preprocessing`."""
+"""Test the token ids for text requests, encoded by the text model or by `preprocessing`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _encode(folder: Path, parameters: dict[str, str], **tensors: Any) -> dict[st
 def preprocessing(
     tmp_path: Path, triton_utils: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> list[str]:
-    """Serve `preprocessing` and return the names of the models called."""
+    """Serve `preprocessing` and return the names of the called models."""
     from trtllm_serve_cli.runtime.models.preprocessing import TritonPythonModel
 
     model, model_names = TritonPythonModel(), list[str]()

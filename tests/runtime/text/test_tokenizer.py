@@ -1,4 +1,4 @@
-"""The tokenizer of a directory, with fake packages: real tokenizers take seconds."""
+"""Test the tokenizers with fake packages, because loading real tokenizers takes seconds."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_transformers_keeps_spaces_before_punctuation(tmp_path: Path) -> None:
 def test_transformers_is_loaded_without_torch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch would cost seconds and hundreds of megabytes in each text process."""
+    """Importing PyTorch would cost seconds and hundreds of megabytes in each text process."""
     for name in ("torch", "transformers"):
         # monkeypatch also removes modules that the test imports.
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -131,7 +131,7 @@ class AutoTokenizer:
 """
     )
     assert isinstance(load_tokenizer(tmp_path), TransformersTokenizer)
-    # A later import works.
+    # PyTorch can still be imported later.
     assert importlib.import_module("torch").__file__ == str(tmp_path / "torch.py")
 
 

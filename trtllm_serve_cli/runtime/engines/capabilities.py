@@ -1,4 +1,4 @@
-"""Define the optional request features, and which of them an engine kind supports.
+"""Define the optional request features and the capabilities of engine kinds.
 
 In `kind.py`, each engine kind lists the features that it does not support, each with a reason
 (`Capabilities`). A request that uses an unsupported feature fails with an error that contains the
@@ -188,5 +188,5 @@ FEATURES = (
 
 
 def find_feature(tensor: str) -> Feature | None:
-    """Return the feature that a request uses if it sets `tensor`, or None."""
+    """Return the feature that a request uses if it sets `tensor`, or None for other tensors."""
     return next((each for each in FEATURES if tensor in each.tensors), None)

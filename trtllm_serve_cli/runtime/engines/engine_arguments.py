@@ -41,7 +41,7 @@ class ArgumentTable:
             try:
                 value = read(text)
             except ValueError as error:
-                raise ValueError(f"{parameter} is {text!r}: {error}") from error
+                raise ValueError(f"{parameter} is {text!r}, which is invalid: {error}") from error
             parent, _, key = argument.rpartition(".")
             if parent:
                 arguments[parent] = {**arguments.get(parent, {}), key: value}
@@ -66,7 +66,7 @@ class ArgumentTable:
 
 
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
-    """Return `one` overridden by `other`. Argument groups that are in both are merged."""
+    """Merge two mappings. `other` overrides `one`, also within groups that are in both."""
     merged = dict(one)
     for key, value in other.items():
         current = merged.get(key)

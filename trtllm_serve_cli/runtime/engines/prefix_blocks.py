@@ -1,4 +1,4 @@
-"""Estimate how many KV cache blocks a prompt reuses, for engines that do not report it."""
+"""Estimate how many KV cache blocks a prompt reuses, for engines without this statistic."""
 
 from __future__ import annotations
 

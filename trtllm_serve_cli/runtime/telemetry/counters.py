@@ -2,7 +2,7 @@
 
 Histograms are published as counters, too: `NAME_bucket` with the label `le`, `NAME_sum` and
 `NAME_count`, as in Prometheus. Triton's own histograms would send one message to the server per
-observation, and therefore one per token. Counters send only the increase since the last message.
+observation, for example one per token. Counters send only the increase since the last message.
 """
 
 from __future__ import annotations

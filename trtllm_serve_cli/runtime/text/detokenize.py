@@ -1,20 +1,20 @@
 """Decode a stream of tokens to text without losing or repeating characters.
 
-`StreamDecoder` returns a sequence's text in pieces. Concatenated, the pieces equal the text of all
-tokens decoded together, however the tokens are split across calls to `push`.
+`StreamDecoder` returns a sequence's text in pieces. Together, the pieces equal the text of all
+tokens decoded in one call, regardless of how the tokens are split across calls to `push`.
 
 A token cannot be decoded alone: its leading space may depend on the previous token, and one
 character may consist of several tokens. `StreamDecoder` therefore decodes a window of the latest
 tokens, without and with the new tokens. The difference between the two texts is the next piece. A
 piece that ends inside a character is held back until the character is complete.
 
-To limit its length, the window restarts where an earlier piece started. A space or part of a
-character may then be missing at the window's start, but it is missing from both texts.
+The window restarts where an earlier piece started, so that its length is limited. A space or part
+of a character may then be missing at the window's start, but it is missing from both texts.
 
 Some decoders change earlier text when more tokens follow. In Transformers' byte fallback, one
-invalid byte replaces all bytes before it. `clean_up_tokenization_spaces` removes the space before a
-full stop. `StreamDecoder` cannot change text that it has already emitted. In such cases, it decodes
-the new tokens without the earlier tokens and emits their text as the next piece.
+invalid byte changes the text of the bytes before it. `clean_up_tokenization_spaces` removes the
+space before a full stop. `StreamDecoder` cannot change text that it has already emitted. In such
+cases, it decodes the new tokens without the earlier tokens and emits their text as the next piece.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class StreamDecoder:
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        # The number of leading tokens in the window whose text has been emitted.
+        # The text of this many tokens at the start of the window has been emitted.
         self._num_emitted = 0
         self._emitted = ""
 

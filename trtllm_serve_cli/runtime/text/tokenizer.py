@@ -1,4 +1,4 @@
-"""Load a model's tokenizer, with OpenVINO GenAI if its files exist, or with Transformers."""
+"""Load a model's tokenizer: OpenVINO's if its files exist, otherwise Transformers' tokenizer."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _no_torch() -> Iterator[None]:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load the tokenizer in `directory`, with OpenVINO GenAI if it has an OpenVINO tokenizer."""
+    """Load OpenVINO's tokenizer in `directory` if it exists, otherwise Transformers' tokenizer."""
     if (directory / "openvino_tokenizer.xml").exists():
         return OpenVinoTokenizer(directory)
     return TransformersTokenizer(directory)

@@ -1,4 +1,4 @@
-"""The conversion of requests to OpenVINO GenAI's config and guides."""
+"""Test the conversion of requests to configs and guides for OpenVINO GenAI."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEFAULTS = {
 
 
 class Tokenizer:
-    """Token 97 is `a`, and so on; token 0 is a special token without text."""
+    """A tokenizer with ASCII codes as token ids. Token 0 is a special token without text."""
 
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
         assert not skip_special_tokens

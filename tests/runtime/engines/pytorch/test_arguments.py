@@ -1,4 +1,4 @@
-"""The conversion of `config.pbtxt` entries to arguments of `LLM`, and back."""
+"""Test the conversion of `config.pbtxt` parameters to arguments for `LLM`, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs of the LLM API's engine, with a fake LLM API."""
+"""Test the inputs and outputs of the LLM API's engine with a fake LLM API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trtllm_serve_cli.runtime.engine import (
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
-    """Return a function that loads an engine with arguments of the LLM."""
+    """Return a function that loads an engine with the given `LLM` arguments."""
     with engines_on(
         "engines.pytorch.engine",
         "PyTorchEngine",
@@ -242,7 +242,7 @@ def test_adapters_of_running_requests_are_kept(load: EngineLoader, tmp_path: Pat
     engine = load(options, model=write_checkpoint(tmp_path), lora_config={"max_lora_rank": 8})
 
     def submit(number: int, **fields: Any) -> Path:
-        """Submit a request and return the folder of its adapter."""
+        """Submit a request and return its adapter's folder."""
         num_requests = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
         while len(load.client.requests) == num_requests:

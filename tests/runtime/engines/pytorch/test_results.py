@@ -1,4 +1,4 @@
-"""Updates from results of the LLM API, and the end of sequences."""
+"""Test the conversion of LLM API results to updates, and the end of sequences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conversion of requests to arguments of the LLM API."""
+"""Test the conversion of requests to LLM API arguments."""
 
 from __future__ import annotations
 

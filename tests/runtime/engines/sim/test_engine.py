@@ -1,4 +1,4 @@
-"""The simulated engine, with a clock that the test controls."""
+"""Test the simulated engine with a clock that the test controls."""
 
 from __future__ import annotations
 

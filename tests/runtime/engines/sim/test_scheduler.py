@@ -1,4 +1,4 @@
-"""The simulated scheduler: the order of requests and the work of steps."""
+"""Test the order of requests and the work of each step in the simulated scheduler."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_max_utilization_starts_what_fits_and_pauses_the_latest_request() -> Non
     assert request_ids(steps.step()) == [0, 1]
     while steps.num_waiting == 0:
         step = steps.step()
-    # Each had 50 tokens, five blocks of ten, when the first needed another block.
+    # Each request had 50 tokens in five blocks when the first request needed another block.
     assert (first.num_generated, second.num_generated) == (41, 40)
     assert request_ids(step) == [0]
     while not first.is_done:

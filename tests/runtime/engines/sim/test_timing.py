@@ -1,4 +1,4 @@
-"""The fields of a simulation.json, and the duration of a step."""
+"""Test the fields of `simulation.json` and the duration of a step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Inputs and outputs of the vLLM engine, with a fake vLLM."""
+"""Test the inputs and outputs of the vLLM engine with a fake vLLM."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from trtllm_serve_cli.runtime.engine import (
 
 @pytest.fixture
 def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
-    """Return a function that loads an engine with engine arguments."""
+    """Return a function that loads an engine with the given vLLM arguments."""
     with engines_on(
         "engines.vllm.engine",
         "VllmEngine",
@@ -265,7 +265,7 @@ def test_adapters_of_running_requests_are_kept(load: EngineLoader, tmp_path: Pat
     engine = load(options, model=write_checkpoint(tmp_path), enable_lora=True)
 
     def submit(number: int, **fields: Any) -> Path:
-        """Submit a request and return the folder of its adapter."""
+        """Submit a request and return its adapter's folder."""
         num_requests = len(load.client.requests)
         engine.submit(request_with_adapter(number, tmp_path, **fields))
         while len(load.client.requests) == num_requests:

@@ -33,7 +33,7 @@ from .grammar_check import GrammarCheck, structured_output
 from .lora import adapter_properties
 from .request import Drafts, Guide, find_guide, make_config
 
-# The maximum time for which a step waits for guide checks if no request is running.
+# How long a step may wait for guide checks if no request is running.
 _IDLE_S = 0.02
 # OpenVINO's CPU plugin has this fixed KV cache block size.
 TOKENS_PER_BLOCK = 32
@@ -43,7 +43,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked. `problem` is the future result of the check."""
+    """A request whose guide is being checked. `problem` is a future with its result."""
 
     request: GenerationRequest
     config: Any
@@ -210,7 +210,7 @@ class OpenVinoEngine:
         """Record when requests were first scheduled.
 
         The scheduler reports only how many requests it has scheduled. It schedules requests in
-        order of arrival, so these are the oldest requests.
+        order of arrival, so the oldest requests are the scheduled requests.
         """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
@@ -219,7 +219,8 @@ class OpenVinoEngine:
     def _read(self, running: _Running) -> list[SequenceUpdate]:
         """Return the updates for one request from the last step.
 
-        A single sequence is streamed. Several sequences are returned when the request ends.
+        A single sequence is streamed. Several sequences are returned together when the
+        request ends.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
@@ -270,9 +271,9 @@ class OpenVinoEngine:
     def _record_pause(self, running: _Running, *, has_tokens: bool) -> None:
         """Record whether a request is preempted.
 
-        The scheduler prefers sequences that have started. A started sequence without a new token
-        has therefore lost its KV cache to other sequences. Requests with several sequences are
-        skipped, because they return no tokens before they end.
+        The scheduler gives priority to sequences that have started. A started sequence without a
+        new token has therefore lost its KV cache to other sequences. Requests with several
+        sequences are skipped, because they return no tokens before they end.
         """
         request = running.request
         if not running.num_tokens or max(request.beam_width, request.num_return_sequences) > 1:
@@ -305,7 +306,7 @@ class OpenVinoEngine:
         self, running: _Running, index: int, ids: list[int], log_probs: list[float], output: Any
     ) -> SequenceUpdate:
         request = running.request
-        # As in TensorRT-LLM, the end token is not part of the sequence.
+        # Remove the end token, as TensorRT-LLM does.
         if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
         finish_reason = _finish_reason(output.finish_reason)
@@ -328,7 +329,7 @@ class OpenVinoEngine:
     def _find_stop(self, running: _Running, index: int, ids: list[int]) -> int | None:
         """Return the position in the new tokens `ids` at which the first stop word ends.
 
-        Return None if no stop word ends in these tokens, and for beams.
+        Return None if no stop word ends in these tokens, or if the request uses beams.
         """
         request = running.request
         if not request.stop_words or request.beam_width > 1:
@@ -363,7 +364,7 @@ def _load_pipeline(
 
 
 def _reuses_blocks(config: dict[str, Any]) -> bool:
-    # With a draft model, sampling with reused blocks raises an error (seen with 2026.4.1).
+    # Do not reuse blocks with a draft model, because sampling then fails (seen with 2026.4.1).
     return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
 
 

@@ -45,7 +45,7 @@ class GrammarCheck:
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
         self._arguments = (str(engine_dir), str(vocab_size))
         self._process: subprocess.Popen[str] | None = None
-        # Results by guide, so that each guide is compiled once.
+        # Cache the results by guide, so that each guide is compiled only once.
         self._problems: OrderedDict[tuple[str, str], str] = OrderedDict()
 
     def find_problem(self, guide_type: str, guide: str) -> str | None:
@@ -218,7 +218,7 @@ def _load(folder: str) -> Any:
 
 
 def _find_compile_error(pipeline: Any, config: Any) -> str:
-    """Return why no token can be sampled with this guide, or an empty string."""
+    """Return why sampling with this guide fails, or an empty string if it succeeds."""
     import numpy as np
     import openvino
     import openvino_genai

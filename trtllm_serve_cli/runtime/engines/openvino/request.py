@@ -11,8 +11,8 @@ import openvino_genai
 from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 
-# Prompt lookup searches earlier tokens for an n-gram of up to this many of the latest tokens. It
-# drafts the tokens that follow the match.
+# The maximum n-gram length for prompt lookup, which finds an earlier occurrence of the latest
+# tokens and drafts the tokens that follow this occurrence.
 _NGRAM_SIZE = 3
 
 
@@ -134,7 +134,7 @@ def _exclusion_guide(texts: set[str]) -> str:
 
 
 def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
-    """Return the words as text, because text is matched regardless of its tokenization."""
+    """Return the words as text, so that words are matched regardless of tokenization."""
     texts = set()
     for word in words:
         text = str(tokenizer.decode(list(word), skip_special_tokens=False))
@@ -147,7 +147,7 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
 
 
 def _check_penalties(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` for penalties that OpenVINO GenAI does not support."""
+    """Raise `InvalidRequest` if OpenVINO GenAI does not support the request's penalties."""
     for tensor, value, neutral in (
         ("repetition_penalty", request.repetition_penalty, 1.0),
         ("presence_penalty", request.presence_penalty, 0.0),

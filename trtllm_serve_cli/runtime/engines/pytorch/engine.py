@@ -41,8 +41,8 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
-# The maximum time for which a step waits for tokens. It is short because new requests are submitted
-# only between steps.
+# How long a step may wait for tokens. The limit is short because new requests are submitted only
+# between steps.
 _STEP_WAIT_S = 0.01
 # The interval between statistics queries. It is long because a query blocks the event loop in some
 # versions of TensorRT-LLM.
@@ -171,7 +171,7 @@ class PyTorchEngine:
                 [SequenceUpdate(request.id, error=last_line(error), rejected=rejected)]
             )
         except Exception as error:
-            # Any other error means that the executor has failed, and therefore all requests.
+            # Any other error means that the executor has failed, so all requests must fail.
             self._failure = error
             self._has_updates.set()
         finally:
@@ -228,7 +228,7 @@ class PyTorchEngine:
 
 
 def _load(arguments: Arguments) -> Any:
-    """Load the `LLM`. If it rejects arguments, raise a `ValueError` that names them."""
+    """Load the `LLM`. Raise a `ValueError` that names the arguments that it rejects."""
     # Requests and results are token ids, so only guided decoding needs the tokenizer.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
     defaults: Arguments = {"enable_iter_perf_stats": True}

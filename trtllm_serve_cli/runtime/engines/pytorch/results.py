@@ -1,7 +1,7 @@
 """Convert results from TensorRT-LLM's LLM API to an engine's updates.
 
 The API updates a result in place. A result has one output per sequence, which contains all tokens
-that the sequence has so far. The attribute names are from tensorrt_llm/executor/result.py in
+that have been generated so far. The attribute names are from tensorrt_llm/executor/result.py in
 NVIDIA/TensorRT-LLM (1.0 to 1.3).
 """
 
@@ -87,7 +87,7 @@ class _Sequence:
 def _log_prob(entry: Any, token: int) -> float:
     """Return the token's log probability.
 
-    `entry` is this number, or a mapping from likely tokens to their log probabilities.
+    `entry` is either the log probability or a mapping from likely tokens to log probabilities.
     """
     if not isinstance(entry, dict):
         return float(entry)

@@ -13,7 +13,7 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# The executor generates without an end token. For None, it would use the tokenizer's end token.
+# With this value, the executor has no end token. With None, it would use the tokenizer's.
 _NO_END = -1
 # Speculative decoding with these types is greedy unless `allow_advanced_sampling` is set.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")

@@ -29,7 +29,7 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# Each wait ends with a busy loop, because `time.sleep` returns about 0.1 ms late when idle.
+# Each wait ends with a busy loop, because `time.sleep` is about 0.1 ms late on an idle machine.
 _SPIN_S = 0.0002
 # The limit is high so that beam search requests are rejected as unsupported, not as too wide.
 _MAX_BEAM_WIDTH = 64
@@ -223,7 +223,7 @@ def _check_servable(request: GenerationRequest) -> None:
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens to draw from: the prompt's tokens without end token and bad words."""
+    """Return the tokens to draw from: the prompt's tokens, except end token and bad words."""
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     vocabulary = tuple(token for token in request.input_ids if token not in banned)
     return (

@@ -1,16 +1,16 @@
 """Simulate the scheduler of TensorRT-LLM's in-flight batching.
 
 The simulated engine and the virtual clock (bench/simulate) share this scheduler. A step generates
-one token for each sequence that has its prompt in the KV cache. With the remaining tokens of
-`max_num_tokens`, the step computes prompts. It computes only complete prompts, unless chunked
-context is enabled. Requests are served in order of arrival.
+one token for each sequence that has its prompt in the KV cache. The step uses the rest of its
+token budget (`max_num_tokens`) to compute prompts. It computes only complete prompts, unless
+chunked context is enabled. Requests are served in order of arrival.
 
 `batch_scheduler_policy` defines when a request starts:
 
 - `guaranteed_no_evict`: a request starts when the KV cache has room for its longest response.
 - `max_utilization`: a request starts when the KV cache has room for its prompt. When the blocks run
   out, the scheduler pauses the request that started last, and later computes its prompt and its
-  tokens again.
+  generated tokens again.
 
 With `enable_kv_cache_reuse`, blocks from earlier prompts are not computed again, but each request
 still reserves memory for all its blocks. The sequences of one request share the prompt's full
@@ -61,9 +61,9 @@ class SimRequest:
 class Step:
     """The result of one step.
 
-    `tokens` contains the requests with a new token in each sequence at the end of the step.
-    Requests with a prompt that this step completed come first. `started` contains the requests that
-    started for the first time in this step.
+    `tokens` contains the requests for which the step generates one token per sequence. Requests
+    with a prompt that this step completed come first. `started` contains the requests that started
+    for the first time in this step.
     """
 
     duration_s: float
@@ -117,7 +117,7 @@ class Scheduler:
         return self.num_running + self.num_waiting
 
     def count_used_blocks(self) -> int:
-        """Return the number of blocks with tokens. More blocks may be reserved."""
+        """Return the number of blocks with tokens. The scheduler may have reserved more."""
         running = (*self._prompts.values(), *self._decoding.values())
         return sum(self._blocks_for(each, each.num_generated) for each in running)
 
@@ -152,7 +152,7 @@ class Scheduler:
     def _admit(self) -> list[SimRequest]:
         """Start waiting requests in order, while they fit.
 
-        Return the requests that start for the first time, and not after a pause.
+        Return the requests that start for the first time, without those that resume after a pause.
         """
         slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
         started = []
@@ -289,7 +289,7 @@ def count_blocks(
 def find_problem(
     limits: SchedulerLimits, num_input: int, max_new_tokens: int, num_sequences: int = 1
 ) -> str | None:
-    """Return why a request with these lengths can never run, or None if it can."""
+    """Return why a request with these lengths can never run, or None if it can run."""
     size = limits.tokens_per_block
     if (needed := count_blocks(limits, num_input, max_new_tokens, num_sequences)) > (
         limits.num_blocks

@@ -44,7 +44,7 @@ class StepTiming:
     request_s: float = 0.0
 
     def duration_s(self, work: StepWork) -> float:
-        """Return the duration, without jitter, of a step that does this work."""
+        """Return the duration of a step that does `work`, without jitter."""
         return (
             self.step_s
             + self.prompt_token_s * work.prompt_tokens

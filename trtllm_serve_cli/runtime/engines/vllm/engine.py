@@ -44,8 +44,8 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
-# The maximum time for which a step waits for tokens. It is short because new requests are submitted
-# only between steps.
+# How long a step may wait for tokens. The limit is short because new requests are submitted only
+# between steps.
 _STEP_WAIT_S = 0.002
 
 
@@ -80,7 +80,7 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # The requests in `_running` that wait until the files of their adapters are written.
+        # Request id -> adapter, for requests in `_running` whose adapter files are being written.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
@@ -89,7 +89,7 @@ class VllmEngine:
         self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
         self._num_context_tokens = 0
         self.limits = EngineLimits(
-            # vLLM's limit may be lower than the configured length.
+            # Use vLLM's limit if it is lower than the configured length.
             max_seq_len=min(int(config["max_seq_len"]), self._config.model_config.max_model_len),
             max_beam_width=1,
             vocab_size=int(config["vocab_size"]),
@@ -294,7 +294,7 @@ class VllmEngine:
 
 
 def _configure(arguments: Arguments) -> Any:
-    """Return vLLM's config. If vLLM rejects arguments, raise a `ValueError` that names them."""
+    """Return vLLM's config. Raise a `ValueError` that names the arguments that vLLM rejects."""
     # Disable usage reports, because they would wait for a network connection that may be missing.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))

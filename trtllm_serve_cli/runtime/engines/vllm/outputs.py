@@ -11,7 +11,7 @@ from typing import Any
 from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
 from ..sequence_end import find_end
 
-# The value of vLLM's `EngineCoreEventType.SCHEDULED`, because this module does not import vLLM.
+# Equal to vLLM's `EngineCoreEventType.SCHEDULED`; this module can be used without vLLM.
 _SCHEDULED = 2
 # Finish reason of a sequence that ended abnormally -> error text.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
