@@ -147,5 +147,5 @@ def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_p
 def test_model_without_an_image_is_refused(tllm: Tllm) -> None:
     code, out, err = tllm("deploy", "k8s")
     assert (code, out) == (3, "")
-    assert "Error: No public container image serves m." in err
+    assert "Error: No public container image can serve m." in err
     assert "--image IMAGE" in err

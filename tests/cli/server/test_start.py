@@ -176,7 +176,7 @@ def test_image_that_cannot_be_fetched_is_3_and_starts_nothing(
     assert err.endswith(
         "Error: The image nvcr.io/img could not be pulled.\n"
         "  Why: the registry requires a login or denies access: unauthorized\n"
-        " Next: podman login nvcr.io   (user $oauthtoken, password: an NGC API key)\n"
+        " Next: run `podman login nvcr.io` with the user $oauthtoken and an NGC API key\n"
     )
 
 

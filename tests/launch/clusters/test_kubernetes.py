@@ -216,12 +216,12 @@ def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_wai
         (
             dataclasses.replace(PLAIN, image=None, needs="an unknown backend"),
             KubernetesOptions(),
-            "No public container image serves Llama_3.1",
+            "No public container image can serve Llama_3.1",
         ),
         (
             dataclasses.replace(PLAIN, folders=(HOME / "models" / "l", Path("/data/engine"))),
             KubernetesOptions(claim="models"),
-            "The claim models does not contain all of Llama_3.1",
+            "The claim models does not contain all files of Llama_3.1",
         ),
     ],
 )

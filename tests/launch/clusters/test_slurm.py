@@ -140,7 +140,8 @@ def test_mig_slice_is_requested_by_its_gres_name() -> None:
     [
         (PLAIN, SlurmOptions(nodes=2), "llama cannot be spread over 2 nodes."),
         (MODEL, SlurmOptions(nodes=3), "8 ranks cannot be divided evenly among 3 nodes."),
-        (MODEL, SlurmOptions(ntasks_per_node=4), "llama needs 8 tasks per node, not 4."),
+        (MODEL, SlurmOptions(ntasks_per_node=4),
+         "--ntasks-per-node must be 8 for llama, not 4."),
         (PLAIN, SlurmOptions(container_workdir="/w"), "--container-workdir require a container"),
         (dataclasses.replace(MODEL, num_ranks=1, spawns=True), ONE_NODE,
          "llama cannot run several instances under Slurm."),

@@ -98,7 +98,7 @@ def test_forgotten_job_is_explained_by_its_files(folder: Path) -> None:
     assert phase_and_why(folder, squeue=FORGOTTEN, sacct=sacct) == (
         "failed",
         (
-            "Slurm no longer has job 12; it ended with exit code 1",
+            "Slurm has no record of job 12, and the job ended with exit code 1",
             "srun: error: no such image",
         ),
     )
@@ -154,9 +154,9 @@ def test_submit_timeout_names_the_job_that_may_exist(
         submit_job("script", PLAIN, make_job_folder(tmp_path, "llama"), run)
     assert str(raised.value) == (
         "sbatch did not respond within 0.1 s.\n"
-        "Why: the controller may be busy and may still have accepted the job, which tllm cannot "
-        "track\n"
-        f"Next: squeue --name tllm-{PLAIN.name}   (scancel ID cancels it)"
+        "Why: Slurm's controller may have accepted the job, but tllm did not receive its id\n"
+        f"Next: run `squeue --name tllm-{PLAIN.name}` to find the job, and "
+        "`scancel ID` to cancel it"
     )
 
 
@@ -206,7 +206,7 @@ def test_job_in_an_unknown_state_is_not_reported_as_stopped(folder: Path) -> Non
     assert str(raised.value) == (
         "Slurm did not cancel job 12.\n"
         "Why: Unable to contact slurm controller\n"
-        "Next: sinfo   (then tllm stop again)"
+        "Next: run `sinfo` to check Slurm's controller, then run `tllm stop` again"
     )
     slurm = FakeSlurm({"scancel": (0, "", ""), "squeue": UNREACHABLE})
     with pytest.raises(

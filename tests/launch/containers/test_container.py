@@ -265,7 +265,7 @@ def test_models_of_two_images_cannot_be_served_together() -> None:
 
 
 def test_cpu_engine_has_no_public_image() -> None:
-    with pytest.raises(BadInput, match="No public container image serves mine"):
+    with pytest.raises(BadInput, match="No public container image can serve mine"):
         plan(model=ON_CPU)
 
 
@@ -277,10 +277,10 @@ def test_path_with_a_colon_cannot_be_mounted() -> None:
 
 @pytest.mark.parametrize(
     ("host", "fix"),
-    [(PODMAN, "nvidia-ctk cdi generate"), (DOCKER, "install it: https://docs.nvidia.com/")],
+    [(PODMAN, "nvidia-ctk cdi generate"), (DOCKER, "Toolkit (https://docs.nvidia.com/")],
     ids=["podman", "docker"],
 )
 def test_missing_gpu_toolkit_is_reported_early(host: ContainerHost, fix: str) -> None:
-    with pytest.raises(MissingPart, match="llama needs a GPU") as raised:
+    with pytest.raises(MissingPart, match="cannot provide a GPU for llama") as raised:
         plan(dataclasses.replace(host, has_gpu_toolkit=False))
     assert fix in raised.value.next_step

@@ -56,12 +56,12 @@ def test_podman_replaces_a_docker_without_a_daemon(programs: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "fix"),
     [
-        (DAEMON, "sudo systemctl start docker"),
+        (DAEMON, "run `sudo systemctl start docker`"),
         (
             "permission denied while trying to connect to the Docker daemon socket",
-            'sudo usermod -aG docker "$USER", then log in again',
+            'run `sudo usermod -aG docker "$USER"` and log in again',
         ),
-        ("something else", "apt-get install podman"),
+        ("something else", "run `apt-get install podman`"),
     ],
     ids=["daemon", "permission", "other"],
 )
@@ -72,7 +72,7 @@ def test_error_quotes_engines_that_do_not_work(programs: Path, output: str, fix:
     assert str(raised.value) == (
         "No container engine works on this machine.\n"
         f"Why: docker: {output}; podman: not installed\n"
-        f"Next: {fix}   (`tllm doctor` shows what it found)"
+        f"Next: {fix}, then run `tllm doctor` to check the engine"
     )
 
 
@@ -121,33 +121,33 @@ def test_pull_runs_in_a_terminal(programs: Path) -> None:
             NGC,
             "Error response from daemon: unauthorized: <html>",
             "the registry requires a login or denies access: ",
-            "docker login nvcr.io   (user $oauthtoken, password: an NGC API key)",
+            "run `docker login nvcr.io` with the user $oauthtoken and an NGC API key",
         ),
         (
             "me/mine:1",
             "denied: requested access to the resource is denied",
             "the registry requires a login or denies access: ",
-            "docker login docker.io",
+            "run `docker login docker.io`",
         ),
         (
             NGC,
             "manifest unknown: manifest unknown",
             "the registry has no such image: ",
-            "check the name and the tag: --image IMAGE",
+            "check the image's name and tag, and pass them with --image",
         ),
         (
             "localhost:5000/mine",
             "dial tcp 127.0.0.1:5000: connect: connection refused",
             "localhost:5000 cannot be reached: ",
-            "pull it on another machine, then copy it with `docker save` and `docker load`",
+            "pull the image on another machine, then copy it with `docker save` and `docker load`",
         ),
         (
             "mine",
             "write /var/lib/docker/tmp: no space left on device",
             "the disk for images is full: ",
-            "docker image prune   (docker system df shows the disk usage)",
+            "run `docker system df` to show the disk usage, and `docker image prune` to free space",
         ),
-        ("mine", "boom", "", "docker pull mine   (shows the whole output)"),
+        ("mine", "boom", "", "run `docker pull mine` to show the whole output"),
     ],
     ids=["ngc", "private", "unknown", "offline", "disk", "other"],
 )

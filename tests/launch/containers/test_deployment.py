@@ -62,9 +62,9 @@ def test_cpu_engine_needs_no_gpu_and_has_no_image(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         check_image(model, None)
     assert str(raised.value) == (
-        "No public container image serves mine.\n"
-        "Why: it needs Triton and openvino-genai, which no known image from NVIDIA contains\n"
-        "Next: use a custom image that contains it: --image IMAGE"
+        "No public container image can serve mine.\n"
+        "Why: no known image from NVIDIA contains Triton and openvino-genai\n"
+        "Next: build an image that contains this software, and pass it with --image IMAGE"
     )
     assert check_image(model, "mine:1") == "mine:1"
 
@@ -100,9 +100,7 @@ def test_engine_without_a_known_container_accepts_an_image(
     (tmp_path / "engine" / "config.json").write_text(json.dumps(config))
     again = describe_deployable(read_manifest(model.repository), open_repository(model.repository))
     assert (again.image, again.needs, again.reports_waiting) == (None, needs, False)
-    with pytest.raises(
-        BadInput, match="use a custom image that contains it: --container-image IMAGE"
-    ):
+    with pytest.raises(BadInput, match="and pass it with --container-image IMAGE"):
         check_image(again, None, "--container-image")
     assert check_image(again, "mine:1") == "mine:1"
 

@@ -203,21 +203,21 @@ def test_findings_of_a_good_machine() -> None:
             {"containers": {"docker": "not installed", "podman": "not installed"}},
             Finding("containers", "note",
                     "docker and podman not found; required only for --mode container",
-                    "apt-get install podman"),
+                    "run `apt-get install podman`"),
         ),
         (
             {"containers": {"docker": "Cannot connect to the Docker daemon at unix:///d.sock."}},
             Finding("docker", "note",
                     "cannot run containers: Cannot connect to the Docker daemon at unix:///d.sock.",
-                    "sudo systemctl start docker"),
+                    "run `sudo systemctl start docker`"),
         ),
         (
             {"containers": {"podman": ContainerHost("podman", "5.2.0")}},
             Finding("podman", "note",
                     "5.2.0; /etc/cdi and /var/run/cdi contain no specification of NVIDIA GPUs",
-                    "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (part of the NVIDIA "
-                    "Container Toolkit: "
-                    "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit)"),
+                    "install the NVIDIA Container Toolkit "
+                    "(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit), then run "
+                    "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"),
         ),
         (
             {"hub_error": "timed out"},

@@ -1,1 +1,1 @@
-"""Servers that a scheduler starts: Slurm jobs and Kubernetes manifests."""
+"""Serve models on clusters with Slurm jobs and Kubernetes manifests."""

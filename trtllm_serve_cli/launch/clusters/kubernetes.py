@@ -1,8 +1,8 @@
-"""Plan the Kubernetes manifests that serve a model.
+"""Plan the Kubernetes manifests for serving a model.
 
-A model on one node is a Deployment. A model on several nodes is a LeaderWorkerSet
-(lws.sigs.k8s.io), whose leader starts the engine's ranks in the other pods with MPI, using `kubectl
-exec` instead of ssh. This setup and the probes follow the guides of
+A model on one node runs in a Deployment. A model on several nodes runs in a LeaderWorkerSet
+(lws.sigs.k8s.io). The leader pod starts the engine's ranks in the other pods with MPI, which uses
+`kubectl exec` instead of ssh. This setup and the probes follow the guides of
 triton-inference-server/tutorials (Deployment/Kubernetes).
 """
 
@@ -32,7 +32,7 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 Manifest = dict[str, Any]
 
 _STARTUP_PERIOD_S = 10
-# Clients still send requests to a terminating pod for a few seconds, so SIGTERM is delayed.
+# Delay SIGTERM, because a terminating pod still receives new requests for a few seconds.
 _PRE_STOP_S = 5
 
 
@@ -40,10 +40,10 @@ _PRE_STOP_S = 5
 class KubernetesOptions:
     """The options of `tllm deploy k8s`. Quantities use Kubernetes notation.
 
-    `claim` is a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a claim, the nodes
-    must have the model at the same paths as this machine. `queue_target` is the number of waiting
-    requests per replica above which the autoscaler adds a replica. `gpu_resource` may be the
-    resource of a MIG slice.
+    `claim` is the name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a
+    claim, the nodes must have the model at the same paths as this machine. `queue_target` is the
+    number of waiting requests per replica above which the autoscaler adds a replica. `gpu_resource`
+    is the name of the resource for GPUs, or for MIG slices.
     """
 
     namespace: str | None = None
@@ -65,23 +65,24 @@ class KubernetesOptions:
 def plan_kubernetes(
     model: Deployable, options: KubernetesOptions, launch: LaunchOptions, *, home: Path
 ) -> list[Manifest]:
-    """Plan the manifests in the order in which to apply them; `home` is TLLM_HOME.
+    """Return the manifests for serving `model`, in the order in which to apply them.
 
-    Raise `BadInput` if the model cannot run on `options.nodes` nodes, if no image is known to serve
-    it, or if the claim does not contain its files.
+    `home` is TLLM_HOME. Raise `BadInput` if the model cannot run on `options.nodes` nodes, if no
+    known image can serve the model, or if the claim does not contain the model's files.
     """
     check_nodes(model, options.nodes)
     if options.nodes > 1 and options.image is None:
         raise BadInput(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
-            why="its leader starts ranks in other pods with kubectl, which NVIDIA's images lack",
-            next_step="add kubectl to the image that `tllm deploy k8s` without --nodes uses, and "
-            "pass it with --image",
+            why="the leader pod starts ranks in the other pods with kubectl, which NVIDIA's images "
+            "do not contain",
+            next_step="add kubectl to the image that `tllm deploy k8s` uses for one node, and pass "
+            "the new image with --image",
         )
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home)
     is_spread = options.nodes > 1
-    # A RoleBinding must name its subject's namespace, so several nodes need an explicit namespace.
+    # For several nodes, set a namespace, because a RoleBinding must name its subject's namespace.
     namespace = options.namespace or ("default" if is_spread else None)
     manifests = [
         *(_agent_manifests(name, namespace) if is_spread else ()),
@@ -95,11 +96,11 @@ def plan_kubernetes(
 
 
 def render_manifests(manifests: Sequence[Manifest]) -> str:
-    """Render the manifests as one YAML text."""
+    """Return the manifests as a string of YAML documents."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
-        """A dumper that writes multi-line strings as blocks and does not use aliases."""
+        """A YAML dumper that writes multi-line strings as blocks and does not use aliases."""
 
         def ignore_aliases(self, data: object) -> bool:
             return True
@@ -113,7 +114,7 @@ def render_manifests(manifests: Sequence[Manifest]) -> str:
 
 
 def _object_name(model: str) -> str:
-    """Return a name that is valid for a Service and leaves room for the suffixes of pod names."""
+    """Return a valid Service name that leaves room for the suffixes in pod names."""
     return f"tllm-{re.sub('[^a-z0-9]+', '-', model.lower())}"[:50].strip("-")
 
 
@@ -122,7 +123,7 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def _server_labels(name: str) -> dict[str, str]:
-    """Return the labels of pods that serve requests. Other pods lack the component label."""
+    """Return the labels of pods that serve requests. Other pods have no component label."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
 
@@ -141,7 +142,7 @@ def _deployment(name: str, options: KubernetesOptions, pod: Manifest) -> Manifes
     spec = {
         "replicas": options.replicas,
         "selector": {"matchLabels": _server_labels(name)},
-        # Delete the old pod first: a new pod would otherwise wait forever for the old pod's GPUs.
+        # Delete the old pod first. Otherwise, the new pod may wait forever for the old pod's GPUs.
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
@@ -174,7 +175,7 @@ def _leader_worker_set(
         "replicas": options.replicas,
         "leaderWorkerTemplate": {
             "size": options.nodes,
-            # An engine cannot continue if one of its ranks ends, so restart all pods of the group.
+            # Restart all pods in the group, because an engine fails if one of its ranks ends.
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": {"metadata": {"labels": _server_labels(name)}, "spec": leader},
             "workerTemplate": {
@@ -191,7 +192,7 @@ def _leader_worker_set(
 
 
 def _agent_manifests(name: str, namespace: str | None) -> list[Manifest]:
-    """Return the manifests that allow only the leader to run commands in other pods."""
+    """Return the manifests that allow the leader, but no other pod, to run commands in pods."""
     api = "rbac.authorization.k8s.io"
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
@@ -273,7 +274,7 @@ def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:
 def _model_volumes(
     model: Deployable, options: KubernetesOptions, home: Path
 ) -> tuple[list[Manifest], list[Manifest]]:
-    """Return volumes and mounts for the model's folders, each at its path on this machine."""
+    """Return volumes and mounts that provide the model's folders at their paths on this machine."""
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]
         pairs = list(zip(names, model.folders, strict=True))
@@ -285,11 +286,11 @@ def _model_volumes(
     outside = [str(path) for path in model.folders if home not in path.parents]
     if outside:
         raise BadInput(
-            f"The claim {options.claim} does not contain all of {model.name}.",
+            f"The claim {options.claim} does not contain all files of {model.name}.",
             why=f"the claim is a copy of TLLM_HOME, {home}, which does not contain "
             f"{', '.join(outside)}",
-            next_step="omit --claim if the nodes have that path, or import the model again without "
-            "--engine-dir and --repo",
+            next_step="omit --claim if the nodes have the model's files at the same paths, or "
+            "import the model again without --engine-dir and --repo",
         )
     claim = {"claimName": options.claim, "readOnly": True}
     return [{"name": "model", "persistentVolumeClaim": claim}], [
@@ -320,7 +321,8 @@ def _pod_monitor(name: str) -> Manifest:
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """Return an autoscaler that adds replicas if too many requests are waiting.
 
-    It counts the requests waiting in Triton and, if the engine reports them, in the engine.
+    The autoscaler counts the requests that wait in Triton and, if the engine reports them, the
+    requests that wait in the engine.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

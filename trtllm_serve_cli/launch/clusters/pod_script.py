@@ -1,4 +1,8 @@
-"""Render the command for a pod: Triton, or `mpirun` with `kubectl exec` instead of ssh."""
+"""Render the shell script that starts Triton in a pod.
+
+If the engine needs several processes, the script starts them with `mpirun`. In several pods,
+`mpirun` uses `kubectl exec` instead of ssh.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ AGENT_FOLDER = "/opt/tllm"
 
 
 def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
-    """Render the command for the pod that serves `model`, whose ranks run in `nodes` pods."""
+    """Render the script for a pod that serves `model`. The model's ranks run in `nodes` pods."""
     words = triton_words(
         model,
         IN_CONTAINER,
@@ -47,12 +51,13 @@ def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
 
 def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[str]:
     if model.is_llm_api:
-        # The launcher starts the server only on the first rank.
+        # trtllm-llmapi-launch starts the server only on the first rank.
         return [f"-n {model.num_ranks} trtllm-llmapi-launch", *server]
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Pass no version: every Triton whose backend supports several instances has these flags.
+        # Pass no Triton version, because every version that supports several instances has the
+        # flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

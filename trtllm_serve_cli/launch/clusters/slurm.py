@@ -1,9 +1,10 @@
-"""Plan a Slurm job that serves a model, and render its script for `sbatch`.
+"""Plan a Slurm job that serves a model, and render the job's script for `sbatch`.
 
-The nodes do not need tllm, only Triton (installed or in a container) and a file system that they
-share with the submitting machine. The script chooses free ports and writes the server's address to
-a file. The script's options follow the scripts in triton-inference-server/tensorrtllm_backend
-(README.md) and in NVIDIA/TensorRT-LLM (examples/llm-api/llm_mgmn_trtllm_serve.sh).
+The nodes do not need tllm. They need Triton, installed or in a container, and a file system that
+they share with the submitting machine. The script chooses free ports and writes the server's
+address to a file. The script's options follow the scripts in
+triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
+(examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
-# For each flag, NAME in the shell variable TLLM_NAME_PORT that the script sets on the node.
+# Maps each port flag to the NAME in TLLM_NAME_PORT, the shell variable that the script sets.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
 # Flags that only the first rank receives, because only this rank serves requests.
 _FIRST_RANK_FLAGS = (
@@ -50,8 +51,8 @@ _FIRST_RANK_FLAGS = (
 class SlurmOptions:
     """The options for a Slurm job, named as in `sbatch`, `srun` and pyxis.
 
-    `sbatch` has additional options for `sbatch`. `prologue` has shell lines to run before the
-    server starts. The job chooses each port that is not set.
+    `sbatch` contains additional options for the `sbatch` command. `prologue` contains shell
+    commands to run before the server starts. If a port is None, the job chooses a free port.
     """
 
     account: str | None = None
@@ -73,12 +74,13 @@ class SlurmOptions:
 
 @dataclass(frozen=True, slots=True)
 class SlurmPlan:
-    """The variables of `templates/slurm/job.sbatch.j2`.
+    """The variables for the template `templates/slurm/job.sbatch.j2`.
 
-    Options, flags and the values of `exports` are shell words that may contain variables. `address`
-    and `exit_code` are the paths of files that the job writes, also as shell words. `links` maps
-    links to create on the node to their targets in Triton's backends. The template quotes these
-    targets and `binary`. `first_flags` are for the serving rank, `other_flags` for all other ranks.
+    Options, flags and the values in `exports` are shell words, which may contain variables.
+    `address` and `exit_code` are the paths of files that the job writes, also as shell words.
+    `links` maps each link to create on the node to its target in Triton's backends. The template
+    quotes the link targets and `binary`. `first_flags` are the flags for the rank that serves
+    requests, and `other_flags` are the flags for all other ranks.
     """
 
     name: str
@@ -109,10 +111,10 @@ def plan_slurm(
 ) -> SlurmPlan:
     """Plan the job that serves `model` with `triton`, which is on the nodes or in the container.
 
-    The job writes its files to `directory`. By default, the job writes them to the folder in which
-    it was submitted, with the model's name and the job's id as a prefix. `environ` is added to the
-    environment of the job. Raise `BadInput` if the model cannot run on these nodes under Slurm, or
-    if the options conflict.
+    The job writes its files to `directory`. By default, the job writes its files to the folder in
+    which it was submitted, and adds the model's name and the job's id to the file names. `environ`
+    contains additional environment variables for the job. Raise `BadInput` if the model cannot run
+    on these nodes under Slurm, or if the options conflict.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
@@ -124,8 +126,9 @@ def plan_slurm(
     tasks = split_evenly(model.num_ranks, options.nodes, "ranks")
     if options.ntasks_per_node not in (None, tasks):
         raise BadInput(
-            f"{model.name} needs {tasks} tasks per node, not {options.ntasks_per_node}.",
-            why=f"its engine has {model.num_ranks} ranks, and the job has {options.nodes} nodes",
+            f"--ntasks-per-node must be {tasks} for {model.name}, not {options.ntasks_per_node}.",
+            why=f"the engine's number of ranks is {model.num_ranks}, and the job's number of nodes "
+            f"is {options.nodes}",
             next_step="omit --ntasks-per-node, or change --nodes",
         )
     in_slurm, in_shell = _file_prefixes(model, directory)
@@ -185,15 +188,15 @@ def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
             f"{model.name} cannot run several instances under Slurm.",
-            why="MPI would spawn the processes of its instances (upstream's orchestrator mode), "
+            why="several instances require MPI to spawn processes (upstream's orchestrator mode), "
             "which srun does not support",
-            next_step=f"tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1   (and "
-            "submit one job per instance)",
+            next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1`, "
+            "then submit one job per instance",
         )
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the path prefix for the job's files twice: formatted for Slurm and for the shell."""
+    """Return the path prefix of the job's files in two formats, for Slurm and for the shell."""
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
     text = f"{directory}/"

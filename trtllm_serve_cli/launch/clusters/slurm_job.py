@@ -1,8 +1,8 @@
 """Submit, track and cancel a server that runs as a Slurm job.
 
-A job has a folder under TLLM_HOME/servers, which the nodes share. The folder contains the submitted
-plan (`job.json`) and the files that the job writes: its address and its exit code. The folder does
-not contain the job's state, because tllm queries the state from Slurm each time.
+Each job has a folder in TLLM_HOME/servers, which the nodes must share. The folder contains the
+submitted plan (`job.json`), and the address, exit code and logs that the job writes. tllm queries
+the job's state from Slurm, and stores the state only after Slurm's controller has removed the job.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _ENDED = (
 )  # fmt: skip
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
-# Long, because a busy controller may still accept a job after sbatch was interrupted, and tllm
-# cannot track a job whose id it did not receive.
+# This timeout is long, because a busy controller may accept a job even after sbatch was
+# interrupted. tllm cannot track a job without its id.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -61,9 +61,9 @@ Runner = Callable[[Sequence[str]], CommandResult]
 class SlurmJob:
     """A submitted job and its state in Slurm at the time of the query.
 
-    `state` is Slurm's name for the state, or "UNKNOWN" if Slurm does not respond. `reason` is
-    Slurm's reason why the job is waiting or has ended. `is_forgotten` is true if the controller has
-    removed the job. The job has then ended, and its state is "UNKNOWN" if Slurm has no accounting.
+    `state` is Slurm's name for the state, or "UNKNOWN" if Slurm does not report the state. `reason`
+    explains why the job is waiting or has ended. `is_forgotten` is true if the job has ended, and
+    either Slurm's controller has removed the job or tllm has cancelled it.
     """
 
     id: str
@@ -73,12 +73,15 @@ class SlurmJob:
 
     @property
     def is_over(self) -> bool:
-        """True if the job has ended. `is_over` and `is_alive` are false if the state is unknown."""
+        """True if the job is known to have ended.
+
+        If Slurm does not report the state, both `is_over` and `is_alive` are false.
+        """
         return self.is_forgotten or self.state in _ENDED
 
     @property
     def is_alive(self) -> bool:
-        """True if the job is waiting, running or ending."""
+        """True if Slurm reports that the job is queued, running or completing."""
         return not self.is_forgotten and self.state in (*_QUEUED, *_RUNNING, *_ENDING)
 
     def describe(self) -> str:
@@ -87,15 +90,15 @@ class SlurmJob:
 
 
 def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> CommandResult:
-    """Run a Slurm command until it ends. By default, `sbatch` has a longer timeout than others.
+    """Run a Slurm command and return its result. The default timeout is longer for `sbatch`.
 
-    Raise `MissingPart` if the command is not installed, and `LaunchFailed` on timeout.
+    Raise `MissingPart` if the command is not installed, and `LaunchFailed` if it times out.
     """
     if timeout_s is None:
         timeout_s = _SUBMIT_TIMEOUT_S if command[0] == "sbatch" else _QUERY_TIMEOUT_S
     answer = run_captured(command, timeout_s)
     if answer is None:
-        script = "; without --submit, tllm only writes the script" if command[0] == "sbatch" else ""
+        script = ", or omit --submit to only write the script" if command[0] == "sbatch" else ""
         raise MissingPart(
             f"{command[0]} is not installed.",
             why="tllm submits and tracks jobs with Slurm's commands",
@@ -103,7 +106,8 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
         )
     if answer.code is None:
         raise LaunchFailed(
-            f"{command[0]} did not respond within {timeout_s:g} s.", next_step="sinfo"
+            f"{command[0]} did not respond within {timeout_s:g} s.",
+            next_step="run `sinfo` to check Slurm's controller",
         )
     return answer
 
@@ -125,17 +129,17 @@ def make_job_folder(servers: Path, name: str) -> Path:
 def submit_job(
     script: str, model: Deployable, directory: Path, run: Runner = run_slurm
 ) -> SlurmJob:
-    """Write `script` to `directory`, submit it, and write the files that track the job.
+    """Write `script` to `directory`, submit it as a job, and write the files that track the job.
 
-    Raise `LaunchFailed` with Slurm's message if Slurm rejects the job. If the job's files cannot be
-    written, cancel the job.
+    Raise `LaunchFailed` with Slurm's message if Slurm rejects the job. Cancel the job if its files
+    cannot be written.
     """
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
     job = SlurmJob(_submit(path, model, run), "PENDING")
     try:
         plan = _plan(model, directory)
-        # Create an empty log, so that commands can read it before the first task starts.
+        # Create an empty log, so that tllm can read the log before the job's first task starts.
         (directory / "server_0.log").touch()
         plan.log.symlink_to("server_0.log")
         facts = {"id": job.id, "submitted_at": time.time(), "stopped_at": None}
@@ -148,21 +152,22 @@ def submit_job(
 
 
 def _submit(script: Path, model: Deployable, run: Runner) -> str:
-    """Submit the script and return the id of the job."""
+    """Submit the script and return the job's id."""
     try:
         answer = run(("sbatch", "--parsable", f"--chdir={script.parent}", str(script)))
     except LaunchFailed as error:
         raise LaunchFailed(
             error.what,
-            why="the controller may be busy and may still have accepted the job, which tllm cannot "
-            "track",
-            next_step=f"squeue --name tllm-{model.name}   (scancel ID cancels it)",
+            why="Slurm's controller may have accepted the job, but tllm did not receive its id",
+            next_step=f"run `squeue --name tllm-{model.name}` to find the job, and `scancel ID` to "
+            "cancel it",
         ) from error
     if answer.code:
         raise LaunchFailed(
             f"Slurm rejected the job for {model.name}.",
             why=_output_of(answer),
-            next_step=f"sinfo   (lists partitions and nodes; the script is {script})",
+            next_step="run `sinfo` to list the partitions and nodes, and compare them with the "
+            f"options in {script}",
         )
     return answer.out.strip().partition(";")[0]
 
@@ -184,10 +189,10 @@ def _plan(model: Deployable, directory: Path) -> LaunchPlan:
 def read_job(
     directory: Path, run: Runner = run_slurm
 ) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
-    """Return the plan and state of the job in `directory`, or None if the folder has no job.
+    """Return the plan, the state and the job in `directory`, or None if the folder has no job.
 
-    Query Slurm for the state. If the controller has removed the job, save the job's last state, so
-    that later calls need no query.
+    Query the job's state from Slurm. If the controller has removed the job, save the job's last
+    state, so that later calls do not query Slurm.
     """
     try:
         facts = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
@@ -212,7 +217,9 @@ def read_job(
 
 
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
-    """Query the job's state from the controller or, if it has removed the job, from accounting.
+    """Query the job's state from Slurm.
+
+    If the controller has removed the job, query Slurm's accounting instead.
 
     Raise `MissingPart` if Slurm is not installed, and `LaunchFailed` if Slurm does not respond.
     """
@@ -221,14 +228,18 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
         state, _, reason = answer.out.splitlines()[0].partition("|")
         return SlurmJob(job_id, state.strip(), "" if reason == "None" else reason.strip())
     if answer.code and "Invalid job id" not in answer.err:
-        raise LaunchFailed("Slurm does not respond.", why=_output_of(answer), next_step="sinfo")
+        raise LaunchFailed(
+            "Slurm does not respond.",
+            why=_output_of(answer),
+            next_step="run `sinfo` to check Slurm's controller",
+        )
     accounting = run(
         ("sacct", "--noheader", "--parsable2", "--allocations", f"--jobs={job_id}",
          "--format=State,Reason")
     )  # fmt: skip
     if accounting.code == 0 and accounting.out.strip():
         state, _, reason = accounting.out.splitlines()[-1].partition("|")
-        # The state may have several words, for example "CANCELLED by 1000".
+        # Use only the first word, because the state may have several: "CANCELLED by 1000".
         reason = "" if reason == "None" else reason.strip()
         return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
     return SlurmJob(job_id, is_forgotten=True)
@@ -237,7 +248,8 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
 def cancel_job(directory: Path, job: SlurmJob, run: Runner = run_slurm) -> None:
     """Cancel the job, wait until it has ended, and stop tracking it.
 
-    Raise `LaunchFailed` if the cancel fails, or if Slurm does not report whether the job has ended.
+    Raise `LaunchFailed` if Slurm does not cancel the job, if the job does not end in time, or if
+    Slurm does not report whether the job has ended.
     """
     if not job.is_over:
         _cancel(job, run)
@@ -250,7 +262,7 @@ def _cancel(job: SlurmJob, run: Runner) -> None:
         raise LaunchFailed(
             f"Slurm did not cancel job {job.id}.",
             why=_output_of(answer),
-            next_step="sinfo   (then tllm stop again)",
+            next_step="run `sinfo` to check Slurm's controller, then run `tllm stop` again",
         )
     deadline_s = time.monotonic() + _CANCEL_TIMEOUT_S
     while not (now := _query_after_cancel(job, run)).is_over:
@@ -258,7 +270,7 @@ def _cancel(job: SlurmJob, run: Runner) -> None:
             raise LaunchFailed(
                 f"Job {job.id} was cancelled but has not ended after {_CANCEL_TIMEOUT_S:g} s.",
                 why=now.describe(),
-                next_step="tllm status   (then tllm stop again)",
+                next_step="run `tllm status` to check the job, then run `tllm stop` again",
             )
         time.sleep(_POLL_S)
 
@@ -270,7 +282,7 @@ def _query_after_cancel(job: SlurmJob, run: Runner) -> SlurmJob:
         raise LaunchFailed(
             f"Job {job.id} was cancelled, but Slurm does not report whether it has ended.",
             why=error.why or error.what,
-            next_step="sinfo   (then tllm stop again)",
+            next_step="run `sinfo` to check Slurm's controller, then run `tllm stop` again",
         ) from error
 
 
@@ -308,8 +320,8 @@ def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
     if job.state != _UNKNOWN:
         return (job.describe(), *lines)
     code = last_lines(plan.directory / EXIT_CODE_FILE, 1)
-    how = f"it ended with exit code {code[0]}" if code else "it wrote no exit code"
-    return (f"Slurm no longer has job {job.id}; {how}", *lines)
+    how = f"the job ended with exit code {code[0]}" if code else "the job wrote no exit code"
+    return (f"Slurm has no record of job {job.id}, and {how}", *lines)
 
 
 def _read_address(directory: Path) -> Endpoint | None:

@@ -1,1 +1,1 @@
-"""Plan servers in containers, and describe what models need on other machines."""
+"""Plan servers in containers, and describe the requirements of models on other machines."""

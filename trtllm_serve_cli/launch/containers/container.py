@@ -1,8 +1,8 @@
 """Plan the docker or podman command that runs a server in a container.
 
 The command is based on upstream's documented command for Triton's image with TensorRT-LLM
-(README.md of triton-inference-server/tensorrtllm_backend). Both use the host's network, 2 GiB of
-shared memory and the same limits. Comments explain the differences.
+(README.md of triton-inference-server/tensorrtllm_backend). Both commands use the host's network, 2
+GiB of shared memory and the same limits. Comments in this module explain the differences.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.containers.deployment import Deployable, check_image, outermost
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
-# Look up `tritonserver` on the image's PATH, because custom images may not have the binary in
-# /opt/tritonserver/bin as NVIDIA's images do.
+# Look up `tritonserver` on the image's PATH, because only NVIDIA's images always contain the binary
+# in /opt/tritonserver/bin.
 IN_IMAGE = TritonInstallation(Path("tritonserver"), "the image")
 _UNLIMITED = -1
 _ULIMITS = {"memlock": _UNLIMITED, "stack": 64 * 1024 * 1024}
@@ -28,12 +28,12 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """The container engine of a machine, and how it runs containers.
+    """A machine's container engine, with the settings for running containers.
 
-    `hard_limits` maps names of ulimits to the current user's hard limits, -1 for unlimited. The
-    mapping is empty if the user may raise the limits or if a daemon starts the containers.
-    `runs_as` is the user in the container as uid:gid, or None for the engine's default.
-    `has_gpu_toolkit` is true if containers can access NVIDIA GPUs.
+    `hard_limits` maps the names of ulimits to the current user's hard limits, where -1 means
+    unlimited. The mapping is empty if the user may raise the limits or if a daemon starts the
+    containers. `runs_as` is the user in the container as uid:gid, or None for the engine's default
+    user. `has_gpu_toolkit` is true if containers can access NVIDIA GPUs.
     """
 
     engine: ContainerEngine
@@ -71,7 +71,7 @@ class Container:
 
     @property
     def find_pid(self) -> tuple[str, ...]:
-        """The command that prints the process id, on the host, of the container's first process."""
+        """The command that prints the host's process id for the container's first process."""
         return (self.engine, "inspect", "--format={{.State.Pid}}", self.name)
 
 
@@ -79,8 +79,8 @@ class Container:
 class ContainerSetup:
     """The image, folders and GPUs for a container on `host`.
 
-    `folders` are mounted at the same paths. `gpus` has the ids of GPUs, or only "all"; it is empty
-    for a container without GPUs.
+    The container mounts `folders` at the same paths. `gpus` contains the ids of GPUs, or only
+    "all". `gpus` is empty for a container without GPUs.
     """
 
     host: ContainerHost
@@ -90,7 +90,7 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The image's variable with its Triton version, if the name of the image contains it."""
+        """The variable with Triton's version, if the image's name contains the version."""
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
 
@@ -108,7 +108,8 @@ def plan_container(
         raise BadInput(
             f"{' and '.join(images.values())} cannot be served from one container.",
             why=f"their engines need different images: {' and '.join(images)}",
-            next_step="serve each model separately, or use an image for both: --image IMAGE",
+            next_step="serve each model in its own container, or pass an image that can serve all "
+            "models with --image",
         )
     folders = outermost(folder for model in models for folder in model.folders)
     _check_mounts(folders)
@@ -121,7 +122,11 @@ def plan_container(
 
 
 def name_container(directory: Path) -> str:
-    """Return a container name that is unique on this machine, even with several TLLM_HOMEs."""
+    """Return a container name for the server in `directory`, unique on this machine.
+
+    The name includes a hash of the path, because several TLLM_HOME folders may have servers with
+    the same port.
+    """
     digest = hashlib.sha256(str(directory).encode()).hexdigest()[:8]
     return f"tllm-{directory.name}-{digest}"
 
@@ -139,11 +144,12 @@ def container_command(
     The container mounts the setup's folders and `folders` read-only.
     """
     words: list[str] = [
-        # Attached, so that the client writes the server's output to the log and forwards signals.
+        # Stay attached, so that the client writes the server's output to the log and forwards
+        # signals to the server.
         container.engine, "run", "--rm", f"--name={container.name}",
-        # `tllm start` has already pulled the image to show the progress.
+        # Do not pull the image here, because `tllm start` has already pulled it and shown progress.
         "--pull=never",
-        # The output is already in the server's log. The engine's copy would grow without a limit.
+        # Disable the engine's log, which would grow without a limit and repeat the server's log.
         "--log-driver=none",
         "--net=host",
         "--shm-size=2g",
@@ -181,15 +187,16 @@ def _gpu_options(engine: ContainerEngine, gpus: tuple[str, ...]) -> list[str]:
         return []
     if engine == "podman":
         return [f"--device=nvidia.com/gpu={gpu}" for gpu in gpus]
-    # Without the quotes, docker would parse what follows a comma as another option.
+    # Without the quotes, docker would parse the text after a comma as another option.
     return ["--gpus=all" if gpus == ("all",) else f'--gpus="device={",".join(gpus)}"']
 
 
 def _user_options(host: ContainerHost) -> list[str]:
-    # Otherwise, SELinux denies podman's containers access to the folders and the GPUs.
+    # Disable SELinux labels, because SELinux denies podman's containers access to folders and GPUs.
     words = ["--security-opt=label=disable"] if host.engine == "podman" else []
     if host.runs_as is not None:
-        # The user has no home or name in the image, and libraries that compile code need both.
+        # Set a home and a name, because libraries that compile code need both, and the image does
+        # not define them for this user.
         words += [f"--user={host.runs_as}", "--env=HOME=/tmp", "--env=USER=tllm"]
     return words
 
@@ -200,22 +207,22 @@ def _check_mounts(folders: Sequence[Path]) -> None:
             raise BadInput(
                 f"{folder} cannot be mounted into a container.",
                 why="docker and podman use the colon as a separator in mounts",
-                next_step="move it to a path without a colon; TLLM_HOME and ENGINE_DEST_PATH set "
-                "the folders of models and engines",
+                next_step="move the folder to a path without a colon, and set TLLM_HOME (models) "
+                "or ENGINE_DEST_PATH (engines) to the new path",
             )
 
 
 def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
-    """Return the error that the engine's containers cannot access a GPU."""
+    """Return the error to raise if the engine's containers cannot access a GPU."""
     if engine == "podman":
         return MissingPart(
-            f"{subject} needs a GPU, but podman cannot provide one.",
+            f"podman cannot provide a GPU for {subject}.",
             why="/etc/cdi and /var/run/cdi contain no specification of NVIDIA GPUs",
-            next_step="nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml   (part of the NVIDIA "
-            f"Container Toolkit: {_TOOLKIT})",
+            next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT}), then run "
+            "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`",
         )
     return MissingPart(
-        f"{subject} needs a GPU, but docker cannot provide one.",
+        f"docker cannot provide a GPU for {subject}.",
         why="the NVIDIA Container Toolkit is not installed",
-        next_step=f"install it: {_TOOLKIT}",
+        next_step=f"install the NVIDIA Container Toolkit ({_TOOLKIT})",
     )

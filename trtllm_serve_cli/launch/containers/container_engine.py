@@ -1,4 +1,4 @@
-"""Run docker and podman: find a working engine, pull images, remove containers."""
+"""Find a working container engine, pull images, and remove containers."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 _CAP_SYS_RESOURCE = 1 << 24
 _TIMEOUT_S = 60.0
 
-# For each problem of an engine: a part of the engine's error message, and the fix.
+# Maps a part of an engine's error message to the fix.
 _FIXES = {
-    "permission denied": 'sudo usermod -aG docker "$USER", then log in again',
-    "Cannot connect to the Docker daemon": "sudo systemctl start docker",
+    "permission denied": 'run `sudo usermod -aG docker "$USER"` and log in again',
+    "Cannot connect to the Docker daemon": "run `sudo systemctl start docker`",
 }
-# For each cause of a failed pull: a pattern for the output, the cause, and the next step.
+# Patterns for the output of a failed pull, each with the cause and the next step.
 _PULL_FAILURES = (
     (
         r"unauthorized|denied|authentication required|\b401\b|\b403\b",
         "the registry requires a login or denies access",
-        "{engine} login {registry}{account}",
+        "run `{engine} login {registry}`{account}",
     ),
     (
         r"manifest unknown|not found|\b404\b|does not exist",
         "the registry has no such image",
-        "check the name and the tag: --image IMAGE",
+        "check the image's name and tag, and pass them with --image",
     ),
     (
         r"no space left on device",
         "the disk for images is full",
-        "{engine} image prune   ({engine} system df shows the disk usage)",
+        "run `{engine} system df` to show the disk usage, and `{engine} image prune` to free space",
     ),
     (
         r"no such host|connection refused|i/o timeout|dial tcp|network is unreachable|TLS",
         "{registry} cannot be reached",
-        "pull it on another machine, then copy it with `{engine} save` and `{engine} load`",
+        "pull the image on another machine, then copy it with `{engine} save` and `{engine} load`",
     ),
     (
         r"short-name",
-        "podman requires the registry in the name of the image",
-        "add it, for example --image docker.io/{image}",
+        "podman requires the registry in the image's name",
+        "add the registry to the name, for example --image docker.io/{image}",
     ),
 )
 
@@ -62,9 +62,9 @@ _PULL_FAILURES = (
 def find_container_host(
     preferred: ContainerEngine | None, environ: Mapping[str, str] = os.environ
 ) -> ContainerHost:
-    """Return the preferred engine, or the first of docker and podman that works.
+    """Return the `preferred` engine. By default, return docker if it works, otherwise podman.
 
-    Raise `MissingPart` if no engine works.
+    Raise `MissingPart` if no such engine works.
     """
     reasons: dict[str, str] = {}
     for engine in (preferred,) if preferred else ENGINES:
@@ -75,12 +75,12 @@ def find_container_host(
     raise MissingPart(
         "No container engine works on this machine.",
         why="; ".join(f"{engine}: {reason}" for engine, reason in reasons.items()),
-        next_step=f"{suggest_fix(*reasons.values())}   (`tllm doctor` shows what it found)",
+        next_step=f"{suggest_fix(*reasons.values())}, then run `tllm doctor` to check the engine",
     )
 
 
 def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> ContainerHost | str:
-    """Return how the engine runs containers, or the reason why it does not work."""
+    """Return the engine's settings for running containers, or the reason why it does not work."""
     program = shutil.which(engine, path=environ.get("PATH"))
     if program is None:
         return NOT_INSTALLED
@@ -88,7 +88,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if answer.failure:
         return answer.failure
     version, _, security = answer.out.strip().partition(" ")
-    # If the current user runs the engine, root in the container has that user's access to files.
+    # If the engine runs as the current user, root in the container has that user's access to files.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
     return ContainerHost(
         engine=engine,
@@ -100,9 +100,9 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 
 
 def suggest_fix(*reasons: str) -> str:
-    """Return a fix for one of the engines, which failed for these reasons."""
+    """Return the fix for a known error in `reasons`, or else the installation of podman."""
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
-    return next(fixes, "apt-get install podman")
+    return next(fixes, "run `apt-get install podman`")
 
 
 def has_gpu_toolkit(engine: ContainerEngine, environ: Mapping[str, str]) -> bool:
@@ -123,9 +123,10 @@ def pull_image(
     on_output: Callable[[bytes], None],
     terminal: os.terminal_size | None = None,
 ) -> None:
-    """Pull the container's image; `on_output` receives the output, formatted for `terminal`.
+    """Pull the container's image, and pass the output to `on_output`.
 
-    Raise `LaunchFailed` with the reason if the pull fails.
+    The output is formatted for `terminal`, if set. Raise `LaunchFailed` with the reason if the pull
+    fails.
     """
     code, output = run_streamed(container.pull, on_output, terminal=terminal)
     if code != 0:
@@ -136,14 +137,14 @@ def explain_pull(container: Container, output: str) -> LaunchFailed:
     """Return the error for a failed pull, with the cause found in the engine's `output`."""
     first, _, rest = container.image.partition("/")
     registry = first if rest and re.search(r"[.:]|^localhost$", first) else "docker.io"
-    account = "   (user $oauthtoken, password: an NGC API key)" if registry == "nvcr.io" else ""
+    account = " with the user $oauthtoken and an NGC API key" if registry == "nvcr.io" else ""
     names = {
         "engine": container.engine,
         "registry": registry,
         "account": account,
         "image": container.image,
     }
-    why, next_step = "", "{engine} pull {image}   (shows the whole output)"
+    why, next_step = "", "run `{engine} pull {image}` to show the whole output"
     for pattern, meaning, fix in _PULL_FAILURES:
         if re.search(pattern, output, re.IGNORECASE):
             why, next_step = f"{meaning.format(**names)}: ", fix
@@ -161,13 +162,16 @@ def remove_container(container: Container) -> None:
 
 
 def find_first_process(container: Container) -> int | None:
-    """Return the host's process id of the container's first process, or None if not running."""
+    """Return the host's process id for the container's first process.
+
+    Return None if the container is not running.
+    """
     pid = _run(container.find_pid).out.strip()
     return int(pid) if pid.isdigit() and pid != "0" else None
 
 
 def _may_raise_limits() -> bool:
-    if sys.platform != "linux":  # podman runs in a virtual machine
+    if sys.platform != "linux":  # podman's virtual machine has other limits
         return True
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)

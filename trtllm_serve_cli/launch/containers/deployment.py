@@ -1,4 +1,4 @@
-"""Describe what a model needs on other machines, independent of their scheduler."""
+"""Describe the requirements for serving a model on other machines, with any scheduler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
-# The model in the ensemble that contains the engine. Every rank loads this model.
+# The name of the ensemble's model that runs the engine. Every rank loads this model.
 CORE_MODEL = "tensorrt_llm"
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
@@ -32,13 +32,14 @@ _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.e
 class Deployable:
     """A model to serve on other machines.
 
-    The machines must have `folders` at the same paths. `num_gpus` is the total for all machines.
-    `num_ranks` is the number of processes that MPI must start, 1 for a model without ranks. `image`
-    is a container image that fits the engine, or None if no public image is known to fit. `needs`
-    names the software that the image must contain. `spawns` is true if the model has several
-    instances of a TensorRT engine, which run in upstream's orchestrator mode. `reports_waiting` is
-    true if the metrics include the number of requests waiting in the engine. `is_llm_api` is true
-    if TensorRT-LLM's LLM API launcher starts the ranks.
+    The machines must have the model's `folders` at the same paths as this machine. `num_gpus` is
+    the total number of GPUs on all machines. `num_ranks` is the number of processes that MPI must
+    start, or 1 for a model without ranks. `image` is a container image that fits the engine, or
+    None if no public image is known to fit. `needs` names the software that the image must contain.
+    `spawns` is true if the model has several instances of a TensorRT engine, which run in
+    upstream's orchestrator mode. `reports_waiting` is true if the metrics include the number of
+    requests waiting in the engine. `is_llm_api` is true if TensorRT-LLM's LLM API launcher starts
+    the ranks.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Deployable:
 
 
 def describe_deployable(model: ImportedModel, repository: OpenRepository) -> Deployable:
-    """Describe what the imported `model` needs on other machines, from its current files.
+    """Describe the requirements of the imported `model`, based on its current files.
 
     Raise `BadInput` if the GPUs assigned to the model's instances do not fit the engine.
     """
@@ -125,8 +126,8 @@ def split_evenly(total: int, nodes: int, what: str) -> int:
     if total % nodes:
         raise BadInput(
             f"{total} {what} cannot be divided evenly among {nodes} nodes.",
-            why="each node must have the same number",
-            next_step=f"choose a value of --nodes that divides {total}",
+            why=f"each node must have the same number of {what}",
+            next_step=f"set --nodes to a divisor of {total}",
         )
     return total // nodes
 
@@ -137,7 +138,7 @@ def check_nodes(model: Deployable, nodes: int) -> None:
         raise BadInput(
             f"{model.name} cannot be spread over {nodes} nodes.",
             why=f"its {model.kind} engine runs in one process on one node",
-            next_step="omit --nodes; for more replicas, deploy the model again",
+            next_step="omit --nodes, or deploy the model several times to run more replicas",
         )
 
 
@@ -149,21 +150,22 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
     chosen = image or model.image
     if chosen is None:
         raise BadInput(
-            f"No public container image serves {model.name}.",
-            why=f"it needs {model.needs}, which no known image from NVIDIA contains",
-            next_step=f"use a custom image that contains it: {option} IMAGE",
+            f"No public container image can serve {model.name}.",
+            why=f"no known image from NVIDIA contains {model.needs}",
+            next_step="build an image that contains this software, and pass it with "
+            f"{option} IMAGE",
         )
     return chosen
 
 
 def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Return the distinct folders that are not inside another of the folders."""
+    """Return `folders` without duplicates and without folders inside other folders."""
     found = dict.fromkeys(folders)
     return tuple(path for path in found if not any(other in path.parents for other in found))
 
 
 def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
-    """Return the number of GPUs, and the processes that MPI has to start."""
+    """Return the number of GPUs, and the processes that MPI must start."""
     deployment = find_kind(model.engine_kind).deployment
     size = deployment.count_gpus(model, repository)
     if size == 0:
@@ -172,13 +174,13 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
         return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
     engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
-    # If there are several instances, each instance starts the processes for its GPUs itself.
+    # If the model has several instances, each instance starts its own processes.
     is_launched = deployment.ranks == "llm_api" and engine.count == 1
     return engine.num_gpus, Ranks(size) if is_launched else Ranks()
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """List the folders of the repository and its engine, and those named in its configuration."""
+    """List the folders of the repository and the engine, and the folders that parameters name."""
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)
@@ -186,6 +188,6 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
 
 
 def _with_targets(folder: Path) -> list[Path]:
-    """Return `folder` and the folders that its links point into, for example the hub's cache."""
+    """Return `folder` and the folders of its links' targets, for example the hub's cache."""
     links = [each for each in folder.rglob("*") if each.is_symlink()] if folder.is_dir() else []
     return [folder, *(link.resolve().parent for link in links)]
