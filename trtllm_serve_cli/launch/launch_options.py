@@ -34,46 +34,50 @@ _TLS = "TLS"
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """The options of `tllm start` and of `launch` in a tllm.yaml.
+    """The options for `tllm start` and for the section `launch` in tllm.yaml.
 
-    The options from `world_size` to `oversubscribe` are named as in upstream's launch script. The
-    options in the Triton and TLS panels are named as in Triton.
+    The options from `world_size` to `oversubscribe` have the same names as in upstream's launch
+    script. The options in the Triton and TLS panels have the same names as in Triton.
     """
 
     host: Annotated[
         str,
         Option(
-            "Address to bind. Triton has no authentication: anyone who reaches the address can "
-            "use the server.",
+            "Address to bind. Triton has no authentication, so every client that can reach the "
+            "address can use the server.",
             panel=_SERVER,
         ),
     ] = "127.0.0.1"
-    http_port: Annotated[int, PORT, Option("HTTP port.", panel=_SERVER)] = 8000
-    grpc_port: Annotated[int, PORT, Option("gRPC port.", panel=_SERVER)] = 8001
-    metrics_port: Annotated[int, PORT, Option("Metrics port.", panel=_SERVER)] = 8002
+    http_port: Annotated[int, PORT, Option("Port for HTTP.", panel=_SERVER)] = 8000
+    grpc_port: Annotated[int, PORT, Option("Port for gRPC.", panel=_SERVER)] = 8001
+    metrics_port: Annotated[int, PORT, Option("Port for metrics.", panel=_SERVER)] = 8002
     timeout_s: Annotated[
         float,
         SECONDS,
         Option(
-            "Time limit for the server to become ready.",
+            "Maximum time to wait until the server is ready.",
             flags=("--timeout",),
             metavar="SECONDS",
             panel=_SERVER,
         ),
     ] = 300.0
-    log_verbose: Annotated[int, VERBOSITY, Option("Verbosity of Triton's log.", panel=_TRITON)] = 0
+    log_verbose: Annotated[
+        int, VERBOSITY, Option("Verbosity level of Triton's log.", panel=_TRITON)
+    ] = 0
     mode: Annotated[
         LaunchMode,
         Option(
-            "How Triton runs: directly (local), in a container, or under mpirun (mpi). auto uses a "
-            "container if the local Triton cannot serve the models.",
+            "How to run Triton: directly on this machine (local), in a container, or under mpirun "
+            "(mpi). With auto, tllm uses a container only if the local Triton cannot serve the "
+            "models.",
             panel=_SERVER,
         ),
     ] = "local"
     gpus: Annotated[
         str | None,
         Option(
-            "GPUs to use, such as 0,1 or GPU-… or MIG-…. Default: all.",
+            "Comma-separated list of the GPUs to use, such as 0,1 or GPU-… or MIG-…. Default: all "
+            "GPUs.",
             metavar="IDS",
             panel=_PROCESSES,
         ),
@@ -81,7 +85,7 @@ class LaunchOptions:
     image: Annotated[
         str | None,
         Option(
-            "Container image. Default: the NVIDIA image that matches the engine.",
+            "Container image to run. Default: the NVIDIA image that matches the engine.",
             metavar="IMAGE",
             panel=_PROCESSES,
         ),
@@ -89,14 +93,15 @@ class LaunchOptions:
     container_engine: Annotated[
         ContainerEngine | None,
         Option(
-            "Container engine. Default: docker if it works, otherwise podman.", panel=_PROCESSES
+            "Container engine to use. Default: docker if it works, otherwise podman.",
+            panel=_PROCESSES,
         ),
     ] = None
     world_size: Annotated[
         int | None,
         COUNT,
         Option(
-            "Number of processes for --mode mpi. Default: one per rank of the engine.",
+            "Number of processes for --mode mpi. Default: one process per engine rank.",
             metavar="N",
             panel=_PROCESSES,
         ),
@@ -104,8 +109,8 @@ class LaunchOptions:
     multi_model: Annotated[
         bool,
         Option(
-            "Use orchestrator mode: Triton spawns the engines' processes. Several engines always "
-            "use this mode.",
+            "Use orchestrator mode, in which Triton spawns the engines' processes. Several engines "
+            "always run in this mode.",
             flags=("--multi-model/--no-multi-model",),
             panel=_PROCESSES,
         ),
@@ -113,8 +118,8 @@ class LaunchOptions:
     disable_spawn_processes: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, and let mpirun start the engines' processes; models need "
-            "participant_ids.",
+            "Use orchestrator mode, but start the engines' processes with mpirun. Each model must "
+            "set participant_ids.",
             flags=("--disable-spawn-processes/--no-disable-spawn-processes",),
             panel=_PROCESSES,
         ),
@@ -122,7 +127,7 @@ class LaunchOptions:
     oversubscribe: Annotated[
         bool,
         Option(
-            "Allow mpirun to start more processes than cores.",
+            "Allow mpirun to start more processes than the machine has cores.",
             flags=("--oversubscribe/--no-oversubscribe",),
             panel=_PROCESSES,
         ),
@@ -130,7 +135,7 @@ class LaunchOptions:
     hostfile: Annotated[
         Path | None,
         Option(
-            "File with the nodes for mpirun, one per line; this machine must be first.",
+            "File that lists one node for mpirun per line. This machine must be the first node.",
             metavar="FILE",
             panel=_PROCESSES,
         ),
@@ -138,73 +143,88 @@ class LaunchOptions:
     model_control_mode: Annotated[
         ModelControlMode,
         Option(
-            "none loads all models at startup; explicit allows `tllm load` and `tllm unload`; "
-            "poll reloads models that change on disk.",
+            "How models are loaded. With none, all models are loaded at startup. With explicit, "
+            "`tllm load` and `tllm unload` also work. With poll, models that change on disk are "
+            "reloaded.",
             panel=_TRITON,
         ),
     ] = "none"
     load_model: Annotated[
         tuple[str, ...],
         Option(
-            "Model to load at startup in explicit mode; repeatable. Default: all.",
+            "Model to load at startup in explicit mode. Can be repeated. Default: all models.",
             metavar="NAME",
             panel=_TRITON,
         ),
     ] = ()
     cache_config: Annotated[
         str | None,
-        Option("Response cache, such as local,size=1048576.", metavar="CONFIG", panel=_TRITON),
+        Option(
+            "Configuration of Triton's response cache, such as local,size=1048576. Default: no "
+            "cache.",
+            metavar="CONFIG",
+            panel=_TRITON,
+        ),
     ] = None
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Trace setting, such as level=TIMESTAMPS; repeatable.",
+            "Setting for Triton's traces, such as level=TIMESTAMPS. Can be repeated.",
             metavar="CONFIG",
             panel=_TRITON,
         ),
     ] = ()
     grpc_server_cert: Annotated[
-        Path | None, Option("TLS certificate of the gRPC server.", metavar="PEM", panel=_TLS)
+        Path | None,
+        Option(
+            "TLS certificate file of the gRPC server. Default: no TLS.",
+            metavar="PEM",
+            panel=_TLS,
+        ),
     ] = None
     grpc_server_key: Annotated[
-        Path | None, Option("Private key of the server certificate.", metavar="PEM", panel=_TLS)
+        Path | None,
+        Option("Private key file for the TLS certificate.", metavar="PEM", panel=_TLS),
     ] = None
     grpc_root_cert: Annotated[
         Path | None,
         Option(
-            "CA certificate; gRPC clients must present a certificate that this CA signed.",
+            "CA certificate file. gRPC clients must present a certificate that this CA signed.",
             metavar="PEM",
             panel=_TLS,
         ),
     ] = None
     triton_args: Annotated[
         tuple[str, ...],
-        Option("Other options, passed to tritonserver.", metavar="[-- OPTION…]", is_argument=True),
+        Option("Options to pass to tritonserver.", metavar="[-- OPTION…]", is_argument=True),
     ] = ()
-    log_format: Annotated[LogFormat, Option("Log format of tllm's models.", panel=_TELEMETRY)] = (
-        "text"
-    )
+    log_format: Annotated[
+        LogFormat, Option("Format of the log lines from tllm's models.", panel=_TELEMETRY)
+    ] = "text"
     log_requests: Annotated[
         RequestLogging,
         Option(
-            "Log one line per request (yes), or one with its prompt (prompts).", panel=_TELEMETRY
+            "What to log for each request: nothing (no), one line (yes), or one line with the "
+            "prompt (prompts).",
+            panel=_TELEMETRY,
         ),
     ] = "no"
     otlp_endpoint: Annotated[
         str | None,
         Option(
-            "OpenTelemetry collector that receives spans over HTTP.",
+            "URL of the OpenTelemetry collector that receives spans over HTTP. Default: no spans.",
             metavar="URL",
             panel=_TELEMETRY,
         ),
     ] = None
 
 
-# The modes to which an option applies. A model's declaration is ignored in all other modes.
+# The modes in which each option applies. In other modes, models' declarations are ignored.
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
 _MODES_OF = {
-    # mpirun also starts the ranks in a container, but only on this machine, without a hostfile.
+    # In a container, mpirun also starts the ranks, but only on this machine. A hostfile therefore
+    # applies only to the mode mpi.
     **dict.fromkeys(_MPI_OPTIONS, ("mpi", "container")),
     "hostfile": ("mpi",),
     **dict.fromkeys(_CONTAINER_OPTIONS, ("container", "auto")),
@@ -214,11 +234,12 @@ _MODES_OF = {
 def choose_options(
     overrides: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
 ) -> LaunchOptions:
-    """Merge the options by precedence: `overrides`, the models' declarations, the defaults.
+    """Merge the options from `overrides`, the models' declarations and the defaults.
 
-    `declared` maps each model's name to its options. Ignore declared options that do not apply to
-    the mode. Raise `BadInput` if two models declare different values, or if container options are
-    set in another mode.
+    `overrides` take precedence over declarations, and declarations over defaults. `declared` maps
+    each model's name to its declared options. Ignore declared options that do not apply to the
+    mode. Raise `BadInput` if two models declare different values, or if container options are set
+    in another mode.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (
@@ -235,7 +256,8 @@ def choose_options(
                 raise BadInput(
                     f"{first_model} and {model} declare conflicting launch options.",
                     why=f"launch.{name} is {first_value} for {first_model} and {value} for {model}",
-                    next_step=f"override it, for example: {_format_option(name, first_value)}",
+                    next_step="override the option, for example with "
+                    f"{_format_option(name, first_value)}",
                 )
     chosen = {**{name: value for name, (_, value) in merged.items()}, **overrides}
     if chosen.get("mode") not in _MODES_OF["image"]:
@@ -245,7 +267,7 @@ def choose_options(
 
 
 def _convert(field: OptionField, value: Any) -> Any:
-    """Convert a value from YAML or JSON to the type of the field."""
+    """Convert a value from YAML or JSON to the field's type."""
     if field.kind is Path and value is not None:
         return Path(value)
     return tuple(value) if isinstance(value, list) else value

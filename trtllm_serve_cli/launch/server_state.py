@@ -1,9 +1,9 @@
 """Read and write the state that a supervisor records for its server.
 
 A state file can outlive its supervisor after a crash or a reboot. The state is therefore valid only
-while the supervisor is running, which is identified by its boot id, process id and start time. The
-start time is relative to the boot because clock changes move wall-clock times. The status of a
-server on another machine is unknown.
+while the supervisor is running. The machine's boot id, the process id and the start time identify
+the supervisor. The start time is relative to the boot, because changes of the clock would shift
+wall-clock times. The status of a server on another machine is unknown.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ServerState:
     `boot_id` of the machine `host`. `why` explains in a few lines why the server failed or is
     restarting, or which requests were cancelled when it stopped. `in_flight` maps each engine to
     the number of requests that must finish before the server stops. `exit_code` is set if the
-    server exited by itself; a negative code is the number of a signal.
+    server exited without a stop request. A negative code is the negated number of a signal.
     """
 
     phase: Phase
@@ -64,7 +64,7 @@ class ServerState:
 
     @property
     def is_elsewhere(self) -> bool:
-        """True if another machine that shares TLLM_HOME wrote the state but recorded no end."""
+        """True if the server may still be running on another machine that shares TLLM_HOME."""
         has_ended = self.phase in ("failed", "stopped")
         is_other_host = self.host not in ("", socket.gethostname())
         return is_other_host and not has_ended and not self.is_from_this_boot
@@ -78,7 +78,7 @@ class ServerState:
 
 
 def describe_supervisor(phase: Phase) -> ServerState:
-    """Return a new state for a server whose supervisor is this process."""
+    """Return the initial state of a server that this process supervises."""
     return ServerState(
         phase,
         os.getpid(),
@@ -89,7 +89,7 @@ def describe_supervisor(phase: Phase) -> ServerState:
 
 
 def write_state(directory: Path, state: ServerState) -> None:
-    """Replace the state of the server in `directory`, atomically unless the disk is full."""
+    """Write the state of the server in `directory`, atomically unless the disk is full."""
     text = json.dumps(dataclasses.asdict(state), indent=2).encode()
     content = text.ljust(_RESERVED_BYTES)
     path, temporary = directory / STATE_FILE, directory / f".{STATE_FILE}.{os.getpid()}"
@@ -113,7 +113,7 @@ def read_state(directory: Path) -> ServerState | None:
 
 
 def write_stop_timeout(directory: Path, timeout_s: float) -> None:
-    """Set how long a stopping supervisor waits for requests in flight."""
+    """Set the time limit for requests in flight when the supervisor stops the server."""
     _write_in_place(directory / _STOP_FILE, f"{timeout_s}".encode().ljust(_RESERVED_BYTES))
 
 
@@ -125,7 +125,10 @@ def _write_in_place(path: Path, content: bytes) -> None:
 
 
 def read_stop_timeout_s(directory: Path, default_s: float) -> float:
-    """Return the latest stop timeout, which may change while a server stops, or `default_s`."""
+    """Return the stop timeout, or `default_s` if no timeout is set.
+
+    The timeout may change while the server stops.
+    """
     try:
         return float((directory / _STOP_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -149,7 +152,7 @@ def is_same_process(pid: int, started_s: float) -> bool:
 
 
 def started_at_s(pid: int) -> float:
-    """Return the start time of a process in seconds since the boot (on Linux) or the epoch."""
+    """Return a process's start time in seconds since the boot (on Linux) or since the epoch."""
     if sys.platform != "linux":
         return psutil.Process(pid).create_time()
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -161,7 +164,7 @@ def started_at_s(pid: int) -> float:
 
 @functools.cache
 def read_boot_id() -> str:
-    """Return the id of this boot of the machine, or "" on systems other than Linux."""
+    """Return the id of the machine's current boot, or "" on systems other than Linux."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:

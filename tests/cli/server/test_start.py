@@ -188,7 +188,7 @@ def test_chosen_mode_is_reported(tllm: Tllm, home: Home, ports: list[str], tmp_p
     code, out, _ = tllm("start", *ports, *mode, "--dry-run")
     # An embedded Triton is used if it is installed.
     assert (code, "Serve m from" in out) == (0, True)
-    assert ("Using a container: " in out) == (find_embedded_root() is None)
+    assert ("Using a container because " in out) == (find_embedded_root() is None)
 
 
 def test_logs_of_a_server_that_died(

@@ -193,7 +193,7 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"slurm": Scheduler("24.05.1", "Unable to contact slurm controller")},
             Finding("Slurm", "note", "24.05.1: Unable to contact slurm controller",
-                    "run sinfo to see the error of the controller"),
+                    "run sinfo to see the controller's error"),
         ),
         (
             {"kubernetes": None},

@@ -170,7 +170,7 @@ def test_ports_that_clash() -> None:
         plan(http_port=8001)
     assert str(raised.value) == (
         "The ports 8001, 8001, 8002 are not distinct.\n"
-        "Next: choose different ports for HTTP, gRPC and metrics"
+        "Next: set --http-port, --grpc-port and --metrics-port to different ports"
     )
 
 
@@ -246,7 +246,7 @@ def test_conflicting_declared_ports_need_an_override():
     with pytest.raises(BadInput) as caught:
         choose_options({}, declared)
     assert caught.value.why == "launch.http_port is 9000 for a and 9001 for b"
-    assert caught.value.next_step == "override it, for example: --http-port 9000"
+    assert caught.value.next_step == "override the option, for example with --http-port 9000"
     assert choose_options({"http_port": 1}, declared).http_port == 1
 
 
@@ -258,7 +258,10 @@ def test_conflicting_switches_are_named_as_switches(first: bool, option: str) ->
     }
     with pytest.raises(BadInput) as caught:
         choose_options({}, declared)
-    assert caught.value.next_step == f"override it, for example: {option}disable-spawn-processes"
+    assert (
+        caught.value.next_step
+        == f"override the option, for example with {option}disable-spawn-processes"
+    )
     chosen = choose_options({"disable_spawn_processes": first}, declared)
     assert chosen.disable_spawn_processes is first
 
@@ -325,7 +328,10 @@ def test_load_model_selects_the_models_loaded_at_startup() -> None:
     ("options", "why"),
     [
         ({"load_model": ("mine",)}, "the model control mode is 'none'"),
-        ({"load_model": ("nope",), "model_control_mode": "explicit"}, "it serves mine"),
+        (
+            {"load_model": ("nope",), "model_control_mode": "explicit"},
+            "the server's models are mine",
+        ),
         ({"grpc_server_key": Path("/key")}, "--grpc-server-cert or --grpc-server-key is missing"),
     ],
 )

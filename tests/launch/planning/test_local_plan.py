@@ -177,8 +177,9 @@ def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
     assert (made.mode, made.container.image) == ("container", f"{NGC}:26.02-trtllm-python-py3")
     assert made.argv.count("mpirun") == 1
     assert made.reason == (
-        "Using a container: The Triton in the package nvidia-pytriton cannot serve mine (the model "
-        "needs Triton's tensorrtllm backend, which only containers have)"
+        "Using a container because local mode cannot be used: The Triton in the package "
+        "nvidia-pytriton cannot serve mine (the model needs Triton's tensorrtllm backend, which "
+        "only containers have)"
     )
     assert made.reason in made.describe()
 

@@ -1,4 +1,4 @@
-"""Diagnose whether a machine can serve a model, with a fix for each problem."""
+"""Diagnose whether a machine can serve a model, and suggest a fix for each problem."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
 
 _GIB = 1 << 30
 _MIB = 1 << 20
-# Enough for the demo's engine and its checkpoint, with a margin. Each Python stub of Triton needs
-# 1 MiB of shared memory.
+# These minimums are enough for the demo's engine and checkpoint. Each of Triton's Python stubs
+# needs 1 MiB of shared memory.
 _MIN_DISK = 1 * _GIB
 _MIN_MEMORY = 2 * _GIB
 _MIN_SHARED_MEMORY = 64 * _MIB
@@ -26,7 +26,7 @@ _EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 
 
 def diagnose(facts: MachineFacts) -> list[Finding]:
-    """Return a finding for each requirement of serving a model."""
+    """Return the findings of all checks."""
     return [
         _triton(facts),
         _stub(facts),
@@ -49,7 +49,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
                    "apt-get install openmpi-bin"),
         _scheduler("Slurm", facts.slurm,
                    "sinfo not found; required only for tllm deploy slurm --submit",
-                   "run sinfo to see the error of the controller"),
+                   "run sinfo to see the controller's error"),
         _scheduler("Kubernetes", facts.kubernetes,
                    "kubectl not found; required only for tllm deploy k8s",
                    "kubectl config get-contexts"),
@@ -71,7 +71,7 @@ def _triton(facts: MachineFacts) -> Finding:
 def _stub(facts: MachineFacts) -> Finding:
     version = ".".join(map(str, facts.python))
     if facts.triton is None:
-        return Finding("Python stub", "note", "comes with Triton")
+        return Finding("Python stub", "note", "included in Triton")
     if not facts.has_stub:
         return Finding(
             "Python stub",
@@ -173,7 +173,7 @@ def _newer_driver(cuda: int) -> str:
 
 
 def _models(facts: MachineFacts) -> list[Finding]:
-    """Report models that cannot start here, only as notes because other models may start."""
+    """Report each model that cannot start. Use notes, because other models may still start."""
     if not facts.models:
         return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
     findings = [finding for model in facts.models for finding in _model(model, facts.driver)]
@@ -200,7 +200,7 @@ def _model(model: ModelFacts, driver: str | None) -> list[Finding]:
 
 
 def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) -> Finding:
-    """Report a scheduler, at most as a note because most machines do not need a scheduler."""
+    """Report a scheduler's problem as a note, because most machines do not need a scheduler."""
     if found is None:
         return Finding(what, "note", if_missing)
     if found.trouble:
@@ -209,7 +209,7 @@ def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) ->
 
 
 def _containers(facts: MachineFacts) -> list[Finding]:
-    """Report the installed container engines, required only for container mode."""
+    """Report the installed container engines, which only container mode requires."""
     installed = {
         engine: found for engine, found in facts.containers.items() if found != NOT_INSTALLED
     }

@@ -15,7 +15,7 @@ MIN_DRIVERS = MappingProxyType({11: "450.80.02", 12: "525.60.13", 13: "580.65.06
 
 
 def newest_cuda(driver: str) -> int | None:
-    """Return the newest major CUDA version that the driver supports, or None for one below 11.
+    """Return the newest major CUDA version that the driver supports, or None if below 11.
 
     The result is at most the newest version in `MIN_DRIVERS`. Raise `ValueError` if `driver` is not
     a version.

@@ -1,4 +1,4 @@
-"""Collect the facts about this machine that `tllm doctor` diagnoses."""
+"""Collect facts about this machine for `tllm doctor`."""
 
 from __future__ import annotations
 
@@ -54,13 +54,14 @@ _PYTHON_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """The facts about a machine that matter for serving a model; sizes are in bytes.
+    """The facts that determine whether a machine can serve a model. Sizes are in bytes.
 
-    `triton_version` is None if the binary does not start; `triton_output` is then the last line
-    that the binary printed. `numpy_version` is the version that Triton's Python stub will import,
-    or None if NumPy is missing. `machine` has the GPUs and the engines' packages. `ports` maps each
-    port to the process that uses it, or None. `containers` maps each container engine to how it
-    runs containers, or to its error message. `hub_error` is None if the hub responds.
+    `triton_version` is None if the binary does not start. In this case, `triton_output` is the last
+    line that the binary printed. `numpy_version` is the version that Triton's Python stub imports,
+    or None if NumPy is missing. `machine` contains the GPUs and the versions of the engines'
+    packages. `ports` maps each port to the process that uses it, or to None if the port is free.
+    `containers` maps each container engine to its settings, or to the reason why it does not work.
+    `hub_error` is None if the hub responds.
     """
 
     python: tuple[int, int]
@@ -108,7 +109,10 @@ def collect_facts(
     *,
     ports: Sequence[int] = DEFAULT_PORTS,
 ) -> MachineFacts:
-    """Collect the facts. This takes 1 to 2 seconds because it runs Triton and other programs."""
+    """Collect the facts.
+
+    The call takes 1 to 2 seconds, because it runs Triton and other programs.
+    """
     try:
         triton = find_triton(environ)
     except MissingPart:
@@ -147,9 +151,9 @@ def collect_facts(
 
 
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:
-    """Return the version that Triton logs at startup, or None and its last line of output.
+    """Return Triton's version and an empty string, or None and the last line of Triton's output.
 
-    Triton starts without models and ports, and is stopped when it has logged the version.
+    Start Triton without models and ports, and stop it when it has logged its version.
     """
     with tempfile.TemporaryDirectory() as empty:
         command = (
@@ -184,7 +188,7 @@ def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[
 
 
 def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) -> str | None:
-    """Return the interpreter whose packages Triton's Python stub will use."""
+    """Return the Python interpreter that provides the packages for Triton's Python stub."""
     if triton is not None and triton.backend_parts is not None:
         return shutil.which("python3", path=str(Path(sys.prefix) / "bin"))
     return shutil.which("python3", path=environ.get("PATH"))
@@ -208,7 +212,7 @@ def _shared_memory_free() -> int | None:
 
 
 def _query_gpus() -> str | None:
-    """Return the name and the driver of each NVIDIA GPU, or None if nvidia-smi finds no GPU."""
+    """Return the name and driver version of each NVIDIA GPU, or None if no GPU is found."""
     command = ("nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader")
     answer = run_captured(command, _GPU_TIMEOUT_S)
     if answer is None or answer.code != 0:

@@ -1,4 +1,4 @@
-"""Detect the programs for MPI, Slurm and Kubernetes."""
+"""Detect MPI, Slurm and Kubernetes on this machine."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Runner = Callable[[Sequence[str]], CommandResult | None]
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """The program of a scheduler.
+    """A scheduler that is installed on this machine.
 
-    `trouble` is the reason why the scheduler cannot be used, or "" if it can be used.
+    `trouble` explains why the scheduler cannot be used. It is empty if the scheduler works.
     """
 
     version: str
@@ -38,7 +38,7 @@ def _run(command: Sequence[str]) -> CommandResult | None:
 def detect_mpi(run: Runner = _run) -> Scheduler | None:
     """Return the implementation and version of the `mpirun` on PATH, or None if it is missing.
 
-    `trouble` is set for implementations other than Open MPI, which the mode `mpi` does not support.
+    Set `trouble` for all implementations except Open MPI, because `--mode mpi` requires Open MPI.
     """
     answer = run(("mpirun", "--version"))
     if answer is None:
@@ -52,7 +52,7 @@ def detect_mpi(run: Runner = _run) -> Scheduler | None:
 
 
 def detect_slurm(run: Runner = _run) -> Scheduler | None:
-    """Return Slurm's version and controller errors, or None if Slurm is not installed."""
+    """Return Slurm's version and its controller's error, or None if Slurm is not installed."""
     version = run(("sinfo", "--version"))
     if version is None:
         return None
@@ -62,7 +62,7 @@ def detect_slurm(run: Runner = _run) -> Scheduler | None:
 
 
 def detect_kubernetes(run: Runner = _run) -> Scheduler | None:
-    """Return the version of `kubectl` and its cluster's errors, or None if it is missing."""
+    """Return kubectl's version and its cluster's error, or None if kubectl is not installed."""
     client = run(("kubectl", "version", "--client"))
     if client is None:
         return None

@@ -1,7 +1,8 @@
 """Determine the level and the model of each line in a server's log.
 
 Triton, its models' processes and the engine workers write to one file. Lines from Triton and tllm
-contain a level. The level of other lines is derived from their words or from the previous line.
+contain a level. For other lines, the level is derived from the line's words or from the previous
+line.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ Level = Literal["error", "warning", "info"]
 
 _LEVELS: dict[str, Level] = {"F": "error", "E": "error", "W": "warning", "I": "info"}
 _SEVERITY: dict[Level, int] = {"info": 0, "warning": 1, "error": 2}
-# Log prefixes that TensorRT-LLM's C++ code and its Python code write.
+# Log prefixes of TensorRT-LLM's C++ and Python code.
 _TRTLLM = re.compile(r"\[TensorRT-LLM\]\[(?P<word>[A-Z]+)\]|.*\[TRT-LLM\] \[(?P<letter>[A-Z])\]")
 _WORDS: tuple[tuple[str, Level], ...] = (
     ("error", "error"), ("exception", "error"), ("fatal", "error"), ("warn", "warning"),
 )  # fmt: skip
 _TRACEBACK = "Traceback (most recent call last):"
-# The lines between the tracebacks of chained exceptions.
+# Python prints lines with these prefixes between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-# Triton writes a model's name in quotes, with a version, with an instance, or in a path.
+# Triton logs a model's name in quotes, with a version, with an instance, or in a path.
 _MODEL_PATTERNS = (
     r"'{}'",
     r"(?<![\w.-]){}:-?\d+(?!\d)",
@@ -36,7 +37,7 @@ _MODEL_PATTERNS = (
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of the log. `model` is the Triton model that the line is about, or None if unknown."""
+    """A log line. `model` is the Triton model to which the line refers, or None if unknown."""
 
     text: str
     level: Level
@@ -47,10 +48,10 @@ class LogLine:
 
 
 class LogReader:
-    """A parser for the lines of one log, in order. `models` are the server's Triton models."""
+    """A parser that reads a log's lines in order. `models` are the server's Triton models."""
 
     def __init__(self, models: Iterable[str]) -> None:
-        # Try the longest name first, because one model's name may be a prefix of another name.
+        # Try the longest name first, because a model's name may contain another model's name.
         self._model_patterns = [
             (model, re.compile("|".join(each.format(re.escape(model)) for each in _MODEL_PATTERNS)))
             for model in sorted(models, key=len, reverse=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-# Triton's log prefix: glog's format (level, date, time, process, source line), or ISO8601.
+# Triton's log prefix has glog's format (level, date, time, process, source line), or starts with a
+# time in ISO 8601 format.
 TRITON_PREFIX = re.compile(
     r"^(?:(?P<level>[IWEF])\d{4} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.]+Z (?P<iso_level>[IWEF]))"
     r" +(?P<pid>\d+) (?P<place>[^\]\s]+)\]\s*"
@@ -14,7 +15,7 @@ TRITON_PREFIX = re.compile(
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
-# Triton prints its usage if it rejects an option; the error precedes or follows the usage.
+# If Triton rejects an option, it prints its usage. The error precedes or follows the usage.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
 # If the log reports no model that failed to load, lines with these words may explain the failure.
@@ -38,7 +39,7 @@ _NOISE = (
     "DCGM",
     "NVML",
     "pinned system memory",
-    # Other lines in the log explain the next two messages better.
+    # The next two messages do not name the cause, which other lines in the log contain.
     "creating server: Internal - failed to load all models",
     "No address added out of total",
 )

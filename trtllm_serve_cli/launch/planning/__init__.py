@@ -1,1 +1,1 @@
-"""Plan a server: `local_plan` inspects this machine and passes the facts to `launch_plan`."""
+"""Plan servers. `local_plan` inspects this machine, and `launch_plan` plans a server for it."""

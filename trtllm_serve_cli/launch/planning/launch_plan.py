@@ -1,4 +1,4 @@
-"""Plan how a server runs: its command, environment, folder and endpoints."""
+"""Plan the command, environment, folder and endpoints of a server."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
 # The supervisor enforces the time limit for requests in flight, because `tllm stop` can change this
-# limit. Triton's own limit must not expire earlier.
+# limit. Triton's limit is long, because it must not expire before the supervisor's limit.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """The arguments of `plan_for_this_machine`, with which the same models can be planned again.
+    """The arguments of `plan_for_this_machine`, stored to plan the same server again.
 
-    `models` are names of imported models, `repositories` are folders, and `overrides` are the
-    options from the command line.
+    `models` are the names of imported models, `repositories` are the folders of model repositories,
+    and `overrides` are the options from the command line.
     """
 
     models: tuple[str, ...]
@@ -71,20 +71,21 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Everything that `launch` needs to start a server.
+    """The complete plan from which `launch` starts a server.
 
-    `environ` has only the environment variables to change.
-    `directory` is the server's folder, with its state, log, restricted-API token and backends.
-    `models` are the served models, `text_models` the Triton models that receive their requests.
-    `backends` maps each link to create in the folder to its target.
-    `repository` is the model repository. For several models, the repository is created in the
-    folder from `combined`.
+    `environ` contains only the environment variables to add or change.
+    `directory` is the server's folder. It contains the state, the log, the token for the restricted
+    APIs and the links to backends.
+    `models` are the served models. `text_models` are the Triton models that receive the requests.
+    `backends` maps each link to create in `directory` to its target.
+    `repository` is the model repository. For several models, `launch` creates the repository in
+    `directory` from `combined`.
     `host` is the address to bind.
-    `replicas` are the endpoints of the ranks after the first, if each rank is a separate server.
+    `replicas` are the endpoints of all ranks except the first, if each rank is a separate server.
     `loading` are the Triton models to load at startup.
     `exit_timeout_s` is the time limit for requests in flight when the server stops.
-    `container` is set for a server in a container.
-    `reason` explains the mode if `auto` selected it.
+    `container` is set if the server runs in a container.
+    `reason` explains why the mode `auto` selected a container.
     """
 
     argv: tuple[str, ...]
@@ -129,14 +130,14 @@ class LaunchPlan:
         return tuple(each.name for each in self.combined) or self.loading
 
     def parts_of(self, model: str) -> tuple[str, ...]:
-        """Return the Triton models of the imported `model`, loaded or not."""
+        """Return the Triton models of the imported `model`, whether or not they are loaded."""
         if not self.combined:
             return self.loading
         folder = dict(zip(self.models, self.repositories, strict=True))[model]
         return tuple(each.name for each in self.combined if each.source.parent == folder)
 
     def triton_name(self, owner: str, model: str) -> str:
-        """Return the name on this server of the imported model `owner`'s Triton model `model`."""
+        """Return this server's name for `model`, a Triton model of the imported model `owner`."""
         return prefixed(owner, model) if self.combined else model
 
     @property
@@ -154,7 +155,7 @@ class LaunchPlan:
         }
 
     def describe(self) -> str:
-        """Describe the plan in a few lines, with a command to copy. Hide the token."""
+        """Describe the plan in a few lines, including the command to copy. Hide the token."""
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             *((self.reason,) if self.reason else ()),
@@ -193,7 +194,7 @@ class LaunchPlan:
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
-        """Return all fields. Plan files store the request's overrides under the key `given`."""
+        """Return all fields as a dict, with the request's overrides under the key `given`."""
         plan = dataclasses.asdict(self)
         if self.request is not None:
             plan["request"]["given"] = plan["request"].pop("overrides")
@@ -250,26 +251,29 @@ def plan_launch(
     setup: ContainerSetup | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
-    """Plan how `triton` serves `models`. `token` is the token for the restricted APIs.
+    """Plan a server that runs `triton` to serve `models`.
 
-    One model is served from its own repository, several models from the repository `combined`.
-    `libpython_dir` is the folder of the libpython for Triton's Python stub, "" for the system's.
-    `engines` are the engines that Triton's C++ backend runs. `mpi` is used if `mpirun` starts
-    Triton. `setup` is set if Triton runs in a container. Raise `BadInput` if ports or Triton
-    options conflict, if the address is an IPv6 address, or if the number of processes does not
-    match the engines. Raise `MissingPart` if the embedded Triton lacks a model's backend.
+    A single model is served from its own repository. Several models are served from the repository
+    that `combined` describes. `token` is the token for the restricted APIs. `libpython_dir` is the
+    folder of the libpython library that Triton's Python stub loads, or "" for the system's library.
+    `engines` are the engines that Triton's C++ backend runs. `mpi` describes the machine on which
+    `mpirun` starts Triton. `setup` is set if Triton runs in a container.
+
+    Raise `BadInput` if ports or Triton options conflict, if the address is an IPv6 address, or if
+    the number of processes does not match the engines. Raise `MissingPart` if the embedded Triton
+    does not have a model's backend.
     """
     if ":" in options.host:
         raise BadInput(
             f"The server cannot listen on {options.host}.",
-            why="Triton's front ends expect different notations of IPv6 addresses",
-            next_step="use an IPv4 address, for example --host 127.0.0.1",
+            why="Triton's front ends expect different notations for IPv6 addresses",
+            next_step="pass an IPv4 address, for example --host 127.0.0.1",
         )
     ports = (options.http_port, options.grpc_port, options.metrics_port)
     if len(set(ports)) < len(ports):
         raise BadInput(
             f"The ports {', '.join(map(str, ports))} are not distinct.",
-            next_step="choose different ports for HTTP, gRPC and metrics",
+            next_step="set --http-port, --grpc-port and --metrics-port to different ports",
         )
     for model in models:
         check_backend(model, triton)
@@ -282,23 +286,24 @@ def plan_launch(
     flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": options.model_control_mode,
-        # Load all models in parallel, because a model mostly waits for disks and for processes.
+        # Load all models in parallel, because loading mostly waits for disks and processes.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
         **chosen_flags(triton, options, loading),
         "disable-auto-complete-config": None,
-        # Servers on one host, and successive servers, must not share memory regions.
+        # Prevent servers on one host, and successive servers, from sharing memory regions.
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
     if setup is not None:
-        # The container exposes only the selected GPUs, and has its own environment.
+        # Do not select GPUs again, because the container exposes only the selected GPUs. Use the
+        # container's environment instead of this machine's environment.
         options, environ = dataclasses.replace(options, gpus=None), setup.environ
     flags = drop_overridden(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)
     changes |= telemetry_environ(options)
     if options.model_control_mode == "poll":
-        # Otherwise, Triton reloads a model when Python writes bytecode files in the model's folder.
+        # Disable bytecode files, because Triton reloads a model when a file in its folder changes.
         changes["PYTHONDONTWRITEBYTECODE"] = "1"
     argv = triton_command(triton, flags, options.triton_args)
     if ranks.mode != "alone":
@@ -354,15 +359,16 @@ def _choose_loaded(
         raise BadInput(
             f"The server cannot load only {names}.",
             why=f"the model control mode is {options.model_control_mode!r}",
-            next_step="add --model-control-mode explicit; load other models with tllm load NAME",
+            next_step="add --model-control-mode explicit, and load other models with "
+            "`tllm load NAME`",
         )
     known = {model.name: model for model in models}
     for name in options.load_model:
         if name not in known:
             raise BadInput(
                 f"The server has no model {name!r} to load.",
-                why=f"it serves {', '.join(known)}",
-                next_step=f"add it to the server: -m {name}",
+                why=f"the server's models are {', '.join(known)}",
+                next_step=f"add the model to the server with -m {name}",
             )
     return tuple(known[name] for name in dict.fromkeys(options.load_model))
 
@@ -370,7 +376,7 @@ def _choose_loaded(
 def _list_loaded(
     models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
 ) -> tuple[str, ...]:
-    """Return the Triton models of `models` in a combined repository."""
+    """Return the Triton models of `models` in the combined repository."""
     folders = {model.path for model in models}
     return tuple(each.name for each in combined if each.source.parent in folders)
 

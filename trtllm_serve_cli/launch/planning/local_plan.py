@@ -42,7 +42,7 @@ def plan_for_this_machine(
     *,
     repositories: Sequence[Path] = (),
 ) -> LaunchPlan:
-    """Plan to serve the imported models `names` and the models in `repositories`.
+    """Plan a server for the imported models `names` and the models in `repositories`.
 
     By default, serve the only imported model. A name may also refer to a model in `repositories`.
     `overrides` are fields of `LaunchOptions` that take precedence over the models' declarations.
@@ -58,7 +58,7 @@ def plan_for_this_machine(
 def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
     """Plan for the local Triton or, if it cannot serve the models, for a container.
 
-    A plan for a container has the error of the local plan as its `reason`.
+    For a container, the plan's `reason` contains the error of the local plan.
     """
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
@@ -74,11 +74,11 @@ def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptio
             "Neither the local Triton nor a container can serve "
             f"{' and '.join(model.name for model in models)}.",
             why=f"{_one_line(local_error)}; {_one_line(error)}",
-            next_step=f"{local_error.next_step}   or: {error.next_step}",
+            next_step=f"{local_error.next_step}; alternatively, {error.next_step}",
         ) from error
     return replace(
         plan,
-        reason=f"Using a container: {_one_line(local_error)}",
+        reason=f"Using a container because local mode cannot be used: {_one_line(local_error)}",
     )
 
 
@@ -95,8 +95,9 @@ def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise MissingPart(
             f"Triton's Python stub needs libpython{version}.so.1.0.",
-            why="neither this Python nor the system provides it",
-            next_step=f"apt-get install libpython{version}   (see also `tllm doctor`)",
+            why="neither this Python nor the system provides this library",
+            next_step=f"run `apt-get install libpython{version}`, then run `tllm doctor` to check "
+            "this machine",
         )
     return plan_launch(
         models,
@@ -147,7 +148,7 @@ def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) 
         gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))
         machine = replace(machine, gpus=gpus)
     if options.mode == "container":
-        # The engine uses the packages in the image, so the versions on this machine do not matter.
+        # Ignore this machine's package versions, because the engine uses the packages in the image.
         machine = replace(machine, versions={})
     for model in models:
         check_engine_fits(model, machine, is_one_machine=options.hostfile is None)
