@@ -189,7 +189,7 @@ def test_port_bound_during_the_start_is_reported_with_its_process(
         other_process.listen()
         _, output = starting.communicate(timeout=120)
         assert f"The gRPC port {ports[1]} is in use." in output
-        assert f"(pid {psutil.Process().pid}) is listening on it" in output
+        assert f"(pid {psutil.Process().pid}) is listening on this port" in output
     assert starting.returncode == 3
     assert_nothing_is_left(tllm, ports[0])
     assert [server["state"] for server in servers_of(tllm)] == ["failed"]

@@ -106,7 +106,7 @@ def test_stop_removes_an_ended_job_from_the_list(tllm: Tllm, home: Home, tmp_pat
     set_output(tmp_path, squeue="FAILED|NonZeroExitCode", scancel="error: must not run")
     assert "  Next: tllm stop removes it from this list\n" in tllm("status")[1]
     code, _, err = tllm("infer", "Hello")
-    assert (code, "Next: tllm deploy slurm -m m --submit" in err) == (3, True)
+    assert (code, "then run `tllm deploy slurm -m m --submit`" in err) == (3, True)
     assert tllm("stop") == (0, "", "Slurm job 42 had already ended.\n")
     assert tllm("status") == (0, "", "No server is running. Next: tllm start\n")
 

@@ -103,7 +103,7 @@ def test_failed_start_shows_the_cause_and_the_log(
     assert err.endswith(
         "Error: The server for m did not become ready.\n"
         "  Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
-        f" Next: run `tllm doctor` to check this machine; full log: {log}\n"
+        f" Next: run `tllm doctor` to check this machine; the full log is {log}\n"
     )
     assert [is_gone(pid) for pid in pids_in(log)] == [True]
     assert "m: failed\n  m: Internal: ModuleNotFoundError" in tllm("status")[1]
@@ -360,7 +360,7 @@ def test_stop_removes_the_container_that_a_killed_server_left(
 def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[str]) -> None:
     tllm("start", *ports)
     os.kill(json.loads(tllm("status", "--json")[1])["servers"][0]["supervisor_pid"], signal.SIGKILL)
-    wait_until(lambda: "m: died\n  its supervisor was killed\n" in tllm("status")[1])
+    wait_until(lambda: "m: died\n  the server's supervisor was killed\n" in tllm("status")[1])
     # The server dies with its supervisor, but holds its ports until then.
     wait_until(lambda: all(map(is_gone, pids_in(home.servers / ports[1] / "server.log"))))
     assert tllm("restart")[0] == 0
@@ -371,7 +371,7 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
     ("arguments", "message"),
     [
         (("start", "m"), "Error: 'm' is not a Triton option."),
-        (("start", "--", "--http-port=1"), "Next: use instead: --http-port N"),
+        (("start", "--", "--http-port=1"), "Next: use --http-port N instead"),
         (("start", "--load-model", "m"), "add --model-control-mode explicit"),
         (("start", "--grpc-server-cert", "x"), "TLS needs a certificate and its key."),
         (("restart",), "Error: No server is running."),

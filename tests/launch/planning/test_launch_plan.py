@@ -229,8 +229,8 @@ def test_backend_that_only_containers_have(changes: dict[str, str], backend: str
         plan(model=model)
     assert str(raised.value) == (
         "The Triton in the wheel cannot serve mine.\n"
-        f"Why: the model needs Triton's {backend} backend, which only containers have\n"
-        "Next: add --mode container   (for a Slurm job: --container-image IMAGE)"
+        f"Why: the model needs Triton's {backend} backend, which only containers include\n"
+        "Next: add --mode container, or --container-image IMAGE for a Slurm job"
     )
 
 

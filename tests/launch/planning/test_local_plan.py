@@ -179,7 +179,7 @@ def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
     assert made.reason == (
         "Using a container because local mode cannot be used: The Triton in the package "
         "nvidia-pytriton cannot serve mine (the model needs Triton's tensorrtllm backend, which "
-        "only containers have)"
+        "only containers include)"
     )
     assert made.reason in made.describe()
 

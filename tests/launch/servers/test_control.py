@@ -59,7 +59,7 @@ def test_server_without_explicit_mode_is_rejected(home: Home) -> None:
     add(home, models=("demo",), loading=PARTS)
     with pytest.raises(BadInput, match="cannot load or unload demo") as raised:
         find_controlled(home, "demo")
-    assert raised.value.why == "its model control mode is 'none'"
+    assert raised.value.why == "the server's model control mode is 'none'"
     assert "tllm start -m demo --model-control-mode explicit" in raised.value.next_step
 
 

@@ -22,6 +22,7 @@ def test_slurm_job_cannot_be_restarted(home: Home) -> None:
         replan(home, job)
     assert str(raised.value) == (
         "Slurm job 12 cannot be restarted.\n"
-        "Why: tllm restarts only local servers; the job's script is /jobs/job.sbatch\n"
-        "Next: tllm stop -m m, then tllm deploy slurm -m m --submit …"
+        "Why: tllm can restart only servers on this machine\n"
+        "Next: run `tllm stop -m m`, then run `tllm deploy slurm -m m --submit` with the options "
+        "in the job's script, /jobs/job.sbatch"
     )

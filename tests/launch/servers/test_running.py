@@ -85,7 +85,7 @@ def test_no_server_was_ever_started(home: Home) -> None:
     assert list_servers(home) == []
     with pytest.raises(NoServer) as raised:
         find_running(home, None)
-    assert str(raised.value) == "No server is running.\nNext: tllm start"
+    assert str(raised.value) == "No server is running.\nNext: run `tllm start`"
 
 
 def test_only_running_server_is_found(home: Home) -> None:
@@ -114,14 +114,14 @@ def test_several_running_servers_are_ambiguous(home: Home) -> None:
     assert raised.value.what == "2 servers are running."
     each = sorted(raised.value.why.removeprefix("they serve ").split(", "))
     assert each == [f"{server.models[0]} on {server.endpoint.http}" for server in servers]
-    assert raised.value.next_step == "select one with -m NAME or -u HOST:PORT"
+    assert raised.value.next_step == "select a server with -m NAME or -u HOST:PORT"
 
 
 def test_model_without_a_server(home: Home) -> None:
     add(home, "a", ALIVE)
     with pytest.raises(NoServer) as raised:
         find_running(home, "b")
-    assert str(raised.value) == "No server is running for b.\nNext: tllm start -m b"
+    assert str(raised.value) == "No server is running for b.\nNext: run `tllm start -m b`"
 
 
 @pytest.mark.parametrize(("why", "reason"), [((), "no reason was recorded"), (("a", "b"), "a; b")])
@@ -131,7 +131,8 @@ def test_error_explains_why_a_server_failed(home: Home, why: tuple[str, ...], re
         find_running(home, None)
     assert str(raised.value) == (
         f"The server for a is no longer running.\nWhy: {reason}\n"
-        f"Next: tllm restart -u {server.endpoint.http}   (log: {server.plan.log})"
+        f"Next: check the log, {server.plan.log}, then run "
+        f"`tllm restart -u {server.endpoint.http}`"
     )
 
 
@@ -169,7 +170,7 @@ def test_job_in_an_unknown_state_is_neither_running_nor_over(
     assert str(raised.value) == (
         "The state of the server for a is unknown.\n"
         "Why: Slurm job 12: Slurm does not respond.; no route\n"
-        "Next: sinfo   (then `tllm status`)"
+        "Next: run `sinfo` to check Slurm's controller, then run `tllm status`"
     )
     assert find_to_stop(home, None) == [job]
 
@@ -195,7 +196,7 @@ def test_ended_jobs_are_found_to_stop(home: Home, listed: list[RunningServer]) -
     assert find_to_stop(home, None, everything=True) == [server, *ended]
     with pytest.raises(NoServer) as raised:
         find_running(home, "a")
-    assert raised.value.next_step.startswith("tllm deploy slurm -m a --submit   (log: ")
+    assert raised.value.next_step.endswith("then run `tllm deploy slurm -m a --submit`")
     with pytest.raises(NoServer, match="The server for c is no longer running"):
         find_to_stop(home, "c")
 
@@ -212,14 +213,14 @@ def test_killed_supervisor_is_explained_by_the_log(home: Home) -> None:
     server = add(home, "a", GONE)
     server.plan.log.write_text("E demo] the engine worker died\nError: no memory\n")
     assert server.why == (
-        "its supervisor was killed", "demo: the engine worker died", "Error: no memory",
+        "the server's supervisor was killed", "demo: the engine worker died", "Error: no memory",
     )  # fmt: skip
 
 
 def test_server_from_before_a_reboot(home: Home) -> None:
     server = add(home, "a", dataclasses.replace(ALIVE, boot_id="another"))
     assert server.phase == "died"
-    assert server.why == ("it ended when this machine was rebooted",)
+    assert server.why == ("the server ended when this machine was rebooted",)
 
 
 def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
@@ -230,9 +231,9 @@ def test_server_of_another_machine_has_an_unknown_phase(home: Home) -> None:
             find(home, None)
         assert str(raised.value) == (
             "The state of the server for a is unknown.\n"
-            "Why: it was started on node-a, and only that machine has its state\n"
-            "Next: tllm status   (on node-a; if that machine no longer exists: "
-            f"rm -r {server.directory})"
+            "Why: only node-a, which started the server, can determine its state\n"
+            f"Next: run `tllm status` on node-a, or `rm -r {server.directory}` if that machine no "
+            "longer exists"
         )
 
 
@@ -253,6 +254,8 @@ def test_find_started_includes_servers_that_died(home: Home) -> None:
 
 def test_several_servers_that_died_are_ambiguous(home: Home) -> None:
     died = [add(home, "a", GONE), add(home, "b", GONE)]
-    with pytest.raises(NoServer, match=r"^2 servers have ended\.\n.*\nNext: select one with -m"):
+    with pytest.raises(
+        NoServer, match=r"^2 servers have ended\.\n.*\nNext: select a server with -m"
+    ):
         find_started(home, None)
     assert find_started(home, "b") == died[1]

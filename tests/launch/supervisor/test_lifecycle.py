@@ -101,7 +101,7 @@ def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> 
     assert str(raised.value) == (
         "The server for m did not become ready.\n"
         "Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
-        f"Next: run `tllm doctor` to check this machine; full log: {plan.log}"
+        f"Next: run `tllm doctor` to check this machine; the full log is {plan.log}"
     )
     assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
 
@@ -124,12 +124,12 @@ def test_incompatible_engine_is_explained(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert raised.value.why.endswith(
-        "\n       that is: the engine was built with another TensorRT version, or for another kind "
-        "of GPU"
+        "\n       this means that the engine was built with another TensorRT version, or for "
+        "another kind of GPU"
     )
     assert raised.value.next_step == (
         "build it with --force on the same kind of GPU and in the same container as the server; "
-        f"full log: {plan.log}"
+        f"the full log is {plan.log}"
     )
 
 
@@ -139,7 +139,7 @@ def test_killed_server_is_explained(home: Home) -> None:
         start(plan)
     assert raised.value.why == (
         "the server ended with signal 9\n"
-        "       that is: it was killed, probably because the machine ran out of memory"
+        "       this means that it was killed, probably because the machine ran out of memory"
     )
 
 
@@ -168,7 +168,9 @@ def test_crashed_supervisor_is_reported(home: Home) -> None:
 def test_port_in_use_error_names_the_process(home: Home) -> None:
     server = start(fake_plan(home.servers))
     try:
-        with pytest.raises(LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) is listening on it"):
+        with pytest.raises(
+            LaunchFailed, match=r"is in use.*\n.*\(pid \d+\) is listening on this port"
+        ):
             start(server.plan)
     finally:
         stop_server(server)
@@ -181,7 +183,7 @@ def test_starting_server_is_not_started_twice(home: Home) -> None:
     wait_until(lambda: pids_in(plan.log) and read_state(plan.directory))
     with pytest.raises(LaunchFailed, match=r"A server for HTTP port \d+ already exists") as raised:
         start(plan)
-    assert raised.value.why == "another tllm process is starting it"
+    assert raised.value.why == "another tllm process is starting the server"
     stop_server(read_server(plan.directory))
     first.join()
     assert is_gone(pids_in(plan.log)[0])
@@ -200,8 +202,8 @@ def test_port_of_a_loading_server_is_reserved(home: Home) -> None:
         start(second)
     assert str(raised.value) == (
         f"The gRPC port {first.ports['gRPC']} is reserved.\n"
-        "Why: the server for m, which is starting, will listen on it\n"
-        "Next: choose another port: --grpc-port N"
+        "Why: the server for m, which is starting, will listen on this port\n"
+        "Next: choose another port with --grpc-port N"
     )
 
 
@@ -211,7 +213,9 @@ def test_restarting_server_is_not_started_twice(home: Home) -> None:
     write_state(plan.directory, describe_supervisor("restarting"))
     with pytest.raises(LaunchFailed, match=r"A server for HTTP port \d+ already exists") as raised:
         start(plan)
-    assert raised.value.why == f"it is restarting; its supervisor is process {os.getpid()}"
+    assert raised.value.why == (
+        f"the server is restarting, and its supervisor is process {os.getpid()}"
+    )
     with filelock.FileLock(plan.directory / "start.lock", timeout=0):
         pass
 
@@ -225,10 +229,9 @@ def test_folder_of_another_machines_server_is_kept(home: Home) -> None:
         start(plan)
     assert str(raised.value) == (
         f"A server for HTTP port {plan.ports['HTTP']} may be running on node-a.\n"
-        f"Why: both servers would use the folder {plan.directory}, which that machine shares\n"
-        "Next: run tllm stop there, or choose another port: --http-port N; if that machine no "
-        "longer exists: "
-        f"rm -r {plan.directory}"
+        f"Why: both servers would use the folder {plan.directory}, which the machines share\n"
+        "Next: run `tllm stop` on node-a, choose another port with --http-port N, or run "
+        f"`rm -r {plan.directory}` if node-a no longer exists"
     )
     assert read_state(plan.directory) == other
 
@@ -248,8 +251,9 @@ def test_slurm_job_cannot_drain(home: Home) -> None:
         stop_server(job, 60)
     assert str(raised.value) == (
         "Slurm job 12 cannot wait for requests in flight.\n"
-        "Why: Slurm ends all processes of a job at the same time, including the models'\n"
-        "Next: tllm stop -m m   (cancels the requests)"
+        "Why: Slurm ends all processes of a job, including the models' processes, at the same "
+        "time\n"
+        "Next: run `tllm stop -m m` to cancel the requests"
     )
 
 

@@ -34,8 +34,9 @@ def test_used_port_error_names_the_holder_and_the_option(used_port: int) -> None
     with pytest.raises(LaunchFailed) as raised:
         check_ports("127.0.0.1", {"HTTP": free, "gRPC": used_port})
     assert str(raised.value) == (
-        f"The gRPC port {used_port} is in use.\nWhy: {ME} is listening on it\n"
-        "Next: stop it (tllm's servers: tllm stop), or choose another port: --grpc-port N"
+        f"The gRPC port {used_port} is in use.\nWhy: {ME} is listening on this port\n"
+        "Next: stop this process (`tllm stop` stops tllm's servers), or choose another port with "
+        "--grpc-port N"
     )
 
 
@@ -71,4 +72,4 @@ def test_address_of_another_machine_is_rejected(host: str) -> None:
     with pytest.raises(BadInput, match=f"The server cannot listen on {host}:{port}") as raised:
         check_ports(host, {"HTTP": port})
     assert raised.value.why
-    assert raised.value.next_step == "omit --host, or choose another port: --http-port N"
+    assert raised.value.next_step == "omit --host, or choose another port with --http-port N"

@@ -70,17 +70,18 @@ def test_local_mode_has_one_process(engines) -> None:
         ([ON_FOUR], {"world_size": 4}, "--world-size must be 1, not 4"),
         ([FIRST_TWO, NEXT_TWO], {"disable_spawn_processes": True, "world_size": 4},
          "--world-size must be 5, not 4"),
-        ([], {"multi_model": True}, "Only engines of Triton's C.. backend"),
-        ([], {"hostfile": Path("hosts")}, "Only engines of Triton's C.. backend"),
-        ([], {"world_size": 2, "gpus": "0,1,2"}, "3 GPUs cannot be divided evenly among 2"),
+        ([], {"multi_model": True}, "Only an engine in Triton's C.. backend"),
+        ([], {"hostfile": Path("hosts")}, "Only an engine in Triton's C.. backend"),
+        ([], {"world_size": 2, "gpus": "0,1,2"}, "GPUs, 3, is not a multiple of"),
         ([ON_FOUR], {"hostfile": Path("hosts")}, "--hostfile cannot be used with spawned"),
         ([ON_FOUR], {"gpus": "0,1"}, "tensorrt_llm needs 4 GPUs"),
         ([TP2], {"gpus": "0"}, "tensorrt_llm needs 2 GPUs"),
-        ([dataclasses.replace(TP2, gpus=((0,), (1,)))], {}, "assigns 1 GPUs to an instance"),
+        ([dataclasses.replace(TP2, gpus=((0,), (1,)))], {},
+         "gpu_device_ids of tensorrt_llm does not match"),
         ([TP2], {"gpus": "MIG-a,MIG-b"}, "cannot use 2 GPUs if one of them is a MIG device"),
         ([TP2], {"disable_spawn_processes": True}, "tensorrt_llm has no participant_ids"),
         ([dataclasses.replace(TP2, participants=((0, 1),))], {"disable_spawn_processes": True},
-         "participant_ids of tensorrt_llm do not match"),
+         "participant_ids of tensorrt_llm does not match"),
     ],
 )  # fmt: skip
 def test_conflicting_options_are_rejected(engines, options, message) -> None:
@@ -94,7 +95,7 @@ def test_error_names_the_right_world_size() -> None:
     assert str(raised.value) == (
         "--world-size must be 2, not 4.\n"
         "Why: tensorrt_llm's engine needs 2 processes\n"
-        "Next: omit it, or use --world-size 2"
+        "Next: omit --world-size, or set --world-size 2"
     )
 
 

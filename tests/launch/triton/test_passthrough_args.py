@@ -32,16 +32,16 @@ def test_find_names_of_options(words: list[str], names: set[str]) -> None:
 def test_word_that_is_not_an_option_is_rejected(words: list[str]) -> None:
     with pytest.raises(BadInput, match=r"is not a Triton option") as raised:
         find_names(words)
-    assert raised.value.next_step == "tllm start -m NAME -- --http-thread-count=16"
+    assert "`tllm start -m NAME -- --http-thread-count=16`" in raised.value.next_step
 
 
 @pytest.mark.parametrize(
     ("word", "instead"),
     [
-        ("--model-repository=/m", "-m NAME, or --repo DIR"),
+        ("--model-repository=/m", "-m NAME or --repo DIR"),
         ("--http-port=1", "--http-port N"),
         ("--metrics-address=::", "--host ADDRESS"),
-        ("--exit-timeout-secs=5", "tllm stop --timeout N"),
+        ("--exit-timeout-secs=5", "`tllm stop --timeout N`"),
         # Triton accepts prefixes of option names.
         ("--model-contr=poll", "--model-control-mode explicit"),
         ("--grpc-p", "--grpc-port N"),
@@ -51,7 +51,7 @@ def test_reserved_option_is_rejected(word: str, instead: str) -> None:
     with pytest.raises(BadInput, match="cannot be passed to Triton") as raised:
         find_names([word])
     assert raised.value.why
-    assert raised.value.next_step == f"use instead: {instead}"
+    assert raised.value.next_step == f"use {instead} instead"
 
 
 def test_passthrough_options_replace_flags_unless_repeatable() -> None:

@@ -1,1 +1,1 @@
-"""Find and query running servers, load and unload their models, deploy models."""
+"""Find and query running servers, load and unload their models, and deploy models."""

@@ -1,4 +1,4 @@
-"""Load and unload models of a running server in explicit model control mode."""
+"""Load and unload models on a running server in explicit model control mode."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ _BUSY = ("READY", "LOADING", "UNLOADING")
 def find_controlled(home: Home, name: str, address: str | None = None) -> RunningServer:
     """Return the running server that can load and unload the model `name`.
 
-    `name` is an imported model or a Triton model. Raise `NoServer` if no server is running, and
-    `BadInput` if the server does not have the model or is not in explicit model control mode.
+    `name` is the name of an imported model or of a Triton model. Raise `NoServer` if no server is
+    running, and `BadInput` if the server does not have the model or is not in explicit model
+    control mode.
     """
     candidates = [
         server
@@ -36,21 +37,23 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
     if not candidates:
         raise BadInput(
             f"The server has no model {name!r}.",
-            why=f"its models are {', '.join(server.plan.every_model)}",
-            next_step="`tllm list` shows all models; serve several with tllm start -m A -m B",
+            why=f"the server's models are {', '.join(server.plan.every_model)}",
+            next_step="run `tllm list` to see all models, or start a server for several models "
+            "with `tllm start -m A -m B`",
         )
     if server.plan.model_control_mode != "explicit":
         models = " -m ".join(server.models)
         raise BadInput(
             f"The server cannot load or unload {name}.",
-            why=f"its model control mode is {server.plan.model_control_mode!r}",
-            next_step=f"tllm stop && tllm start -m {models} --model-control-mode explicit",
+            why=f"the server's model control mode is {server.plan.model_control_mode!r}",
+            next_step="restart the server with "
+            f"`tllm stop && tllm start -m {models} --model-control-mode explicit`",
         )
     return server
 
 
 def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:
-    """List the Triton models of `name` in loading order. Unload them in reverse order."""
+    """List the Triton models of `name` in loading order, the reverse of unloading order."""
     parts = plan.parts_of(name) if name in plan.models else (name,)
     return tuple(sorted(parts, key=_rank))
 
@@ -65,9 +68,10 @@ def load_models(
 ) -> None:
     """Load `name` with its current configuration. `timeout_s` applies to each Triton model.
 
-    If any Triton model of `name` is loaded, unload `name` first, because two engines may not fit in
-    memory. Raise `RequestFailed` with Triton's reason if a Triton model cannot be loaded; models
-    that were loaded before the failure stay loaded. Raise `TimedOut` if unloading takes too long.
+    If any Triton model of `name` is loaded, unload `name` first, because the old and the new engine
+    may not fit in memory together. Raise `RequestFailed` with Triton's reason if a Triton model
+    cannot be loaded. Models that were loaded before the failure stay loaded. Raise `TimedOut` if
+    unloading takes too long.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
@@ -84,7 +88,7 @@ def load_models(
                 raise RequestFailed(
                     f"{part} could not be loaded.",
                     why=error.why,
-                    next_step=f"tllm logs --source {part}",
+                    next_step=f"run `tllm logs --source {part}` to see the model's log",
                 ) from error
 
 
@@ -93,8 +97,8 @@ def unload_models(
 ) -> None:
     """Unload `name` and wait until it is unloaded. `timeout_s` applies to each Triton model.
 
-    Before unloading, wait up to `timeout_s` for requests in flight. Raise `TimedOut` if requests or
-    unloading take longer. The requests then continue.
+    Before unloading, wait up to `timeout_s` for requests in flight. Raise `TimedOut` if the
+    requests or the unloading take longer. Requests that have not finished then continue.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))
@@ -116,8 +120,8 @@ def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
         if in_flight != {} and time.monotonic() > deadline_s:
             raise TimedOut(
                 f"{name} still has requests after {timeout_s:g} s and stays loaded.",
-                why=f"in flight: {format_in_flight(in_flight)}",
-                next_step=f"tllm unload {name} --timeout {2 * timeout_s:g}",
+                why=f"requests are in flight: {format_in_flight(in_flight)}",
+                next_step=f"run `tllm unload {name} --timeout {2 * timeout_s:g}` to wait longer",
             )
         time.sleep(_POLL_S)
 
@@ -128,8 +132,8 @@ def _wait_until_gone(endpoint: Endpoint, part: str, timeout_s: float) -> None:
         if time.monotonic() > deadline_s:
             raise TimedOut(
                 f"{part} was not unloaded within {timeout_s:g} s.",
-                why="Triton is still unloading it",
-                next_step="`tllm status` shows when it is unloaded",
+                why="Triton is still unloading the model",
+                next_step="run `tllm status` to check whether the model is unloaded",
             )
         time.sleep(_POLL_S)
 

@@ -1,4 +1,4 @@
-"""Plan and submit deployments of imported models to Slurm and Kubernetes."""
+"""Plan Slurm jobs and Kubernetes manifests for imported models, and submit Slurm jobs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from trtllm_serve_cli.repository.model.store import load_model
 def load_deployable(home: Home, name: str | None) -> Deployable:
     """Describe the imported model `name`, by default the only imported model.
 
-    Raise `UnknownModel` if the model is not imported, and the errors of `describe_deployable`.
+    Raise `UnknownModel` if the model is not imported, and the errors that `describe_deployable`
+    raises.
     """
     model = load_model(home, name)
     return describe_deployable(model, open_repository(model.path))
@@ -45,8 +46,8 @@ def plan_slurm_here(
 ) -> SlurmPlan:
     """Plan a job that serves an imported model in a container, or with this machine's Triton.
 
-    Raise the errors of `load_deployable` and `plan_slurm`, and `MissingPart` if Triton is required
-    on this machine but cannot serve the model.
+    Raise the errors that `load_deployable` and `plan_slurm` raise. Raise `MissingPart` if this
+    machine's Triton is required but is missing or cannot serve the model.
     """
     model = load_deployable(home, name)
     environ: dict[str, str] = {}
@@ -63,7 +64,7 @@ def submit_slurm(
 ) -> tuple[SlurmJob, Path]:
     """Submit the job that `plan_slurm_here` plans, and return the job and its folder.
 
-    Raise the errors of `plan_slurm_here` and `submit_job`.
+    Raise the errors that `plan_slurm_here` and `submit_job` raise.
     """
     model = load_deployable(home, name)
     plan_slurm_here(home, name, options, launch)  # raise errors before creating the folder
@@ -77,7 +78,7 @@ def plan_kubernetes_here(
 ) -> list[Manifest]:
     """Plan the manifests that serve an imported model.
 
-    Raise the errors of `load_deployable` and `plan_kubernetes`.
+    Raise the errors that `load_deployable` and `plan_kubernetes` raise.
     """
     return plan_kubernetes(load_deployable(home, name), options, launch, home=home.root)
 

@@ -12,14 +12,14 @@ from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
-# Short, so that a server that is starting or stopping does not delay the caller.
+# This timeout is short, so that a server that is starting or stopping does not delay the caller.
 _TIMEOUT_S = 2.0
-# Longer, because the caller is waiting for requests to finish anyway.
+# This timeout is longer, because the caller already waits for requests to finish.
 IN_FLIGHT_TIMEOUT_S = 5.0
 
 
 def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
-    """Return Triton's models, loaded or not, or an empty tuple if the server does not respond."""
+    """Return all Triton models, loaded or not. Return an empty tuple without a response."""
     try:
         return fetch_index(server.endpoint, _TIMEOUT_S)
     except TllmError:
@@ -42,7 +42,7 @@ def watch_in_flight(
     """Yield the results of `count_in_flight` until two successive queries find no requests.
 
     A single query may miss a request that has arrived but not yet reached the engine. The caller
-    must wait before it resumes the iterator for the next query.
+    must wait between two queries.
     """
     num_idle = 0
     while num_idle < 2:

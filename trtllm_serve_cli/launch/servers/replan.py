@@ -12,13 +12,15 @@ from trtllm_serve_cli.paths import Home
 def replan(home: Home, server: RunningServer) -> LaunchPlan:
     """Plan `server` again, with its original options and the current files of its models.
 
-    Raise `BadInput` for a Slurm job, and the errors of `plan_for_this_machine`.
+    Raise `BadInput` if the server is a Slurm job, and the errors that `plan_for_this_machine`
+    raises.
     """
     if server.job is not None:
         raise BadInput(
             f"{server.location} cannot be restarted.",
-            why=f"tllm restarts only local servers; the job's script is {server.plan.argv[-1]}",
-            next_step=f"tllm stop -m {server.models[0]}, then {server.restart_command} …",
+            why="tllm can restart only servers on this machine",
+            next_step=f"run `tllm stop -m {server.models[0]}`, then run `{server.restart_command}` "
+            f"with the options in the job's script, {server.plan.argv[-1]}",
         )
     request = server.plan.request or LaunchRequest(server.models, (), {})
     return plan_for_this_machine(

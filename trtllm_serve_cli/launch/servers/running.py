@@ -19,9 +19,9 @@ from trtllm_serve_cli.processes import last_lines
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server, running or not: its plan and its state at the time of the query.
+    """A server that tllm has started, with its plan and its state at the time of the query.
 
-    `job` is set for a Slurm job, which has no supervisor.
+    The server may have ended. `job` is set for a Slurm job, which has no supervisor.
     """
 
     directory: Path
@@ -31,25 +31,25 @@ class RunningServer:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The server's endpoint. Raises `NoServer` if a Slurm job is not running on a node."""
+        """The server's endpoint. Raises `NoServer` if a Slurm job has no address yet."""
         if self.plan.endpoint == NO_ENDPOINT:
             raise NoServer(
                 f"The server for {', '.join(self.models)} has no address yet.",
-                why="; ".join(self.state.why) or f"it is {self.phase}",
-                next_step="`tllm status` shows when it is ready",
+                why="; ".join(self.state.why) or f"the server is {self.phase}",
+                next_step="run `tllm status` to check whether the server is ready",
             )
         return self.plan.endpoint
 
     @property
     def location(self) -> str:
-        """The address of the server, or its Slurm job."""
+        """The server's HTTP address, or the id of its Slurm job."""
         if self.job is not None:
             return f"Slurm job {self.job.id}"
         return self.plan.endpoint.http
 
     @property
     def restart_command(self) -> str:
-        """The command that starts the server again. For a job, the command lacks its options."""
+        """The command that starts the server again, without the options of a Slurm job."""
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
         return f"tllm restart -u {self.location}"
@@ -71,7 +71,7 @@ class RunningServer:
 
     @property
     def is_over(self) -> bool:
-        """True if the server has certainly ended.
+        """True if the server is known to have ended.
 
         `is_running` and `is_over` are both false if the state of a Slurm job or of a server on
         another machine is unknown.
@@ -89,19 +89,19 @@ class RunningServer:
 
     @property
     def why(self) -> tuple[str, ...]:
-        """The reasons for the phase. For a server that died, they include causes from its log."""
+        """The reasons for the phase, including causes from the log if the server died."""
         if self.state.is_elsewhere:
-            return (f"it was started on {self.state.host}, and only that machine has its state",)
+            return (f"only {self.state.host}, which started the server, can determine its state",)
         if self.phase != "died":
             return self.state.why
         if not self.state.is_from_this_boot:
-            return ("it ended when this machine was rebooted",)
+            return ("the server ended when this machine was rebooted",)
         log_lines = explain_log(last_lines(self.plan.log, 400))
-        return ("its supervisor was killed", *log_lines)
+        return ("the server's supervisor was killed", *log_lines)
 
 
 def read_server(directory: Path) -> RunningServer:
-    """Read the server in `directory`. Raise `NoServer` if the folder has no server."""
+    """Return the server in `directory`. Raise `NoServer` if the folder contains no server."""
     if (directory / JOB_FILE).exists() and (found := read_job(directory)) is not None:
         return RunningServer(directory, *found)
     state = read_state(directory)
@@ -111,13 +111,14 @@ def read_server(directory: Path) -> RunningServer:
         plan = None
     if state is None or plan is None:
         raise NoServer(
-            f"{directory} does not contain the state of a server.", next_step="tllm start"
+            f"{directory} does not contain the state of a server.",
+            next_step="run `tllm start` to start a server",
         )
     return RunningServer(directory, plan, state)
 
 
 def list_servers(home: Home) -> list[RunningServer]:
-    """List the servers that were not stopped, including those that died and jobs that ended.
+    """List the servers that were not stopped, including servers that died and jobs that ended.
 
     Supervised servers come first, sorted by HTTP port. Slurm jobs follow.
     """
@@ -139,7 +140,7 @@ def _order(server: RunningServer) -> tuple[int, str]:
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """List the servers that serve `model` and listen on `address`. None matches all servers."""
+    """List the servers that serve `model` and listen on `address`. None matches any value."""
     return [
         server
         for server in list_servers(home)
@@ -155,15 +156,15 @@ def _addresses(server: RunningServer) -> tuple[str, ...]:
 
 
 def _describe_servers(servers: Iterable[RunningServer]) -> str:
-    """Describe servers by models and address, because two servers may have the same model."""
+    """Describe servers by models and address, because two servers may serve the same model."""
     return ", ".join(f"{' and '.join(each.models)} on {each.location}" for each in servers)
 
 
 def find_running(home: Home, model: str | None, address: str | None = None) -> RunningServer:
     """Return the only running server that serves `model` and listens on `address`, if set.
 
-    Raise `NoServer` if no running server or several running servers match. The error explains if
-    the state of a matching Slurm job or of a server on another machine is unknown.
+    Raise `NoServer` if no running server matches or if several running servers match. If the state
+    of a matching server is unknown, the error explains why.
     """
     servers = find_servers(home, model, address)
     running = [server for server in servers if server.is_running]
@@ -182,32 +183,33 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
         raise NoServer(
             f"The server for {', '.join(died.models)} is no longer running.",
             why="; ".join(died.why) or "no reason was recorded",
-            next_step=f"{died.restart_command}   (log: {died.plan.log})",
+            next_step=f"check the log, {died.plan.log}, then run `{died.restart_command}`",
         )
     if address is not None:
         raise NoServer(
             f"No tllm server is running on {address}.",
-            next_step="`tllm status` lists the running servers",
+            next_step="run `tllm status` to list the running servers",
         )
     suffix = f" -m {model}" if model else ""
     raise NoServer(
-        f"No server is running{' for ' + model if model else ''}.", next_step=f"tllm start{suffix}"
+        f"No server is running{' for ' + model if model else ''}.",
+        next_step=f"run `tllm start{suffix}`",
     )
 
 
 def _how_to_check(server: RunningServer) -> str:
-    """Return how to find out whether a server in an unknown state is running."""
+    """Return the next step to determine whether a server with an unknown state is running."""
     if server.job is not None:
-        return "sinfo   (then `tllm status`)"
+        return "run `sinfo` to check Slurm's controller, then run `tllm status`"
     gone = f"rm -r {shlex.quote(str(server.directory))}"
-    return f"tllm status   (on {server.state.host}; if that machine no longer exists: {gone})"
+    return f"run `tllm status` on {server.state.host}, or `{gone}` if that machine no longer exists"
 
 
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
-    """Return the only server that matches, running or not, or else the only running server.
+    """Return the only matching server or, if several servers match, the only running server.
 
-    Raise `NoServer` if no server matches, or if several servers match and not exactly one of them
-    is running.
+    Raise `NoServer` if no server matches. Raise `NoServer` also if several servers match, unless
+    exactly one matching server is running.
     """
     servers = find_servers(home, model, address)
     if len(servers) == 1:
@@ -220,12 +222,13 @@ def find_started(home: Home, model: str | None, address: str | None = None) -> R
 def find_to_stop(
     home: Home, model: str | None, address: str | None = None, *, everything: bool = False
 ) -> list[RunningServer]:
-    """Return the server that is or may be running, or else the ended servers to clean up.
+    """Return the servers to stop or to clean up, except servers on other machines.
 
-    An ended server needs cleanup if it is a Slurm job or if its container may still be running. If
-    `everything` is set, return all active servers and all servers to clean up. Otherwise, raise
-    `NoServer` if there is no server to stop or if several active servers match. Exclude servers on
-    other machines.
+    By default, return the only matching server that may be running or, if every server has ended,
+    the servers that need cleanup. Raise `NoServer` if no server matches or if several matching
+    servers may be running. If `everything` is set, return all servers that may be running and all
+    servers that need cleanup. A server that has ended needs cleanup if it is a Slurm job or if its
+    container may still be running.
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]
@@ -251,5 +254,5 @@ def _ambiguous(servers: list[RunningServer]) -> NoServer:
     return NoServer(
         f"{len(servers)} servers {what}.",
         why=f"they serve {_describe_servers(servers)}",
-        next_step="select one with -m NAME or -u HOST:PORT",
+        next_step="select a server with -m NAME or -u HOST:PORT",
     )

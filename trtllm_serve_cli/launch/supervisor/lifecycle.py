@@ -34,9 +34,9 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Time limit for processes to end before they are killed, and again after they were killed.
+# Time limit for processes to end before tllm kills them, and also after tllm has killed them.
 _KILL_WAIT_S = 5.0
-# Failures from build/failures.yaml that occur if an engine does not match this machine.
+# Failures in build/failures.yaml that occur if an engine does not match this machine.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
     "engine_of_another_version",
@@ -49,7 +49,7 @@ TOKEN_FILE = "restricted-api-token"
 
 
 def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
-    """Start a supervised server, and return when its models have generated a token.
+    """Start a supervised server, and return it when its models have generated a token.
 
     The server keeps running. `on_progress` is called repeatedly with the models that are still
     loading. Raise `LaunchFailed` with the cause from the server's log if the start fails. After a
@@ -86,7 +86,7 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
 
 @contextlib.contextmanager
 def _prepared(plan: LaunchPlan) -> Iterator[None]:
-    """Write the server's folder for `plan`, and hold a lock that excludes other starts.
+    """Write the server's folder for `plan`, and hold a lock that prevents other starts.
 
     Raise `LaunchFailed` if the server already exists, or if a port is in use or reserved by a
     server that is starting.
@@ -104,7 +104,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
             _write_folder(plan)
             yield
     except filelock.Timeout as error:
-        raise _already_exists(plan, "another tllm process is starting it") from error
+        raise _already_exists(plan, "another tllm process is starting the server") from error
 
 
 def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
@@ -135,7 +135,7 @@ def remove_stale_container(directory: Path) -> None:
         server = read_server(directory)
         if server.plan.container is None or not server.is_over:
             return
-        # Hold the lock to exclude a server that is starting and has not written its state yet.
+        # Hold the lock, because a server that is starting may not have written its state yet.
         with filelock.FileLock(directory / "start.lock", timeout=0):
             if read_server(directory).is_over:
                 remove_container(server.plan.container)
@@ -147,13 +147,14 @@ def _check_not_supervised(plan: LaunchPlan) -> None:
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(
             f"A server for HTTP port {plan.ports['HTTP']} may be running on {state.host}.",
-            why=f"both servers would use the folder {plan.directory}, which that machine shares",
-            next_step="run tllm stop there, or choose another port: --http-port N; if that machine "
-            f"no longer exists: rm -r {shlex.quote(str(plan.directory))}",
+            why=f"both servers would use the folder {plan.directory}, which the machines share",
+            next_step=f"run `tllm stop` on {state.host}, choose another port with --http-port N, "
+            f"or run `rm -r {shlex.quote(str(plan.directory))}` if {state.host} no longer exists",
         )
     if state is not None and state.is_supervised:
         raise _already_exists(
-            plan, f"it is {state.phase}; its supervisor is process {state.supervisor_pid}"
+            plan,
+            f"the server is {state.phase}, and its supervisor is process {state.supervisor_pid}",
         )
 
 
@@ -161,7 +162,7 @@ def _already_exists(plan: LaunchPlan, why: str) -> LaunchFailed:
     return LaunchFailed(
         f"A server for HTTP port {plan.ports['HTTP']} already exists.",
         why=why,
-        next_step="tllm stop, or choose another port: --http-port N",
+        next_step="run `tllm stop`, or choose another port with --http-port N",
     )
 
 
@@ -193,18 +194,19 @@ def stop_server(
 ) -> tuple[str, ...]:
     """Stop the server gracefully and wait until all its processes have ended.
 
-    The server rejects new requests. Requests in flight have `timeout_s` to finish, by default the
-    timeout in the plan. After that, the supervisor has `ending_s` to end before it is killed.
-    `on_progress` is called with the number of requests in flight by engine. Return messages about
-    cancelled requests. Raise `BadInput` if a Slurm job has a `timeout_s` above 0, and
+    The server rejects new requests. Requests in flight have `timeout_s` seconds to finish, by
+    default the timeout in the plan. The supervisor then has `ending_s` seconds to end before it is
+    killed. `on_progress` is called with the number of requests in flight by engine. Return messages
+    about cancelled requests. Raise `BadInput` if a Slurm job has a `timeout_s` above 0, and
     `LaunchFailed` if Slurm does not cancel the job.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:
             raise BadInput(
                 f"{server.location} cannot wait for requests in flight.",
-                why="Slurm ends all processes of a job at the same time, including the models'",
-                next_step=f"tllm stop -m {server.models[0]}   (cancels the requests)",
+                why="Slurm ends all processes of a job, including the models' processes, at the "
+                "same time",
+                next_step=f"run `tllm stop -m {server.models[0]}` to cancel the requests",
             )
         cancel_job(server.directory, server.job)
         return ()
@@ -246,7 +248,7 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait until the processes end, and kill those that do not."""
+    """Wait until the processes end, and kill the processes that do not end in time."""
     _, alive = psutil.wait_procs(processes, timeout=_KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):
@@ -261,8 +263,8 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     if state.phase == "stopped":
         return LaunchFailed(
             f"The server for {', '.join(plan.models)} was stopped before it was ready.",
-            why="it received a stop request, for example from tllm stop",
-            next_step=f"tllm start -m {' -m '.join(plan.models)}",
+            why="the server received a stop request, for example from `tllm stop`",
+            next_step=f"run `tllm start -m {' -m '.join(plan.models)}`",
         )
     if any("already in use" in line for line in state.why):
         # Another process took the port during the start. Raise an error that names the process.
@@ -271,12 +273,12 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
     next_step = "run `tllm doctor` to check this machine"
     if known_failure is not None:
-        why = (*why, f"that is: {known_failure.why}")
+        why = (*why, f"this means that {known_failure.why}")
         next_step = known_failure.next_step
     return LaunchFailed(
         f"The server for {', '.join(plan.models)} did not become ready.",
         why="\n       ".join(why),
-        next_step=f"{next_step}; full log: {plan.log}",
+        next_step=f"{next_step}; the full log is {plan.log}",
     )
 
 
@@ -325,7 +327,7 @@ def _wait(
             raise LaunchFailed(
                 "The server's supervisor exited before the server was ready.",
                 why="\n       ".join(last_lines(plan.directory / "supervisor.log", 5)),
-                next_step="run the command again; if it fails again, report it as a bug",
+                next_step="run the command again, and report a bug if the command fails again",
             )
         on_progress(find_loading(last_lines(plan.log, 400), plan.loading))
         time.sleep(_POLL_S)

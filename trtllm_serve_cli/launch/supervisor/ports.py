@@ -17,9 +17,9 @@ def check_ports(
 ) -> None:
     """Raise `LaunchFailed` if one of `ports` is in use or reserved, and name the process.
 
-    `ports` maps names to port numbers. The first word of a name determines the option in the error:
-    "gRPC" and "gRPC of rank 1" stand for --grpc-port. `reserved` maps port numbers to descriptions
-    of the servers that will listen on the ports.
+    `ports` maps names to port numbers. The first word of a name determines the option in the error,
+    for example --grpc-port for "gRPC" and "gRPC of rank 1". `reserved` maps port numbers to
+    descriptions of the servers that will listen on the ports.
 
     Raise `BadInput` if this machine cannot listen on `host`, for example because `host` is another
     machine's address.
@@ -32,24 +32,25 @@ def check_ports(
         if error is None:
             raise LaunchFailed(
                 f"The {what} port {port} is reserved.",
-                why=f"{reserved[port]} will listen on it",
-                next_step=f"choose another port: {option} N",
+                why=f"{reserved[port]} will listen on this port",
+                next_step=f"choose another port with {option} N",
             )
         if error.errno != errno.EADDRINUSE:
             raise BadInput(
                 f"The server cannot listen on {host}:{port}.",
                 why=error.strerror or str(error),
-                next_step=f"omit --host, or choose another port: {option} N",
+                next_step=f"omit --host, or choose another port with {option} N",
             )
         raise LaunchFailed(
             f"The {what} port {port} is in use.",
-            why=f"{find_holder(port) or 'another process'} is listening on it",
-            next_step=f"stop it (tllm's servers: tllm stop), or choose another port: {option} N",
+            why=f"{find_holder(port) or 'another process'} is listening on this port",
+            next_step="stop this process (`tllm stop` stops tllm's servers), or choose another "
+            f"port with {option} N",
         )
 
 
 def find_holder(port: int) -> str | None:
-    """Return the process that listens on a TCP port, as "name (pid N)", or None if unknown."""
+    """Return the process that listens on a TCP port, as "name (pid N)", or None if not found."""
     try:
         connections = psutil.net_connections(kind="tcp")
     except psutil.Error:
@@ -67,7 +68,7 @@ def find_holder(port: int) -> str | None:
 def try_to_listen(host: str, port: int) -> OSError | None:
     """Try to bind the port. Return the system's error, or None if the port is free."""
     with socket.socket() as probe:
-        # Ignore connections in TIME_WAIT, because Triton sets this option too.
+        # Set the same option as Triton, so that connections in TIME_WAIT do not block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -1,4 +1,4 @@
-"""Find and check the processes of a server: Triton, its models and their engine workers."""
+"""Find and check the processes of a server, which are Triton, its models and engine workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Return the processes that the server requires. `first_pid` is the server's first process."""
+    """Return the processes that the server requires. `first_pid` is the first process's id."""
     parts: dict[psutil.Process, Part] = {}
     # Ignore errors if the server has ended, because the supervisor detects the end separately.
     with contextlib.suppress(psutil.Error):
@@ -67,7 +67,8 @@ def update_parts(before: Parts, now: Parts) -> Parts:
 
     The result does not contain the processes of models that were unloaded.
     """
-    # Triton reaps a process when it unloads the model. A process that dies remains a zombie.
+    # Triton reaps a process when it unloads the model. A process that dies unexpectedly remains a
+    # zombie.
     died = {
         process: part
         for process, part in before.items()
@@ -95,12 +96,12 @@ def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
 
 
 def describe_dead(dead: Parts) -> tuple[str, ...]:
-    """Return the messages of the dead parts, without duplicates."""
+    """Return the messages for the dead parts, without duplicates."""
     return tuple(dict.fromkeys(part.what for part in dead.values()))
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
-    """Send a signal; return False if it fails, for example for another user's process."""
+    """Send a signal. Return False if this fails, for example for another user's process."""
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)
         return True
@@ -116,7 +117,7 @@ def list_tree(pid: int) -> list[psutil.Process]:
 
 
 def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
-    """Kill the processes of the session `sid` and of `tree`, and wait until the tree has ended.
+    """Kill the processes in the session `sid` and in `tree`, and wait until `tree` has ended.
 
     Children of a dead server lose their parent but keep their session. Killing a process group is
     not enough, because `mpirun` gives each rank its own process group.
@@ -133,11 +134,11 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
 
 
 def measure_memory(server: RunningServer) -> dict[str, int]:
-    """Measure the PSS of a running server's parts in bytes. PSS divides shared pages.
+    """Measure the memory of a running server's parts in bytes, as proportional set size (PSS).
 
-    The parts are "supervisor", "tritonserver", one per model's process, and "engine worker", with
-    the name of its model if the server has several models. Return an empty dict for a Slurm job,
-    which runs on another machine.
+    The parts are "supervisor", "tritonserver", one part for each model's process, and "engine
+    worker". If the server has several models, each engine worker is a part with its model's name.
+    Return an empty dict for a Slurm job, which runs on another machine.
     """
     parts: dict[str, int] = {}
     if server.job is not None:
@@ -172,7 +173,7 @@ def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) ->
 
 
 def _model_of(process: psutil.Process) -> str | None:
-    """Return the model that the process serves, or None."""
+    """Return the model that the process serves, or None for other processes."""
     try:
         command = process.cmdline()
         is_stub = process.name().startswith(_STUB) and len(command) > 1

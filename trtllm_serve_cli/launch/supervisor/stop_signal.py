@@ -1,4 +1,4 @@
-"""A stop request for a supervisor, safe to set in signal handlers."""
+"""Define the stop request for a supervisor, which signal handlers can set safely."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import queue
 class StopSignal:
     """An event that a signal handler can set while the same thread is waiting for the event.
 
-    With a `threading.Event`, the handler would deadlock if the waiting thread holds the lock of the
-    event.
+    With a `threading.Event`, the handler would deadlock if the waiting thread holds the event's
+    lock.
     """
 
     def __init__(self) -> None:

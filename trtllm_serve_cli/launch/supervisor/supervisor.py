@@ -1,13 +1,15 @@
-"""Supervise a server: start it, wait until it is ready, restart it if it fails, stop it.
+"""Start a server, wait until it is ready, restart it if it fails, and stop it.
 
     python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
 
-The supervisor is the only writer of the server's state. If the supervisor ends for any reason, so
-does the server. The container engine, not the supervisor, is the parent process of a server in a
-container. The supervisor's child is then the attached client of the engine, which forwards SIGTERM;
-the supervisor removes the container by its name before and after each run. The supervisor restarts
-a server that was ready and then died, or lost a model's process (Triton would still report ready).
-A server that never became ready is not restarted.
+The supervisor is the only writer of the server's state. If the supervisor ends for any reason, the
+server ends too. The supervisor restarts a server if the server or a model's process dies after the
+server was ready. If a model's process dies, Triton still reports that it is ready. A server that
+never became ready is not restarted.
+
+For a server in a container, the supervisor's child process is the attached client of the container
+engine. The client forwards SIGTERM to the container. The supervisor removes the container by its
+name before and after each run.
 """
 
 from __future__ import annotations
@@ -63,10 +65,10 @@ from trtllm_serve_cli.launch.triton.drain import (
 )
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
-# Time limit for a terminated `mpirun` to exit. It gives its ranks one second.
+# Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
 _MPIRUN_EXIT_S = 5.0
-# Time limit for `mpirun` to exit after a rank has died. It gives the other ranks one second, and
-# then logs which rank died.
+# Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
+# to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
 # Time limit for the attached client to exit after its container, which takes seconds on busy cores.
 _ATTACHED_END_S = 20.0
@@ -74,12 +76,12 @@ _ATTACHED_END_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class SupervisorLimits:
-    """Intervals, timeouts and limits of a supervisor.
+    """The intervals, timeouts and limits of a supervisor.
 
-    The supervisor gives up after more than `max_restarts` restarts in a row; a run longer than
-    `reset_after_s` resets the count. A drained server has `exit_s` to exit before it is killed. If
-    the server does not return its metrics within `metrics_timeout_s`, the number of requests in
-    flight is unknown. A log longer than `max_log_bytes` is rotated.
+    The supervisor stops restarting the server after `max_restarts` restarts in a row. A run longer
+    than `reset_after_s` resets the number of restarts. A drained server has `exit_s` seconds to
+    exit before it is killed. If the server does not return its metrics within `metrics_timeout_s`,
+    the number of requests in flight is unknown. A log longer than `max_log_bytes` is rotated.
     """
 
     poll_s: float = 0.2
@@ -95,7 +97,7 @@ class SupervisorLimits:
 
 
 class Supervisor:
-    """A supervisor for one server. It runs the server until `stop` or until a permanent failure."""
+    """A supervisor that runs one server until `stop` is called or the server fails permanently."""
 
     def __init__(self, plan: LaunchPlan, limits: SupervisorLimits = SupervisorLimits()) -> None:
         self._plan = plan
@@ -108,14 +110,14 @@ class Supervisor:
         self._state = describe_supervisor("starting")
 
     def stop(self) -> None:
-        """Request a graceful stop and return immediately; safe in signal handlers."""
+        """Request a graceful stop and return immediately. Signal handlers can call this method."""
         self._stopping.set()
 
     def run(self) -> bool:
-        """Keep the server running; return whether it ended because of a stop request."""
+        """Keep the server running, and return whether it ended because of a stop request."""
         backoff_s, num_failures = self._limits.first_backoff_s, 0
-        # Write the state first, because removing a stale container can take a minute, in which
-        # `tllm status` and `tllm stop` must already find the server.
+        # Write the state first, because removing a stale container can take a minute. During this
+        # time, `tllm status` and `tllm stop` must already find the server.
         self._write_state("starting")
         try:
             while True:
@@ -143,7 +145,7 @@ class Supervisor:
             _remove_shared_memory(self._plan)
 
     def _run_once(self) -> tuple[str, ...]:
-        """Run the server until it ends, loses a process or is stopped; return the reasons."""
+        """Run the server until it ends, loses a process or is stopped, and return the reasons."""
         if self._stopping.is_set():
             return ()
         try:
@@ -155,7 +157,8 @@ class Supervisor:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # Clear `why`, which from here on lists only the requests that the stop cancels.
+            # Clear `why`, because after a stop request it lists only the requests that were
+            # cancelled.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -252,7 +255,7 @@ class Supervisor:
         """Record and return the server's exit code, or None while the server is running."""
         assert self._process is not None
         code = self._process.poll()
-        # The attached client of a container reports a signal as a shell does: 128 + number.
+        # Like a shell, a container's attached client adds 128 to the number of a signal.
         if code is not None and code > 128 and self._plan.container is not None:
             code = 128 - code
         self._state = dataclasses.replace(self._state, exit_code=code)
@@ -267,16 +270,16 @@ class Supervisor:
             if log.stat().st_size > self._limits.max_log_bytes:
                 try:
                     shutil.copyfile(log, rotated)
-                except OSError:  # free the disk space of an incomplete copy
+                except OSError:  # remove an incomplete copy to free its disk space
                     with contextlib.suppress(OSError):
                         rotated.unlink()
                 os.truncate(log, 0)
                 self._log_start = 0
 
     def _find_first_pid(self) -> int:
-        """Return the id of the child, or of the first process in the container.
+        """Return the process id of the child, or of the first process in the container.
 
-        In each run, query the container engine only until it has reported the id.
+        In each run, stop querying the container engine after it has reported the id.
         """
         assert self._process is not None
         if self._first_pid is None and self._plan.container is not None:
@@ -303,7 +306,7 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # If a stub is dead, a graceful exit would only wait until Triton's time limit expires.
+        # Do not wait if a stub is dead, because Triton would exit only after its time limit.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )
@@ -314,7 +317,7 @@ class Supervisor:
             self._kill_server(process)
 
     def _drain(self, process: subprocess.Popen[bytes]) -> bool:
-        """Wait for requests in flight; return whether they finished within the stop timeout."""
+        """Wait for requests in flight, and return whether they finished within the stop timeout."""
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         directory, default_s = self._plan.directory, self._plan.exit_timeout_s
         started_s = time.monotonic()
@@ -337,7 +340,7 @@ class Supervisor:
             remove_container(self._plan.container)
 
     def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the server. Terminate `mpirun` first, otherwise its ranks on other nodes survive."""
+        """Kill the server. Terminate `mpirun` first, so that its ranks on other nodes end too."""
         if self._plan.runs_mpirun:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -346,7 +349,7 @@ class Supervisor:
         process.wait()
 
     def _signal_tritons(self, number: signal.Signals) -> None:
-        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
+        """Send a signal to Triton, because `mpirun` would kill its ranks after one second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
             self._remove_container()  # the attached client cannot forward SIGKILL
@@ -377,13 +380,13 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
 
 
 def _remove_shared_memory(plan: LaunchPlan) -> None:
-    """Remove the shared memory that a killed server left behind, found by the server's prefix."""
+    """Remove shared memory with the server's prefix, which a killed server may have left behind."""
     for path in Path("/dev/shm").glob(f"tllm-{plan.ports['HTTP']}-*"):
         path.unlink(missing_ok=True)
 
 
 def main() -> None:
-    """Supervise the server whose plan is in the directory that the first argument names."""
+    """Supervise the server with the plan in the directory that is the first argument."""
     directory = Path(sys.argv[1])
     plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
     supervisor = Supervisor(plan)

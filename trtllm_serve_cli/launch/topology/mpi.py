@@ -1,7 +1,8 @@
-"""Run `tritonserver` under `mpirun`, for engines with several ranks.
+"""Plan the `mpirun` command that starts Triton for engines with several ranks.
 
-The commands are for Open MPI's `mpirun`, which NVIDIA's containers include. Comments explain the
-differences from scripts/launch_triton_server.py in triton-inference-server/tensorrtllm_backend.
+The command is for Open MPI's `mpirun`, which NVIDIA's containers include. Comments in this module
+explain the differences from scripts/launch_triton_server.py in
+triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trtllm_serve_cli.launch.topology.ranks import Ranks
 from trtllm_serve_cli.launch.triton.triton_command import Flags, other_rank_flags
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# The last Triton version without the flags of `pool_flags`.
+# The last Triton version that does not support the flags from `pool_flags`.
 _LAST_WITHOUT_POOLS = (24, 6)
 
 
@@ -45,26 +46,27 @@ def check_mpirun(environ: Mapping[str, str]) -> None:
         raise MissingPart(
             "mpirun is not installed.",
             why="--mode mpi starts processes with Open MPI's mpirun, which is not on PATH",
-            next_step="apt-get install openmpi-bin   (NVIDIA's containers include it)",
+            next_step="run `apt-get install openmpi-bin`, or use one of NVIDIA's containers, which "
+            "include mpirun",
         )
 
 
 def check_models(models: Iterable[ImportedModel]) -> None:
-    """Raise `BadInput` if the engine of a model starts its own processes under MPI."""
+    """Raise `BadInput` if a model's engine cannot run under `mpirun`."""
     for model in models:
         if why := find_kind(model.engine_kind).deployment.refuses_mpirun:
             raise BadInput(
                 f"{model.name} cannot be started by mpirun.",
                 why=why,
-                next_step=f"tllm start -m {model.name} --mode local",
+                next_step=f"run `tllm start -m {model.name} --mode local`",
             )
 
 
 def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
-    """Return the ports of each process that opens ports, starting with the first process.
+    """Return the ports for each process that opens ports, in the order of the processes.
 
-    If each process is a separate server, its ports are above the previous server's ports: 8003,
-    8004 and 8005 after 8000, 8001 and 8002. Raise `BadInput` if a port exceeds 65535.
+    If each process is a separate server, its ports follow the previous server's ports, for example
+    8003, 8004 and 8005 after 8000, 8001 and 8002. Raise `BadInput` if a port exceeds 65535.
     """
     first = (options.http_port, options.grpc_port, options.metrics_port)
     if ranks.mode != "servers":
@@ -74,7 +76,8 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
     if last > 65535:
         raise BadInput(
             f"There are not enough ports for {ranks.world_size} servers.",
-            why=f"each server's ports are {span} above the previous server's, up to {last}",
+            why=f"each server's ports are {span} higher than the previous server's ports, and the "
+            f"last port would be {last}",
             next_step="choose lower ports that are closer together, for example --http-port 8000 "
             "--grpc-port 8001 --metrics-port 8002",
         )
@@ -97,10 +100,10 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 
 
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
-    """Return the flags that keep Triton's memory pools off the GPUs of spawned processes.
+    """Return the flags that prevent Triton's memory pools on the GPUs of spawned processes.
 
-    Return no flags if Triton spawns no processes, or if its version does not have the flags.
-    Containers set this version in `NVIDIA_TRITON_SERVER_VERSION`.
+    Return no flags if Triton does not spawn processes, or if Triton's version does not support the
+    flags. Containers set Triton's version in `NVIDIA_TRITON_SERVER_VERSION`.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
     is_known = major.isdigit() and minor.isdigit()
@@ -125,8 +128,9 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
-    """Return `mpirun` with its common options; `placement` are options that select the nodes."""
-    # With an absolute path, mpirun would put its folder first in the ranks' PATH.
+    """Return `mpirun` with its common options, and with `placement`, which selects the nodes."""
+    # Pass only the name, because with an absolute path mpirun would put its folder first in the
+    # ranks' PATH.
     words = ["mpirun"]
     if is_root:  # Upstream's script always adds this option because it always runs as root.
         words.append("--allow-run-as-root")
@@ -143,7 +147,8 @@ def mpirun_command(
 ) -> tuple[str, ...]:
     """Return the `mpirun` command that runs each of `commands` as one rank, in order.
 
-    `environ` has the names of variables to export to other nodes; local processes inherit them.
+    `environ` contains the names of the variables to export to other nodes. Local processes inherit
+    these variables.
     """
     placement = ["--oversubscribe"] if options.oversubscribe else []
     if options.hostfile is not None:

@@ -1,11 +1,12 @@
-"""Plan how many processes serve a model's engine, what each one loads, and which GPUs it sees.
+"""Plan the processes that serve a model's engine, and the models and GPUs of each process.
 
-Leader mode: one process per rank of the engine. The first process serves requests; the others only
-load the engine and open no port. Orchestrator mode: one process serves several engines, or several
-instances of one engine. This process spawns the ranks, or uses ranks that `mpirun` started.
-An engine that runs in Python has no ranks: each process is a separate server with its own ports.
+In leader mode, each rank of the engine has one process. The first process serves requests. The
+other processes only load the engine and do not open ports. In orchestrator mode, one process serves
+several engines, or several instances of one engine. This process spawns the ranks, or uses ranks
+that `mpirun` started. An engine that runs in Python has no ranks. With such an engine, each process
+is a separate server with its own ports.
 
-Source for the modes: README.md, docs/llama_multi_instance.md and scripts/launch_triton_server.py of
+The modes follow README.md, docs/llama_multi_instance.md and scripts/launch_triton_server.py in
 triton-inference-server/tensorrtllm_backend.
 """
 
@@ -27,9 +28,9 @@ _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 class Ranks:
     """The processes that `mpirun` starts for a server, or one process without MPI.
 
-    `spawns` is true if an orchestrator spawns the ranks. `engines` are the models that all
-    processes except the first load. The tuple is empty for spawned ranks and separate servers.
-    `gpus` has the GPUs for each process, or is empty if all processes see the same GPUs.
+    `spawns` is true if an orchestrator spawns the ranks. `engines` are the models to load in all
+    processes except the first process. It is empty for spawned ranks and separate servers. `gpus`
+    contains the GPUs for each process, or is empty if all processes see the same GPUs.
     """
 
     world_size: int = 1
@@ -50,7 +51,7 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
         raise BadInput(
             "--hostfile cannot be used with containers.",
             why="all processes of a container run on this machine",
-            next_step="omit it; for containers on several nodes: tllm deploy slurm --help",
+            next_step="omit --hostfile, or use several nodes with `tllm deploy slurm`",
         )
     for engine in engines:
         _check_gpus(engine, gpus, spans_nodes=options.hostfile is not None)
@@ -96,7 +97,7 @@ def parse_gpus(text: str | None) -> tuple[str, ...]:
             raise BadInput(
                 f"{gpu!r} is not a valid GPU.",
                 why="a GPU is an index, GPU-<uuid> or MIG-<uuid>",
-                next_step="`nvidia-smi -L` lists the GPUs; for example: --gpus 0,1",
+                next_step="run `nvidia-smi -L` to list the GPUs, and pass for example --gpus 0,1",
             )
     if len(set(gpus)) < len(gpus):
         raise BadInput(f"--gpus {text} contains a GPU twice.", next_step="list each GPU once")
@@ -131,7 +132,8 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
     world_size = options.world_size or 1
     if options.multi_model or options.disable_spawn_processes or options.hostfile is not None:
         raise BadInput(
-            "Only engines of Triton's C++ backend can run across several processes or nodes.",
+            "Only an engine in Triton's C++ backend can run in several processes or on several "
+            "nodes.",
             why="with an engine that runs in Python, each process is a separate server",
             next_step="omit --multi-model, --disable-spawn-processes and --hostfile",
         )
@@ -140,9 +142,10 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
     group_size = len(gpus) // world_size
     if group_size * world_size != len(gpus):
         raise BadInput(
-            f"{len(gpus)} GPUs cannot be divided evenly among {world_size} servers.",
-            why="each server gets the same number of GPUs",
-            next_step=f"list {world_size} GPUs, or a multiple of {world_size}",
+            f"The number of GPUs, {len(gpus)}, is not a multiple of the number of servers, "
+            f"{world_size}.",
+            why="each server uses the same number of GPUs",
+            next_step=f"pass {world_size} GPUs, or a multiple of {world_size}, with --gpus",
         )
     groups = tuple(gpus[rank * group_size : (rank + 1) * group_size] for rank in range(world_size))
     for each in groups:
@@ -156,7 +159,7 @@ def _check_world_size(options: LaunchOptions, required: int, reason: str) -> int
         raise BadInput(
             f"--world-size must be {required}, not {options.world_size}.",
             why=f"{reason} {required} process{plural}",
-            next_step=f"omit it, or use --world-size {required}",
+            next_step=f"omit --world-size, or set --world-size {required}",
         )
     return required
 
@@ -165,17 +168,18 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
     for group in engine.gpus:
         if len(group) != engine.world_size:
             raise BadInput(
-                f"gpu_device_ids of {engine.model} assigns {len(group)} GPUs to an instance.",
-                why=f"its engine was built for {engine.world_size}",
-                next_step=f"assign {engine.world_size} to each instance: 0,1;2,3 assigns 2",
+                f"gpu_device_ids of {engine.model} does not match its engine.",
+                why=f"each instance's number of GPUs must be {engine.world_size}, not {len(group)}",
+                next_step="separate instances with semicolons and GPUs with commas, for example "
+                "0,1;2,3 for two instances with two GPUs each",
             )
     if not gpus:
         return
     if engine.num_gpus > len(gpus) and not spans_nodes:
         raise BadInput(
             f"{engine.model} needs {engine.num_gpus} GPUs.",
-            why=f"--gpus {','.join(gpus)} makes {len(gpus)} visible to the server, numbered from 0",
-            next_step="list more GPUs, or omit --gpus",
+            why=f"the server sees only the GPUs in --gpus {','.join(gpus)}, numbered from 0",
+            next_step="add GPUs to --gpus, or omit --gpus",
         )
     _check_mig(gpus)
 
@@ -185,7 +189,7 @@ def _check_mig(gpus: tuple[str, ...]) -> None:
         raise BadInput(
             f"A process cannot use {len(gpus)} GPUs if one of them is a MIG device.",
             why="CUDA exposes only the first MIG device to a process",
-            next_step="use one MIG-<uuid> per server",
+            next_step="pass only one MIG-<uuid> for each server",
         )
 
 
@@ -194,15 +198,17 @@ def _highest_participant(engine: EngineInstances) -> int:
     for group in engine.participants:
         if len(group) != engine.world_size or min(group) < 1:
             raise BadInput(
-                f"participant_ids of {engine.model} do not match its engine.",
-                why=f"{','.join(map(str, group))} must be {engine.world_size} ranks from 1 on; "
-                "rank 0 is the orchestrator",
-                next_step=f"tllm set {engine.model} participant_ids=1,2",
+                f"participant_ids of {engine.model} does not match its engine.",
+                why=f"the number of ranks in {','.join(map(str, group))} must be "
+                f"{engine.world_size}, and rank 0 is reserved for the orchestrator",
+                next_step=f"set valid ranks, for example `tllm set {engine.model} "
+                "participant_ids=1,2`",
             )
     if not engine.participants:
         raise BadInput(
             f"{engine.model} has no participant_ids.",
             why="without spawned processes, every model must list its ranks",
-            next_step=f"tllm set {engine.model} participant_ids=1,2   (rank 0 is the orchestrator)",
+            next_step="set ranks above 0, which is the orchestrator, for example "
+            f"`tllm set {engine.model} participant_ids=1,2`",
         )
     return max(max(group) for group in engine.participants)

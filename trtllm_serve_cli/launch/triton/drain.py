@@ -11,14 +11,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# The variable names a folder with markers, which are files with the names of draining models. The
-# models read it in runtime/triton/drain_check.py.
+# The environment variable contains the path of a folder with markers. A marker is a file with the
+# name of a draining model. runtime/triton/drain_check.py reads the variable in each model.
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
-    """Return the variable for the folder with drain markers, which `clear_drains` creates."""
+    """Return the environment variable for the folder with markers, which `clear_drains` creates."""
     return {_VARIABLE: str(directory / _FOLDER)}
 
 
@@ -28,7 +28,7 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # Ignore a full disk: without markers, models only continue to accept requests.
+        # Ignore a full disk, because models without markers only continue to accept requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             for marker in markers:
@@ -44,7 +44,7 @@ def clear_drains(directory: Path) -> None:
 
     Create the folder if it is missing, because containers mount it.
     """
-    # Ignore a full disk: if the folder cannot be created, it does not contain markers.
+    # Ignore a full disk, because a folder that cannot be created does not contain markers.
     with contextlib.suppress(OSError):
         (directory / _FOLDER).mkdir(exist_ok=True)
     for marker in (directory / _FOLDER).glob("*"):
@@ -52,7 +52,7 @@ def clear_drains(directory: Path) -> None:
 
 
 def format_in_flight(in_flight: Mapping[str, int] | None) -> str:
-    """Format the number of requests in flight by engine. None means that it is unknown."""
+    """Format the number of requests in flight by engine. None means that the number is unknown."""
     if in_flight is None:
         return "an unknown number (the server does not respond)"
     return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())

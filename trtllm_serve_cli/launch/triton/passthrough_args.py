@@ -10,10 +10,10 @@ from trtllm_serve_cli.launch.triton.triton_command import Flags
 
 _PORT = "tllm sends requests to this port, and checks that it is free"
 _HOST = "tllm needs the address of the server"
-# Options that tllm sets itself: why they cannot be passed through, and what to use instead.
+# Maps each Triton option that users cannot pass to the reason and the replacement.
 _RESERVED: Mapping[str, tuple[str, str]] = {
-    "model-repository": ("the models determine the repository", "-m NAME, or --repo DIR"),
-    "model-store": ("the models determine the repository", "-m NAME, or --repo DIR"),
+    "model-repository": ("the models determine the repository", "-m NAME or --repo DIR"),
+    "model-store": ("the models determine the repository", "-m NAME or --repo DIR"),
     "model-control-mode": (
         "tllm needs to know whether models can be unloaded", "--model-control-mode explicit",
     ),
@@ -26,12 +26,12 @@ _RESERVED: Mapping[str, tuple[str, str]] = {
     "metrics-address": (_HOST, "--host ADDRESS"),
     "allow-http": ("a server is ready once it has generated a token over HTTP", "--host 127.0.0.1"),
     "allow-metrics": (
-        "tllm stop waits for the requests that the metrics report", "--metrics-port N",
+        "`tllm stop` waits for the requests that the metrics report", "--metrics-port N",
     ),
-    "exit-timeout-secs": ("tllm stop sets the time limit", "tllm stop --timeout N"),
-    "log-file": ("tllm reads the log from Triton's output", "tllm logs -f"),
+    "exit-timeout-secs": ("`tllm stop` sets the time limit", "`tllm stop --timeout N`"),
+    "log-file": ("tllm reads the log from Triton's output", "`tllm logs -f`"),
 }  # fmt: skip
-# Repeating these options adds values instead of replacing one.
+# Triton keeps all values of these options if they are repeated, instead of only the last value.
 _REPEATABLE = frozenset(
     ("backend-config", "cache-config", "trace-config", "http-restricted-api",
      "grpc-restricted-protocol", "rate-limit-resource", "host-policy")
@@ -40,9 +40,10 @@ _VALUE = re.compile(r"-?[^-].*|-|")
 
 
 def find_names(words: Sequence[str]) -> frozenset[str]:
-    """Return the names of the options in `words`, each `--name=value`, `--name value` or `--name`.
+    """Return the names of the Triton options in `words`.
 
-    Raise `BadInput` if a word is not an option or its value, or if tllm sets an option itself.
+    An option has the form `--name=value`, `--name value` or `--name`. Raise `BadInput` if a word is
+    neither an option nor an option's value, or if users cannot pass the option.
     """
     names: list[str] = []
     may_be_value = False
@@ -56,9 +57,10 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
         else:
             raise BadInput(
                 f"{word!r} is not a Triton option.",
-                why="arguments after -- are passed to tritonserver, whose options have the form "
-                "--name=value; models are selected with -m",
-                next_step="tllm start -m NAME -- --http-thread-count=16",
+                why="arguments after -- are passed to tritonserver, and its options have the form "
+                "--name=value",
+                next_step="select models with -m, for example "
+                "`tllm start -m NAME -- --http-thread-count=16`",
             )
     for name in names:
         _check(name)
@@ -71,7 +73,7 @@ def _check(name: str) -> None:
     if reserved is not None:
         why, instead = _RESERVED[reserved]
         raise BadInput(
-            f"--{name} cannot be passed to Triton.", why=why, next_step=f"use instead: {instead}"
+            f"--{name} cannot be passed to Triton.", why=why, next_step=f"use {instead} instead"
         )
 
 

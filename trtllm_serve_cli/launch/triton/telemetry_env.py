@@ -9,7 +9,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
 
 def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
-    """Return the variables that runtime/log.py and runtime/requests/request_record.py read."""
+    """Return the variables for runtime/log.py and runtime/requests/request_record.py."""
     environ: dict[str, str] = {}
     if options.log_format != "text":
         environ["TLLM_LOG_FORMAT"] = options.log_format
@@ -21,7 +21,7 @@ def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
 
 
 def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
-    """Return the values of Triton's `--trace-config`. The user's values override the defaults.
+    """Return the values for Triton's `--trace-config`. The user's values override the defaults.
 
     Raise `BadInput` if the collector's URL is not valid.
     """
@@ -39,7 +39,7 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
 
 
 def traces_url(endpoint: str) -> str:
-    """Return the URL for spans, which is `endpoint` with OTLP's default path if it has no path.
+    """Return the URL for spans. If `endpoint` has no path, append OTLP's default path.
 
     Raise `BadInput` if `endpoint` is not an HTTP URL.
     """
@@ -48,6 +48,6 @@ def traces_url(endpoint: str) -> str:
         raise BadInput(
             f"{endpoint!r} is not a valid collector URL.",
             why="spans are sent over HTTP, not over gRPC (port 4317)",
-            next_step="use HTTP, for example --otlp-endpoint http://localhost:4318",
+            next_step="pass an HTTP URL, for example --otlp-endpoint http://localhost:4318",
         )
     return endpoint.rstrip("/") + "/v1/traces" if parts.path in ("", "/") else endpoint

@@ -1,4 +1,4 @@
-"""Check the TLS files of a gRPC server before Triton loads them."""
+"""Check the TLS files for a gRPC server before Triton loads the files."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FLIGHTS = 4
 
 
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
-    """Plan how tllm's clients connect to a server with these files. Return None without TLS.
+    """Return the TLS settings for tllm's clients, or None if no file is set.
 
-    The clients trust only `certificate`, for the server name in it. If `root` is set, the server
-    requires client certificates, and tllm's clients present the server's certificate. Raise
-    `BadInput` if a file cannot be read, if the files do not match, or if the certificate or its key
-    is missing.
+    The clients trust only `certificate`, and verify the server name that it contains. If `root` is
+    set, the server requires client certificates, and tllm's clients present the server's
+    certificate. Raise `BadInput` if a file cannot be read, if the files do not match, or if the
+    certificate or its key is missing.
     """
     if certificate is None or key is None:
         if certificate is key is root:
@@ -26,7 +26,8 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
         raise BadInput(
             "TLS needs a certificate and its key.",
             why="--grpc-server-cert or --grpc-server-key is missing",
-            next_step="pass both: --grpc-server-cert server.crt --grpc-server-key server.key",
+            next_step="pass both files, for example --grpc-server-cert server.crt "
+            "--grpc-server-key server.key",
         )
     name = _read_name(certificate, key)
     if root is None:
@@ -42,7 +43,8 @@ def _read_name(certificate: Path, key: Path) -> str | None:
     client.check_hostname = False
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     try:
-        # Without a password argument, OpenSSL would prompt for one on the terminal.
+        # Pass an empty password, because OpenSSL would otherwise prompt for a password on the
+        # terminal.
         server.load_cert_chain(certificate, key, password="")
         client.load_verify_locations(certificate)
         facts = _handshake(client, server)
@@ -50,7 +52,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
         raise BadInput(
             f"{certificate} and {key} cannot be used for TLS.",
             why=str(error),
-            next_step="use a PEM certificate and its key, without a password: "
+            next_step="pass a PEM certificate and its key without a password, for example "
             "--grpc-server-cert server.crt --grpc-server-key server.key",
         ) from error
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind == "DNS"]
@@ -60,7 +62,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
-    """Return the server's certificate as the client receives it."""
+    """Perform a TLS handshake, and return the server's certificate that the client received."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server)
     theirs = server.wrap_bio(to_server, to_client, server_side=True)
@@ -80,6 +82,6 @@ def _check_root(root: Path) -> None:
         raise BadInput(
             f"{root} does not contain a certificate.",
             why=str(error),
-            next_step="use the certificate of the CA that signs client certificates: "
+            next_step="pass the certificate of the CA that signs client certificates, for example "
             "--grpc-root-cert ca.crt",
         ) from error

@@ -15,7 +15,8 @@ from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# Maps flags to values. A tuple repeats the flag for each value; None is a flag without a value.
+# Maps flags to values. A flag with a tuple is repeated for each value. A flag with None has no
+# value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
@@ -28,15 +29,15 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
     if backend is not None and triton.backend_parts is not None:
         raise MissingPart(
             f"The Triton in {triton.origin} cannot serve {model.name}.",
-            why=f"the model needs Triton's {backend} backend, which only containers have",
-            next_step="add --mode container   (for a Slurm job: --container-image IMAGE)",
+            why=f"the model needs Triton's {backend} backend, which only containers include",
+            next_step="add --mode container, or --container-image IMAGE for a Slurm job",
         )
 
 
 def triton_command(
     triton: TritonInstallation, flags: Flags, more: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Return the command line with `flags`, then the arguments `more`."""
+    """Return Triton's command line with `flags`, followed by the arguments `more`."""
     return (str(triton.binary), *flag_words(flags), *more)
 
 
@@ -91,7 +92,7 @@ def triton_flags(
         "log-verbose": str(options.log_verbose),
     }
     if not has_gpu:
-        # Do not allocate pinned memory, because Triton only uses it for copies to a GPU.
+        # Do not allocate pinned memory, because Triton uses pinned memory only for copies to a GPU.
         flags["pinned-memory-pool-byte-size"] = "0"
     if triton.backend_parts is not None:
         flags["backend-directory"] = str(directory / "backends")

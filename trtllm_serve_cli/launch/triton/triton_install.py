@@ -20,8 +20,8 @@ class TritonInstallation:
     """A `tritonserver` binary and, for the embedded Triton, the parts of its Python backend.
 
     Triton requires a backend's library and its Python stub in one folder. The package
-    `nvidia-pytriton` has the library and the stubs in separate folders, with one stub per Python
-    version.
+    `nvidia-pytriton` contains the library and the stubs in separate folders, with one stub for each
+    Python version.
     """
 
     binary: Path
@@ -67,9 +67,9 @@ def find_triton(
         )
     raise MissingPart(
         "Triton Inference Server is not installed.",
-        why="tritonserver is not on PATH or in /opt/tritonserver, and the package "
-        "nvidia-pytriton, which contains it, is not installed (for Linux and Python up to 3.12)",
-        next_step="pip install 'trtllm-serve-cli[embedded]'",
+        why="tritonserver is not on PATH or in /opt/tritonserver, and the package nvidia-pytriton "
+        "(for Linux and Python up to 3.12), which contains tritonserver, is not installed",
+        next_step="run `pip install 'trtllm-serve-cli[embedded]'`",
     )
 
 
