@@ -55,7 +55,7 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Maximum time to wait until the server is ready.",
+            "Time limit for the server to become ready.",
             flags=("--timeout",),
             metavar="SECONDS",
             panel=_SERVER,
@@ -135,7 +135,7 @@ class LaunchOptions:
     hostfile: Annotated[
         Path | None,
         Option(
-            "File that lists one node for mpirun per line. This machine must be the first node.",
+            "File that lists the nodes for mpirun, one node per line. This machine must be first.",
             metavar="FILE",
             panel=_PROCESSES,
         ),
@@ -169,7 +169,7 @@ class LaunchOptions:
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Setting for Triton's traces, such as level=TIMESTAMPS. Can be repeated.",
+            "Trace setting for Triton, such as level=TIMESTAMPS. Can be repeated.",
             metavar="CONFIG",
             panel=_TRITON,
         ),
@@ -219,7 +219,8 @@ class LaunchOptions:
     ] = None
 
 
-# The modes in which each option applies. In other modes, models' declarations are ignored.
+# Maps options to the modes in which they apply. In other modes, tllm ignores the options in models'
+# declarations.
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
 _MODES_OF = {

@@ -2,8 +2,8 @@
 
 A state file can outlive its supervisor after a crash or a reboot. The state is therefore valid only
 while the supervisor is running. The machine's boot id, the process id and the start time identify
-the supervisor. The start time is relative to the boot, because changes of the clock would shift
-wall-clock times. The status of a server on another machine is unknown.
+the supervisor. The start time is relative to the boot, because wall-clock times change when the
+clock is adjusted. The status of a server on another machine is unknown.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 _STOP_FILE = "stop-timeout"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# Files are created with this size, so that later updates succeed on a full disk.
+# Create files with this size, so that later updates succeed on a full disk.
 _RESERVED_BYTES = 4096
 
 # Only Slurm jobs can be "queued". The phase is "unknown" if it cannot be determined.
@@ -156,8 +156,8 @@ def started_at_s(pid: int) -> float:
     if sys.platform != "linux":
         return psutil.Process(pid).create_time()
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    # Split after the second field, because the process name in it may contain any character. The
-    # start time is the 22nd field.
+    # Split after the second field, because this field contains the process name, which may contain
+    # any character. The start time is the 22nd field.
     ticks = stat.rpartition(")")[2].split()[19]
     return int(ticks) / os.sysconf("SC_CLK_TCK")
 

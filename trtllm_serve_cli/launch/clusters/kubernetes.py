@@ -2,7 +2,7 @@
 
 A model on one node runs in a Deployment. A model on several nodes runs in a LeaderWorkerSet
 (lws.sigs.k8s.io). The leader pod starts the engine's ranks in the other pods with MPI, which uses
-`kubectl exec` instead of ssh. This setup and the probes follow the guides of
+`kubectl exec` instead of ssh. This setup and the probes follow the guides in
 triton-inference-server/tutorials (Deployment/Kubernetes).
 """
 
@@ -38,7 +38,7 @@ _PRE_STOP_S = 5
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """The options of `tllm deploy k8s`. Quantities use Kubernetes notation.
+    """The options for `tllm deploy k8s`. Quantities use Kubernetes notation.
 
     `claim` is the name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a
     claim, the nodes must have the model at the same paths as this machine. `queue_target` is the

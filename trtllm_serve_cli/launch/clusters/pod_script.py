@@ -19,7 +19,7 @@ from trtllm_serve_cli.launch.triton.triton_command import flag_words, other_rank
 from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER
 from trtllm_serve_cli.rendering import render
 
-# Each pod has its own network namespace, so the ports can be fixed.
+# Use fixed ports, because each pod has its own network namespace.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
 
@@ -56,8 +56,7 @@ def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Pass no Triton version, because every version that supports several instances has the
-        # flags.
+        # Pass no version, because every Triton that supports several instances has these flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

@@ -49,7 +49,7 @@ _FIRST_RANK_FLAGS = (
 
 @dataclass(frozen=True, slots=True)
 class SlurmOptions:
-    """The options for a Slurm job, named as in `sbatch`, `srun` and pyxis.
+    """The options for a Slurm job, with the same names as in `sbatch`, `srun` and pyxis.
 
     `sbatch` contains additional options for the `sbatch` command. `prologue` contains shell
     commands to run before the server starts. If a port is None, the job chooses a free port.
@@ -109,7 +109,7 @@ def plan_slurm(
     directory: Path | None = None,
     environ: Mapping[str, str],
 ) -> SlurmPlan:
-    """Plan the job that serves `model` with `triton`, which is on the nodes or in the container.
+    """Plan a job that serves `model` with `triton`, which is on the nodes or in the container.
 
     The job writes its files to `directory`. By default, the job writes its files to the folder in
     which it was submitted, and adds the model's name and the job's id to the file names. `environ`
@@ -179,7 +179,7 @@ def plan_slurm(
 
 
 def render_script(plan: SlurmPlan) -> str:
-    """Render the script for `sbatch`."""
+    """Render the job's script for `sbatch`."""
     variables = {each.name: getattr(plan, each.name) for each in fields(plan)}
     return render("slurm/job.sbatch.j2", **variables, version=__version__)
 

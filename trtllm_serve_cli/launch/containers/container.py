@@ -45,7 +45,7 @@ class ContainerHost:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The container of one server.
+    """The container in which a server runs.
 
     `name` is derived from the server's folder, so that tllm can find a stale container.
     """
@@ -79,8 +79,8 @@ class Container:
 class ContainerSetup:
     """The image, folders and GPUs for a container on `host`.
 
-    The container mounts `folders` at the same paths. `gpus` contains the ids of GPUs, or only
-    "all". `gpus` is empty for a container without GPUs.
+    The container mounts `folders` at the same paths as on the host. `gpus` contains the ids of
+    GPUs, or only "all". `gpus` is empty for a container without GPUs.
     """
 
     host: ContainerHost
@@ -100,8 +100,8 @@ def plan_container(
 ) -> ContainerSetup:
     """Plan a container that serves `models` on `gpus`, or on all GPUs if `gpus` is empty.
 
-    Raise `BadInput` if no single image serves all models or if a folder cannot be mounted, and
-    `MissingPart` if a model needs GPUs but containers on this machine cannot access any.
+    Raise `BadInput` if no single image can serve all models or if a folder cannot be mounted. Raise
+    `MissingPart` if a model needs GPUs but containers on this machine cannot access GPUs.
     """
     images = {check_image(model, image): model.name for model in models}
     if len(images) > 1:

@@ -64,7 +64,7 @@ def find_container_host(
 ) -> ContainerHost:
     """Return the `preferred` engine. By default, return docker if it works, otherwise podman.
 
-    Raise `MissingPart` if no such engine works.
+    Raise `MissingPart` if the preferred engine does not work, or if no engine works.
     """
     reasons: dict[str, str] = {}
     for engine in (preferred,) if preferred else ENGINES:
@@ -100,7 +100,7 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 
 
 def suggest_fix(*reasons: str) -> str:
-    """Return the fix for a known error in `reasons`, or else the installation of podman."""
+    """Return the fix for a known error in `reasons`. By default, suggest installing podman."""
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, "run `apt-get install podman`")
 
@@ -157,7 +157,7 @@ def explain_pull(container: Container, output: str) -> LaunchFailed:
 
 
 def remove_container(container: Container) -> None:
-    """Kill and remove the container if it exists."""
+    """Kill the container and remove it, if it exists."""
     _run(container.remove)
 
 

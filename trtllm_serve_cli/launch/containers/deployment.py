@@ -1,4 +1,4 @@
-"""Describe the requirements for serving a model on other machines, with any scheduler."""
+"""Describe the requirements for serving a model on other machines."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def check_nodes(model: Deployable, nodes: int) -> None:
     if nodes > 1 and model.num_ranks == 1:
         raise BadInput(
             f"{model.name} cannot be spread over {nodes} nodes.",
-            why=f"its {model.kind} engine runs in one process on one node",
+            why=f"the model's {model.kind} engine runs in one process on one node",
             next_step="omit --nodes, or deploy the model several times to run more replicas",
         )
 

@@ -1,1 +1,1 @@
-"""Check this machine for `tllm doctor`: collect facts, then diagnose problems."""
+"""Collect facts about this machine and diagnose problems for `tllm doctor`."""

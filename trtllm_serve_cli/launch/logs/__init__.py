@@ -1,1 +1,1 @@
-"""Parse a server's log: classify its lines and find the causes of a failure."""
+"""Classify the lines in a server's log, and find the causes of a failure."""

@@ -1,4 +1,4 @@
-"""Extract the causes of a failure from Triton's log."""
+"""Extract the causes of a failure from a server's log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ TRITON_PREFIX = re.compile(
     r"^(?:(?P<level>[IWEF])\d{4} [\d:.]+|\d{4}-\d\d-\d\dT[\d:.]+Z (?P<iso_level>[IWEF]))"
     r" +(?P<pid>\d+) (?P<place>[^\]\s]+)\]\s*"
 )
-# The log prefix that tllm's models and workers write (runtime/log.py).
+# tllm's models and workers write this log prefix (see runtime/log.py).
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
 # If Triton rejects an option, it prints its usage. The error precedes or follows the usage.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
-# If the log reports no model that failed to load, lines with these words may explain the failure.
+# If the log does not name a model that failed to load, lines with these words may explain the
+# failure.
 _CAUSE_WORDS = (
     "tritonserver: ",
     "error while loading shared libraries",
@@ -33,13 +34,14 @@ _CAUSE_WORDS = (
     "There are not enough slots",
     "All nodes which are allocated for this job",
 )
-# Messages that do not explain a failure. Triton logs most of them on every machine without a GPU.
+# Messages that do not explain a failure. Triton logs most of these messages on every machine
+# without a GPU.
 _NOISE = (
     "CudaDriverHelper",
     "DCGM",
     "NVML",
     "pinned system memory",
-    # The next two messages do not name the cause, which other lines in the log contain.
+    # Skip the next two messages, because other lines in the log name the cause.
     "creating server: Internal - failed to load all models",
     "No address added out of total",
 )
@@ -65,7 +67,7 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
 
 
 def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
-    """Return the models in `expected` that have not been loaded yet, in the same order."""
+    """Return the models in `expected` that have not been loaded yet, in the order of `expected`."""
     loaded = {found[1] for line in lines if (found := _LOADED.search(line))}
     return [model for model in expected if model not in loaded]
 

@@ -52,7 +52,7 @@ from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
 # The supervisor enforces the time limit for requests in flight, because `tllm stop` can change this
-# limit. Triton's limit is long, because it must not expire before the supervisor's limit.
+# limit. Triton's limit must be longer than any limit of the supervisor.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
@@ -296,8 +296,8 @@ def plan_launch(
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
     if setup is not None:
-        # Do not select GPUs again, because the container exposes only the selected GPUs. Use the
-        # container's environment instead of this machine's environment.
+        # Clear the GPU selection, because the container exposes only the selected GPUs. Use the
+        # image's environment variables instead of this machine's.
         options, environ = dataclasses.replace(options, gpus=None), setup.environ
     flags = drop_overridden(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)

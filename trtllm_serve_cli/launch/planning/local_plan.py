@@ -68,7 +68,7 @@ def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptio
     try:
         plan = _plan(home, models, replace(options, mode="container"))
     except TllmError as error:
-        if error.what == local_error.what:  # the error does not depend on the mode
+        if error.what == local_error.what:  # The error does not depend on the mode.
             raise
         raise MissingPart(
             "Neither the local Triton nor a container can serve "

@@ -16,7 +16,7 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.2
-# Models that other models call, in loading order. All other models are loaded after these models.
+# These models are loaded first, in this order, because other models call them.
 _LOAD_ORDER = ("tensorrt_llm", "preprocessing", "postprocessing")
 _BUSY = ("READY", "LOADING", "UNLOADING")
 

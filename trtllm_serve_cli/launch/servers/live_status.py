@@ -1,4 +1,4 @@
-"""Query the status of a running server: models, GPUs and requests in flight."""
+"""Query a running server's models, GPUs and requests in flight."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
 # This timeout is short, so that a server that is starting or stopping does not delay the caller.
 _TIMEOUT_S = 2.0
-# This timeout is longer, because the caller already waits for requests to finish.
+# This timeout is longer, because the caller waits for requests to finish in any case.
 IN_FLIGHT_TIMEOUT_S = 5.0
 
 
 def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
-    """Return all Triton models, loaded or not. Return an empty tuple without a response."""
+    """Return all Triton models, or an empty tuple if the server does not respond."""
     try:
         return fetch_index(server.endpoint, _TIMEOUT_S)
     except TllmError:
@@ -56,7 +56,7 @@ def count_in_flight(
     engines: Collection[str] | None = None,
     timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> dict[str, int] | None:
-    """Count the requests in flight by engine, omitting idle engines.
+    """Count the requests in flight for each engine that is not idle.
 
     If `engines` is set, count only the requests in these engines. A server that refuses connections
     has no requests. Return None if a server accepts connections but does not respond within

@@ -49,7 +49,7 @@ class RunningServer:
 
     @property
     def restart_command(self) -> str:
-        """The command that starts the server again, without the options of a Slurm job."""
+        """The command that starts the server again. For a Slurm job, it omits the job's options."""
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
         return f"tllm restart -u {self.location}"
@@ -140,7 +140,7 @@ def _order(server: RunningServer) -> tuple[int, str]:
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """List the servers that serve `model` and listen on `address`. None matches any value."""
+    """List the servers that match `model` and `address`. None matches all servers."""
     return [
         server
         for server in list_servers(home)
@@ -208,8 +208,8 @@ def _how_to_check(server: RunningServer) -> str:
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
     """Return the only matching server or, if several servers match, the only running server.
 
-    Raise `NoServer` if no server matches. Raise `NoServer` also if several servers match, unless
-    exactly one matching server is running.
+    Raise `NoServer` if no server matches, or if several servers match and not exactly one of the
+    servers is running.
     """
     servers = find_servers(home, model, address)
     if len(servers) == 1:

@@ -34,7 +34,7 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Time limit for processes to end before tllm kills them, and also after tllm has killed them.
+# Time limit for processes to end, both before and after tllm kills the processes.
 _KILL_WAIT_S = 5.0
 # Failures in build/failures.yaml that occur if an engine does not match this machine.
 _ENGINE_FAILURES = (
@@ -142,7 +142,7 @@ def remove_stale_container(directory: Path) -> None:
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
-    """Raise `LaunchFailed` if the server exists, even if it is not listening on its ports yet."""
+    """Raise `LaunchFailed` if the server already exists, even if it does not use its ports yet."""
     state = read_state(plan.directory)
     if state is not None and state.is_elsewhere:
         raise LaunchFailed(

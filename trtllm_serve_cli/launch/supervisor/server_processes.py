@@ -67,7 +67,7 @@ def update_parts(before: Parts, now: Parts) -> Parts:
 
     The result does not contain the processes of models that were unloaded.
     """
-    # Triton reaps a process when it unloads the model. A process that dies unexpectedly remains a
+    # When Triton unloads a model, it reaps the model's process. A process that died remains a
     # zombie.
     died = {
         process: part

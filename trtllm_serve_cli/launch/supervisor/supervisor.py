@@ -157,8 +157,7 @@ class Supervisor:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # Clear `why`, because after a stop request it lists only the requests that were
-            # cancelled.
+            # Clear `why`, which lists only cancelled requests after a stop request.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -270,7 +269,7 @@ class Supervisor:
             if log.stat().st_size > self._limits.max_log_bytes:
                 try:
                     shutil.copyfile(log, rotated)
-                except OSError:  # remove an incomplete copy to free its disk space
+                except OSError:  # Remove the incomplete copy to free its disk space.
                     with contextlib.suppress(OSError):
                         rotated.unlink()
                 os.truncate(log, 0)
@@ -352,7 +351,7 @@ class Supervisor:
         """Send a signal to Triton, because `mpirun` would kill its ranks after one second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
-            self._remove_container()  # the attached client cannot forward SIGKILL
+            self._remove_container()  # The attached client cannot forward SIGKILL.
             return
         tritons: list[psutil.Process] = []
         if self._plan.container is None or self._plan.runs_mpirun:
@@ -386,7 +385,7 @@ def _remove_shared_memory(plan: LaunchPlan) -> None:
 
 
 def main() -> None:
-    """Supervise the server with the plan in the directory that is the first argument."""
+    """Supervise the server in the directory that is passed as the first argument."""
     directory = Path(sys.argv[1])
     plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
     supervisor = Supervisor(plan)

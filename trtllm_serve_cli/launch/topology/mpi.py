@@ -24,7 +24,7 @@ _LAST_WITHOUT_POOLS = (24, 6)
 
 @dataclass(frozen=True, slots=True)
 class MpiHost:
-    """The machine or container that runs `mpirun`.
+    """The machine or container on which `mpirun` runs.
 
     `is_root` is true if root runs `mpirun`. `num_gpus` is the number of GPUs visible to Triton.
     """
@@ -100,7 +100,7 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 
 
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
-    """Return the flags that prevent Triton's memory pools on the GPUs of spawned processes.
+    """Return the flags that disable Triton's memory pools if Triton spawns processes for GPUs.
 
     Return no flags if Triton does not spawn processes, or if Triton's version does not support the
     flags. Containers set Triton's version in `NVIDIA_TRITON_SERVER_VERSION`.
@@ -129,8 +129,8 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
     """Return `mpirun` with its common options, and with `placement`, which selects the nodes."""
-    # Pass only the name, because with an absolute path mpirun would put its folder first in the
-    # ranks' PATH.
+    # Do not use an absolute path, because mpirun would then put its folder first in the ranks'
+    # PATH.
     words = ["mpirun"]
     if is_root:  # Upstream's script always adds this option because it always runs as root.
         words.append("--allow-run-as-root")

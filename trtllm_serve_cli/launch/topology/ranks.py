@@ -29,8 +29,8 @@ class Ranks:
     """The processes that `mpirun` starts for a server, or one process without MPI.
 
     `spawns` is true if an orchestrator spawns the ranks. `engines` are the models to load in all
-    processes except the first process. It is empty for spawned ranks and separate servers. `gpus`
-    contains the GPUs for each process, or is empty if all processes see the same GPUs.
+    processes except the first process. The tuple is empty for spawned ranks and separate servers.
+    `gpus` contains the GPUs for each process, or is empty if all processes see the same GPUs.
     """
 
     world_size: int = 1
@@ -109,7 +109,7 @@ def _plan_alone(engines: Sequence[EngineInstances], options: LaunchOptions) -> R
         if engine.world_size > 1:
             raise BadInput(
                 f"{engine.model}'s engine needs {engine.world_size} processes.",
-                why=f"it was built for {engine.world_size} ranks, each on its own GPU",
+                why=f"the engine was built for {engine.world_size} ranks, each on its own GPU",
                 next_step="add --mode mpi",
             )
     mpi_options = {
@@ -201,14 +201,13 @@ def _highest_participant(engine: EngineInstances) -> int:
                 f"participant_ids of {engine.model} does not match its engine.",
                 why=f"the number of ranks in {','.join(map(str, group))} must be "
                 f"{engine.world_size}, and rank 0 is reserved for the orchestrator",
-                next_step=f"set valid ranks, for example `tllm set {engine.model} "
-                "participant_ids=1,2`",
+                next_step=f"run `tllm set {engine.model} participant_ids=1,2` with valid ranks",
             )
     if not engine.participants:
         raise BadInput(
             f"{engine.model} has no participant_ids.",
             why="without spawned processes, every model must list its ranks",
-            next_step="set ranks above 0, which is the orchestrator, for example "
-            f"`tllm set {engine.model} participant_ids=1,2`",
+            next_step=f"run `tllm set {engine.model} participant_ids=1,2` with the model's ranks, "
+            "but without rank 0, which is the orchestrator",
         )
     return max(max(group) for group in engine.participants)

@@ -1,7 +1,7 @@
-"""Drain models: reject new requests while requests in flight finish.
+"""Drain models by rejecting new requests while requests in flight finish.
 
 Triton does not count the unfinished responses of a decoupled Python model and would abort them. The
-supervisor therefore drains a server before stopping it: the models reject new requests, and the
+supervisor therefore drains a server before stopping it. The models reject new requests, and the
 engines report the requests in flight (`live_status.watch_in_flight`).
 """
 
@@ -24,7 +24,7 @@ def drain_environ(directory: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
-    """Make the Triton models `models` reject new requests within the context."""
+    """Make the Triton models `models` reject new requests until the context exits."""
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:

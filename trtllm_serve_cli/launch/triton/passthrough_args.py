@@ -31,7 +31,7 @@ _RESERVED: Mapping[str, tuple[str, str]] = {
     "exit-timeout-secs": ("`tllm stop` sets the time limit", "`tllm stop --timeout N`"),
     "log-file": ("tllm reads the log from Triton's output", "`tllm logs -f`"),
 }  # fmt: skip
-# Triton keeps all values of these options if they are repeated, instead of only the last value.
+# Triton keeps every value of these options, because users can repeat the options.
 _REPEATABLE = frozenset(
     ("backend-config", "cache-config", "trace-config", "http-restricted-api",
      "grpc-restricted-protocol", "rate-limit-resource", "host-policy")

@@ -15,7 +15,7 @@ _FLIGHTS = 4
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
     """Return the TLS settings for tllm's clients, or None if no file is set.
 
-    The clients trust only `certificate`, and verify the server name that it contains. If `root` is
+    The clients trust only `certificate`, and require the server name in `certificate`. If `root` is
     set, the server requires client certificates, and tllm's clients present the server's
     certificate. Raise `BadInput` if a file cannot be read, if the files do not match, or if the
     certificate or its key is missing.
@@ -43,8 +43,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
     client.check_hostname = False
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     try:
-        # Pass an empty password, because OpenSSL would otherwise prompt for a password on the
-        # terminal.
+        # Pass an empty password. Otherwise, OpenSSL would prompt for a password on the terminal.
         server.load_cert_chain(certificate, key, password="")
         client.load_verify_locations(certificate)
         facts = _handshake(client, server)

@@ -15,8 +15,7 @@ from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# Maps flags to values. A flag with a tuple is repeated for each value. A flag with None has no
-# value.
+# Maps flags to values. A flag with a tuple is repeated for each item. None means no value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
