@@ -102,7 +102,7 @@ def test_error_states_the_range_of_a_number():
 def test_near_names_are_suggested():
     with pytest.raises(BadInput) as caught:
         parse("name: m\ninner: {wrods: a}")
-    assert caught.value.next_step == "did you mean words?"
+    assert caught.value.next_step == "use words instead"
 
 
 def test_fields_are_read_from_the_command_line():

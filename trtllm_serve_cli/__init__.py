@@ -1,3 +1,3 @@
-"""From a Hugging Face checkpoint to a running, measured Triton Inference Server."""
+"""Turn a Hugging Face checkpoint into a running and measured Triton Inference Server."""
 
 __version__ = "0.1.0"

@@ -1,29 +1,33 @@
-"""Errors that a user can fix.
+"""Define the errors that a user can fix.
 
     TllmError
     ├── BadInput            an argument or a user's file cannot be used
     │   └── UnknownModel    no alias or imported model has this name
     ├── SourceError         the checkpoint could not be fetched
     │   ├── GatedModel      the hub requires an accepted licence or a token
-    │   └── UnsafeCheckpoint  the checkpoint runs code or unpickles data without permission
+    │   └── UnsafeCheckpoint  the checkpoint requires code or pickles that the user does not allow
     ├── BuildFailed         the engine could not be built from the checkpoint
     ├── MissingPart         a program or package that the command requires is not installed
     ├── RepositoryError     a model repository is missing, in use or broken
     ├── LaunchFailed        the server did not become ready
-    ├── NoServer            no server is running, or none responds at the address
-    ├── RequestFailed       the server rejected or failed a request
+    ├── NoServer            no server is running, or no server responds at the address
+    ├── RequestFailed       the server rejected a request or could not complete it
     │   └── TimedOut        the server did not complete an operation in time
-    └── CheckFailed         a measurement does not meet the requirement
+    └── CheckFailed         a measured value does not meet the requirement
 
 Each error states what happened, why, and what to do next. `cli.main` prints the error and exits
-with code 3. Any other exception is a bug in tllm and keeps its traceback.
+with code 3. Any other exception is a bug in tllm, and its traceback is printed.
 """
 
 from __future__ import annotations
 
 
 class TllmError(Exception):
-    """An error that the user can fix, with its cause and the next step."""
+    """The base class of errors that the user can fix.
+
+    `what` is a sentence that describes what happened. `why` is the cause, and `next_step` is what
+    the user can do. Both may be empty.
+    """
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:
         super().__init__(what)
@@ -53,11 +57,11 @@ class SourceError(TllmError):
 
 
 class GatedModel(SourceError):
-    """Raised if the hub requires an accepted licence or a token for a model."""
+    """Raised if the hub requires an accepted licence or a token to download a model."""
 
 
 class UnsafeCheckpoint(SourceError):
-    """Raised if a checkpoint runs code or unpickles data without the user's permission."""
+    """Raised if a checkpoint requires code or pickles that the user does not allow."""
 
 
 class BuildFailed(TllmError):
@@ -81,7 +85,7 @@ class NoServer(TllmError):
 
 
 class RequestFailed(TllmError):
-    """Raised if the server rejected or failed a request."""
+    """Raised if the server rejected a request or could not complete it."""
 
 
 class TimedOut(RequestFailed):
@@ -89,4 +93,4 @@ class TimedOut(RequestFailed):
 
 
 class CheckFailed(TllmError):
-    """Raised if a measurement does not meet the requirement."""
+    """Raised if a measured value does not meet the requirement."""

@@ -1,4 +1,4 @@
-"""Locate and write the files of `tllm` in one folder, TLLM_HOME.
+"""Locate and write tllm's files in the folder TLLM_HOME.
 
     checkpoints/<source>/   fetched checkpoints that are not in the hub's own cache
     engines/<name>-<hash>/  engines, by the fingerprint of their plan (or in ENGINE_DEST_PATH)
@@ -32,7 +32,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folders of one TLLM_HOME. The folders may not exist yet."""
+    """The folders in a TLLM_HOME. The folders may not exist yet."""
 
     root: Path
     engines: Path
@@ -55,10 +55,10 @@ class Home:
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
-    """Return the folders of TLLM_HOME and ENGINE_DEST_PATH, by default in the user data folder.
+    """Return the folders in TLLM_HOME and ENGINE_DEST_PATH, by default in the user data folder.
 
-    Symbolic links are resolved. Otherwise, a folder could have two paths, and files in use under
-    one path could be deleted under the other path.
+    Symbolic links are resolved. Otherwise, a folder could have two paths, and tllm could delete
+    files under one path while they are in use under the other path.
     """
     if named := environ.get("TLLM_HOME"):
         root = Path(named).expanduser().resolve()
@@ -71,20 +71,23 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
 
 
 def check_model_name(name: str) -> str:
-    """Return `name`; raise `BadInput` if it is not valid for both a folder and a Triton model."""
+    """Return `name`. Raise `BadInput` if it is not a valid name for a folder and a Triton model."""
     if not _MODEL_NAME.fullmatch(name):
         raise BadInput(
             f"{name!r} is not a valid model name.",
-            why="a name has at most 128 characters: letters, digits, '.', '_' and '-', "
-            "and starts with a letter or digit",
-            next_step="name the model with -m NAME and its source with -s SOURCE",
+            why="a name starts with a letter or digit, and has at most 128 letters, digits, '.', "
+            "'_' and '-'",
+            next_step="pass a valid name with -m NAME, and the model's source with -s SOURCE",
         )
     return name
 
 
 @contextmanager
 def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock file. If another process holds the file, call `on_wait`, then wait."""
+    """Hold a lock on the file `path` within the block.
+
+    If another process holds the lock, call `on_wait` and wait for the lock.
+    """
     import filelock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +105,7 @@ def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Try to lock the file without waiting; yield whether this process holds the lock."""
+    """Try to lock the file without waiting, and yield whether this process holds the lock."""
     import filelock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +122,10 @@ def try_lock(path: Path) -> Iterator[bool]:
 
 
 def find_size(folder: Path) -> int:
-    """Return the total size of the folder's files in bytes, without files deleted meanwhile."""
+    """Return the total size of the files in the folder, in bytes.
+
+    Files that another process deletes during the call are ignored.
+    """
     num_bytes = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(FileNotFoundError):
@@ -132,9 +138,9 @@ def find_size(folder: Path) -> int:
 def write_aside(final: Path) -> Iterator[Path]:
     """Yield a new folder that replaces `final` when the block ends without an error.
 
-    If the block fails, the new folder is removed. If the process is killed, a hidden folder remains
-    next to `final`; the next call for the same name removes that folder. The caller must hold the
-    model's lock.
+    If the block raises an exception, the new folder is removed. If the process is killed, a hidden
+    folder remains next to `final`, and the next call for the same name removes this folder. The
+    caller must hold the model's lock.
     """
     final.parent.mkdir(parents=True, exist_ok=True)
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):
@@ -159,7 +165,10 @@ def write_text(final: Path, text: str) -> None:
 
 
 def put_in_place(new: Path, final: Path) -> None:
-    """Rename the folder `new` to `final`, which must be on the same disk and is replaced."""
+    """Rename the folder `new` to `final`, and replace `final` if it exists.
+
+    Both folders must be on the same file system.
+    """
     if final.exists():
         _replace(final, new)
     else:
@@ -167,7 +176,10 @@ def put_in_place(new: Path, final: Path) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Rename the folder, then delete it, so that it is never incomplete under its name."""
+    """Delete the folder.
+
+    The folder is renamed first, so that it is never incomplete under its original name.
+    """
     aside = _make_aside(path)
     try:
         path.rename(aside / path.name)

@@ -22,15 +22,16 @@ from typing import TextIO
 _PR_SET_PDEATHSIG = 1
 _EXIT_TIMEOUT_S = 10.0
 _MAX_TAIL_BYTES = 16 * 1024
-# Escape sequences that move a terminal's cursor or set the colour of its text.
+# Escape sequences that move a terminal's cursor or set the color of its text.
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def die_with_parent(number: int | None = None) -> None:
-    """Have the kernel send this process a signal when its parent thread ends.
+    """Make the kernel send a signal to this process when its parent thread ends.
 
     Pass this function to `Popen` as `preexec_fn`. The signal is `number`, by default SIGKILL. The
-    parent is the thread that started the process. On systems other than Linux, nothing happens.
+    parent is the thread that started the process. On systems other than Linux, this function does
+    nothing.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number or signal.SIGKILL)
@@ -47,7 +48,8 @@ def exit_on_signals() -> Iterator[None]:
         raise SystemExit(128 + number)
 
     handled = [signal.SIGTERM]
-    # `nohup` makes a process ignore SIGHUP, so that the process outlives its terminal.
+    # Do not handle SIGHUP if it is ignored. `nohup` makes a process ignore SIGHUP, so that the
+    # process outlives its terminal.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         handled.append(signal.SIGHUP)
     before = {number: signal.signal(number, leave) for number in handled}
@@ -68,7 +70,10 @@ class CommandResult:
 
     @property
     def failure(self) -> str:
-        """The last line of a failed program's output, or its exit code; "" after a success."""
+        """The last line of a failed program's output, or the exit code if there is no output.
+
+        The value is empty if the program succeeded.
+        """
         if self.code == 0:
             return ""
         lines = (self.err or self.out).strip().splitlines()
@@ -77,7 +82,7 @@ class CommandResult:
 
 
 def run_captured(command: Sequence[str], timeout_s: float) -> CommandResult | None:
-    """Run a short command and return its output; None if the program does not exist."""
+    """Run a short command and return its result, or None if the program cannot be started."""
     try:
         ended = subprocess.run(
             tuple(command),
@@ -102,10 +107,10 @@ def run_logged(
     environ: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = lambda line: None,
 ) -> int:
-    """Run `command` to its end, append its output to `log`, and return its exit code.
+    """Run `command`, append its output to `log`, and return its exit code.
 
     `on_line` receives each line as it is written, including every state of a progress bar. The log
-    contains only complete lines and a progress bar's last state at the end of the output.
+    contains only complete lines, and the last state of a progress bar that ends the output.
 
     The command leads its own process group. An interrupt stops the whole group, and no process in
     the group outlives the command. On Linux, the command does not outlive this process. Raise
@@ -124,10 +129,10 @@ def run_logged(
         ) as process,
     ):
         assert process.stdout is not None
-        # newline="" keeps carriage returns, which mark the states of a progress bar.
+        # newline="" keeps carriage returns, which separate the states of a progress bar.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
-        # If the command leaves children running, they keep the pipe open, so that reading it never
-        # ends. This thread waits for the command and then kills its children.
+        # Children that outlive the command keep the pipe open, so reading would never end. This
+        # thread therefore waits for the command and then kills its children.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
         waiter.start()
         try:
@@ -146,11 +151,11 @@ def run_streamed(
     *,
     terminal: os.terminal_size | None = None,
 ) -> tuple[int, str]:
-    """Run `command` to its end and pass its output to `on_output` as it is written.
+    """Run `command`, and pass its output to `on_output` while it is running.
 
-    With `terminal`, the command writes to a pseudo-terminal of that size, so that it shows progress
-    bars. Return the command's exit code and the end of its output without escape sequences. An
-    interrupt stops the command and its children.
+    If `terminal` is set, the command writes to a pseudo-terminal of this size, so that it shows
+    progress bars. Return the command's exit code and the last part of its output without escape
+    sequences. An interrupt stops the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
@@ -182,7 +187,7 @@ def run_streamed(
 
 
 def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
-    """Return a new pseudo-terminal's two ends: one to read, one for the program to write."""
+    """Return the read end and the write end of a new pseudo-terminal."""
     import fcntl
     import pty
     import struct
@@ -196,7 +201,7 @@ def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
 def _read_some(fd: int) -> bytes:
     try:
         return os.read(fd, 4096)
-    except OSError:  # Linux raises EIO once a terminal's other end is closed.
+    except OSError:  # Linux raises EIO after the terminal's other end was closed.
         return b""
 
 
@@ -235,9 +240,9 @@ def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def follow_lines(log: Path, start: int, poll_s: float = 0.2) -> Iterator[str]:
-    """Yield the lines of `log` after its first `start` bytes, without end.
+    """Yield the lines of `log` after its first `start` bytes, and wait for new lines forever.
 
-    If the log is truncated, continue at its new start.
+    If the log is truncated, continue from the start of the file.
     """
     with log.open(encoding="utf-8", errors="replace") as file:
         file.seek(start)
@@ -258,8 +263,8 @@ def last_lines(
 ) -> list[str]:
     """Return the last `count` lines of `log` that are not blank.
 
-    Only the bytes from `since` to `until` are read, and of these at most the last `max_bytes`. The
-    list is empty if the file cannot be read.
+    Only the bytes from `since` to `until` are considered. If there are more than `max_bytes` bytes,
+    only the last `max_bytes` are read. The list is empty if the file cannot be read.
     """
     try:
         end = log.stat().st_size if until is None else until
@@ -272,7 +277,7 @@ def last_lines(
 
 
 def end_of_lines(log: Path) -> int:
-    """Return the number of bytes in complete lines of `log`; 0 if the file cannot be read."""
+    """Return the size of the complete lines in `log` in bytes, or 0 if it cannot be read."""
     try:
         with log.open("rb") as file:
             start = max(0, file.seek(0, io.SEEK_END) - _MAX_TAIL_BYTES)

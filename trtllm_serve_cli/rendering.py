@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 def render(name: str, /, **variables: object) -> str:
-    """Return the text of the template `name`, a path such as "slurm/job.sbatch.j2".
+    """Render the template at the path `name`, for example "slurm/job.sbatch.j2".
 
-    Raise `jinja2.UndefinedError` if a variable of the template is missing.
+    Raise `jinja2.UndefinedError` if `variables` lacks a variable that the template uses.
     """
     return _environment().get_template(name).render(variables)
 
@@ -33,7 +33,7 @@ def quote_shell(value: object) -> str:
 
 @functools.cache
 def _environment() -> Environment:
-    # Import Jinja only here: the import takes 0.1 s, and most commands do not render templates.
+    # Import Jinja only here, because the import takes 0.1 s and most commands do not need it.
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -47,7 +47,7 @@ def _environment() -> Environment:
 
 
 def _find_templates() -> Path:
-    """Return the templates folder of an installed wheel or of an editable installation."""
+    """Return the templates folder of the installed wheel or the editable installation."""
     package = Path(__file__).parent
     packaged = package / "templates"
     return packaged if packaged.is_dir() else package.parent / "templates"

@@ -1,10 +1,11 @@
-"""Read YAML into nested dataclasses, with line numbers in errors, and render it.
+"""Parse YAML into nested dataclasses, and render dataclasses as YAML.
 
-The annotations of the fields are the schema. A field is text, a number, a boolean, a path, a choice
-(`Literal` or `OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another
-dataclass. Each type may allow None. Text is read as it is written, so that the version 1.10 does
-not become the number 1.1. A number that is `Annotated` with `Within` must be in the range. A
-mapping that is `Annotated` with `PartOf` contains only fields of that class.
+Errors name the line. The annotations of the fields are the schema. A field is text, a number, a
+boolean, a path, a choice (`Literal` or `OneOf`), a list of text (a tuple), a table of text (a
+`Mapping`) or another dataclass. Each type may allow None. Text is read exactly as written, so that
+the version 1.10 does not become the number 1.1. A number that is `Annotated` with `Within` must be
+in the range. A mapping that is `Annotated` with `PartOf` may contain only fields of the class that
+`PartOf` names.
 """
 
 from __future__ import annotations
@@ -41,9 +42,9 @@ _KINDS = {
 
 
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
-    """Parse the YAML `text` as a `cls`.
+    """Parse `text` as YAML, and return an instance of `cls`.
 
-    Raise `BadInput` if `text` is not valid. The error names `where` (the file) and the line.
+    Raise `BadInput` if `text` is not valid. The error names the line and the file `where`.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -54,17 +55,18 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
         raise BadInput(
             f"{where} is not valid YAML.",
             why=" ".join(str(error).split()),
-            next_step="fix the file",
+            next_step="correct the file",
         ) from error
     if node is None:
-        raise _bad_input(where, 1, "the file is empty", f"add {_list_fields(cls)}")
+        raise _bad_input(where, 1, "the file is empty", f"add the fields {_list_fields(cls)}")
     return typing.cast("T", _Reader(where).read(node, cls, ""))
 
 
 def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict[str, Any]:
-    """Parse `words`, the text of each field, into values for the fields of `cls`.
+    """Return the values of fields of `cls`, parsed from the text of each field in `words`.
 
-    Items of a list are separated by commas. Raise `BadInput` if a field or its text is not valid.
+    List items are separated by commas. Raise `BadInput` if a field is unknown or its text is not
+    valid.
     """
     pairs = []
     lists = {each.name for each in option_fields(cls) if each.is_list}
@@ -78,7 +80,7 @@ def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict
 
 
 def render_yaml(value: Any) -> str:
-    """Render a dataclass as YAML, without fields that have their default value."""
+    """Render a dataclass as YAML, without the fields that have their default values."""
     return yaml.safe_dump(plain_changes(value), sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -113,7 +115,10 @@ def _plain(value: Any) -> Any:
 
 
 class _Reader:
-    """A reader for the YAML nodes of one file. `at` is the dotted path of a node's keys."""
+    """A reader for the YAML nodes of one file.
+
+    The parameter `at` of its methods is the path of a node, with dots between the keys.
+    """
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -147,7 +152,7 @@ class _Reader:
         for each in dataclasses.fields(cls):
             is_needed = each.default is each.default_factory is dataclasses.MISSING
             if is_needed and each.name not in values:
-                raise self._bad_input(node, f"{_join(at, each.name)} is missing", "add it")
+                raise self._bad_input(node, f"{_join(at, each.name)} is missing", "add the field")
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
@@ -160,7 +165,7 @@ class _Reader:
                 raise self._bad_input(
                     key,
                     f"{at or 'the file'} has no field {key.value!r}",
-                    f"did you mean {near[0]}?" if near else f"its fields are {_list_fields(cls)}",
+                    f"use {near[0]} instead" if near else f"use one of {_list_fields(cls)}",
                 )
             values[key.value] = self.read(value, hints[key.value], _join(at, key.value))
         return values
@@ -211,7 +216,7 @@ def _line(node: yaml.Node) -> int:
 
 def _bad_input(where: str, line: int, what: str, next_step: str = "") -> BadInput:
     place = f"{where}, line {line}" if line else where
-    return BadInput(f"{place}: {what}.", next_step=next_step or "fix it")
+    return BadInput(f"{place}: {what}.", next_step=next_step or "correct the value")
 
 
 def _join(at: str, key: str) -> str:

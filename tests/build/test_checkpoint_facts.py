@@ -79,5 +79,5 @@ def test_context_length_is_found_under_each_key(tmp_path: Path, config: Any, len
 
 def test_missing_context_length_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ValueError, match="does not contain its context length"):
+    with pytest.raises(ValueError, match="does not specify a context length"):
         read_context_length(tmp_path)

@@ -74,5 +74,5 @@ def test_an_adapter_is_replaced_only_with_force(tmp_path: Path) -> None:
 
 def test_another_folder_is_never_replaced(tmp_path: Path) -> None:
     source = write_peft(tmp_path / "in", make_adapter(SITES))
-    with pytest.raises(BadInput, match="contains other files"):
+    with pytest.raises(BadInput, match="contains files that are not part of an adapter"):
         write_lora(convert_lora(source, tmp_path / "in", "float16"), force=True)

@@ -84,8 +84,11 @@ def test_failed_step_shows_its_last_lines_and_its_log(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("print('reading'); raise SystemExit('no such layer')"))
     plan = build_plan(tmp_path / "engines" / "e", step, LAST)
     error = fail_to_build(plan)
-    assert (error.what, error.next_step) == ("Step failed: Make it.", f"read {log_of(plan)}")
-    assert error.why.startswith("it exited with code 1; its last lines:\n")
+    assert (error.what, error.next_step) == (
+        "Step failed: Make it.",
+        f"read the full log in {log_of(plan)}",
+    )
+    assert error.why.startswith("the step exited with code 1; the last lines of the log are:\n")
     assert error.why.endswith("\n    reading\n    no such layer")
 
 
@@ -101,13 +104,13 @@ def test_missing_program_is_found_before_the_first_step(tmp_path: Path, command)
     plan = build_plan(tmp_path / "engines" / "e", first, BuildStep("Make it", command))
     with pytest.raises(MissingPart, match=r"^/no/program(\.py)? was not found") as raised:
         build(plan)
-    assert raised.value.why == "a step of the build needs it: Make it"
+    assert raised.value.why == "the build step 'Make it' requires this file"
     assert not plan.engine_dir.parent.exists()
 
 
 def test_steps_without_an_engine_file_fail(tmp_path: Path) -> None:
     plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("pass")))
-    with pytest.raises(BuildFailed, match=r"it did not write engine\.json; its last lines:"):
+    with pytest.raises(BuildFailed, match=r"the step did not write engine\.json; the last lines"):
         build(plan)
     assert not plan.engine_dir.exists()
 
@@ -115,7 +118,9 @@ def test_steps_without_an_engine_file_fail(tmp_path: Path) -> None:
 def test_step_without_its_output_fails(tmp_path: Path) -> None:
     step = BuildStep("Make it", python("pass"), outputs=("{work}/rank0.engine",))
     error = fail_to_build(build_plan(tmp_path / "engines" / "e", step))
-    assert error.why.startswith("it did not write rank0.engine; its last lines:")
+    assert error.why.startswith(
+        "the step did not write rank0.engine; the last lines of the log are:"
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,7 +167,7 @@ def test_failed_rebuild_keeps_the_old_engine(tmp_path: Path) -> None:
 def test_folder_that_holds_something_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.png").touch()
-    with pytest.raises(BadInput, match="photos contains other files"):
+    with pytest.raises(BadInput, match="photos contains files that are not part of an engine"):
         build(build_plan(tmp_path / "photos"), force=True)
     assert (tmp_path / "photos" / "cat.png").exists()
 

@@ -61,7 +61,7 @@ def test_broken_engine_is_rebuilt_in_its_folder(store: Path) -> None:
     (store / "a-f1").mkdir(parents=True)
     (store / "a-f1" / "engine.json").write_text("{")
     plan = place_engine(build_plan(store), store)
-    with pytest.raises(BuildFailed, match="build it again with --force"):
+    with pytest.raises(BuildFailed, match="build the engine again with --force"):
         build_engine(plan, force=False, notify=print)
     assert build_engine(plan, force=True, notify=print).path == store / "a-f1"
 

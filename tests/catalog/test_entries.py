@@ -42,19 +42,19 @@ def test_unknown_alias_lists_near_matches():
     with pytest.raises(UnknownModel) as caught:
         resolve_alias("lama-2-7b")
     assert caught.value.what == "No model is known as 'lama-2-7b'."
-    assert caught.value.why.startswith("near matches: llama-2-7b, ")
+    assert caught.value.why.startswith("the catalog has only similar aliases: llama-2-7b, ")
     assert caught.value.next_step == (
-        "tllm import -m llama-2-7b, or use any model of the hub: -s hf:ORG/NAME"
+        "run `tllm import -m llama-2-7b`, or import any model from the hub with -s hf:ORG/NAME"
     )
 
 
 def test_lists_aliases_that_contain_the_name():
-    with pytest.raises(UnknownModel, match="near matches: mixtral-8x22b, "):
+    with pytest.raises(UnknownModel, match="similar aliases: mixtral-8x22b, "):
         resolve_alias("8x22b")
 
 
 def test_unknown_alias_without_near_matches():
-    with pytest.raises(UnknownModel, match="no alias is similar"):
+    with pytest.raises(UnknownModel, match="does not have a similar alias"):
         resolve_alias("@@")
 
 
@@ -62,14 +62,17 @@ def test_unknown_alias_without_near_matches():
     ("text", "why"),
     [
         ("- a", "it is not a mapping of aliases"),
-        (f"Big: {ENTRY}", "an alias must be lower case"),
-        ("a: 1", "the fields of an entry are family, gated, parameters, source"),
-        ("a: {source: 'ftp:a', family: f, parameters: 7B}", "its source is not hf:ORG/NAME"),
+        (f"Big: {ENTRY}", "an alias must be lowercase"),
+        ("a: 1", "the only valid fields of an entry are family, gated, parameters, source"),
+        (
+            "a: {source: 'ftp:a', family: f, parameters: 7B}",
+            "its source must have the form hf:ORG/NAME",
+        ),
         (
             "a: {source: 'hf:a/b', family: 1, parameters: 7B}",
-            "its family is not a non-empty string",
+            "its family must be a non-empty string",
         ),
-        ("a: {source: 'hf:a/b', family: f, parameters: 7}", "its parameters are not a count"),
+        ("a: {source: 'hf:a/b', family: f, parameters: 7}", "its parameters must be a count"),
         (
             "a: {source: 'hf:a/b', family: f, parameters: 7B, gated: 1}",
             "gated must be true or false",

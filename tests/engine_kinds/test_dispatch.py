@@ -122,8 +122,13 @@ def test_options_of_the_pytorch_kind_become_arguments(llama: Checkpoint) -> None
         ("tensorrt", OLD, {"tp": 3}, "--tp 3"),
         ("pytorch", NEW, {"tp": 3}, "--tp 3"),
         ("vllm", NEW, {"tp": 3}, "--tp 3"),
-        ("vllm", NEW, {"max_input_len": 9}, "The engine kind vllm has no option max_input_len."),
-        ("tensorrt", Toolchain("p"), {}, "The version of TensorRT-LLM for the build is not known."),
+        (
+            "vllm",
+            NEW,
+            {"max_input_len": 9},
+            "The engine kind vllm does not support the option max_input_len.",
+        ),
+        ("tensorrt", Toolchain("p"), {}, "The TensorRT-LLM version for the build is not known."),
         ("tensorrt", Toolchain("p", trtllm_version="1.3.0"), {}, "does not build engines"),
     ],
 )
@@ -137,7 +142,7 @@ def test_plan_rejects_impossible_requests(
 
 @pytest.mark.parametrize("kind", ["tensorrt", "pytorch", "vllm"])
 def test_rejects_a_gguf_file_for_gpu_kinds(kind: str) -> None:
-    with pytest.raises(BadInput, match="needs a Hugging Face checkpoint"):
+    with pytest.raises(BadInput, match="requires a Hugging Face checkpoint"):
         plan(GGUF, kind)
 
 

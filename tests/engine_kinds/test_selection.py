@@ -50,9 +50,9 @@ OLD_CONTAINER = Machine(gpus=("NVIDIA A100-SXM4-80GB",), versions={"tensorrt_llm
             "auto",
             GPU_BOX,
             "openvino",
-            "it runs on any CPU, and openvino-genai is installed. TensorRT-LLM is not "
-            "installed for 2 x NVIDIA H200: run this in one of NVIDIA's containers, or set "
-            "--trtllm-version and build there.",
+            "it runs on any CPU, and openvino-genai is installed. To use 2 x NVIDIA H200 with "
+            "TensorRT-LLM, run this command in one of NVIDIA's containers, or set "
+            "--trtllm-version and build the engine there.",
         ),
         (
             "auto",
@@ -83,7 +83,7 @@ def test_missing_package_error_has_the_install_command(requested: str) -> None:
     assert str(raised.value) == (
         "The engine kind openvino is not installed.\n"
         "Why: the package openvino-genai is missing\n"
-        "Next: pip install 'trtllm-serve-cli[embedded]'"
+        "Next: run `pip install 'trtllm-serve-cli[embedded]'`"
     )
 
 

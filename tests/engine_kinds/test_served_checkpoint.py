@@ -46,7 +46,7 @@ def test_vllm_serves_the_checkpoint_as_the_engine(tmp_path: Path) -> None:
 
 
 def test_vllm_rejects_a_gguf_file() -> None:
-    with pytest.raises(BadInput, match="The engine kind vllm needs a Hugging Face checkpoint"):
+    with pytest.raises(BadInput, match="The engine kind vllm requires a Hugging Face checkpoint"):
         describe("vllm", GGUF)
 
 
@@ -82,14 +82,14 @@ def test_checkpoint_for_the_llm_api_has_its_arguments(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_quantised_checkpoint_keeps_its_weights(
+def test_quantized_checkpoint_keeps_its_weights(
     tmp_path: Path, file: str, facts: dict[str, object]
 ) -> None:
     source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512)
     (tmp_path / file).write_text(json.dumps(facts))
     engine = describe("pytorch", source, quantization="fp8")
     assert engine.weights == "fp8"
-    with pytest.raises(BadInput, match="cannot quantise weights to nvfp4"):
+    with pytest.raises(BadInput, match="cannot convert this checkpoint to --quantization nvfp4"):
         describe("pytorch", source, quantization="nvfp4")
 
 

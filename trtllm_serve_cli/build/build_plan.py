@@ -1,4 +1,4 @@
-"""Describe a build before it runs: the requested engine and the commands that build it."""
+"""Define build requests and build plans, which list the commands of a build."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# Part of every fingerprint. Increase this number when tllm starts to build a different engine from
-# the same facts; otherwise, it would reuse the engines of the old plans.
+# This number is part of every fingerprint. Increase the number if tllm starts to build a different
+# engine from the same facts. Otherwise, tllm would reuse the engines of old plans.
 _PLAN_VERSION = 3
 
 
@@ -24,9 +24,10 @@ _PLAN_VERSION = 3
 class Toolchain:
     """The programs that run the steps of a build, and the GPU that the engine is for.
 
-    `python` is the interpreter that runs the steps, and `versions` are the versions of the packages
-    installed for it. `gpu` is `None` if the machine has no GPU, or if tllm's table does not contain
-    the GPU; in the latter case, `gpu_name` is the driver's name for the GPU.
+    `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
+    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if tllm's table
+    does not contain the GPU. For a GPU that is not in the table, `gpu_name` is the driver's name
+    for the GPU.
     """
 
     python: str
@@ -47,14 +48,14 @@ class BuildRequest:
     kind: str
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
-    # For the simulated engine: the name of the GPU to simulate, or a timing file.
+    # The name of the GPU to simulate, or a timing file. Both are only for simulated engines.
     gpu: str | None = None
     timing: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredModule:
-    """A Python module that a step imports, and the error and fix to report if it is missing."""
+    """A Python module that a step imports, with the error and fix if the module is missing."""
 
     name: str
     what: str
@@ -63,11 +64,11 @@ class RequiredModule:
 
 @dataclass(frozen=True, slots=True)
 class BuildPlan:
-    """The plan to build an engine in the folder `engine_dir`.
+    """The plan for building an engine in the folder `engine_dir`.
 
-    `steps` is empty if the engine kind serves the checkpoint itself. `facts` are everything that
-    determines the engine, and `fingerprint` is the hash of the facts. `requires` are the modules to
-    check before the first step.
+    `steps` is empty if the engine kind serves the checkpoint directly. `facts` contains everything
+    that determines the engine, and `fingerprint` is the hash of `facts`. `requires` lists the
+    modules to check before the first step.
     """
 
     model_name: str
@@ -106,7 +107,7 @@ class BuildPlan:
         }
 
     def describe(self) -> str:
-        """Return the plan in a few lines, with commands that can be pasted into a shell."""
+        """Return a short text about the plan, with commands that can be pasted into a shell."""
         if not self.steps:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())
@@ -137,5 +138,5 @@ def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:
         raise BadInput(
             f"The engine needs {world_size} GPUs (tp x pp), but this machine has {tools.num_gpus}.",
             why="each rank of the engine runs on its own GPU",
-            next_step="lower --tp or --pp; `tllm plan` shows what fits",
+            next_step="lower --tp or --pp, or run `tllm plan` to see which values fit",
         )

@@ -1,4 +1,4 @@
-"""Describe one command of a build: its inputs, its outputs and their size."""
+"""Describe one command of a build, with its inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-# Placeholder in a command for the folder that the step writes into.
+# Placeholder in a command for the folder that the step writes to.
 WORK = "{work}"
 # Subfolder of the work folder for files that are deleted after the build.
 SCRATCH_NAME = ".scratch"
@@ -17,8 +17,9 @@ SCRATCH = f"{WORK}/{SCRATCH_NAME}"
 class BuildStep:
     """One command of a build.
 
-    `inputs` and `outputs` are paths that occur in the command, or files in these folders. The
-    outputs must exist after the command has ended. `estimated_bytes` is the size of the outputs.
+    `inputs` and `outputs` are paths in the command, or files in folders that the command names. The
+    outputs must exist after the command has ended. `estimated_bytes` is the expected size of the
+    outputs.
     """
 
     title: str
@@ -28,7 +29,7 @@ class BuildStep:
     estimated_bytes: int = 0
 
     def show(self, work: Path) -> str:
-        """Return the command as a shell line that writes into `work`."""
+        """Return the command as a shell command line that writes to `work`."""
         return shlex.join(self.command_in(work))
 
     def command_in(self, work: Path) -> tuple[str, ...]:

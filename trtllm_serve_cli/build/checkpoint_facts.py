@@ -1,6 +1,6 @@
 """Read the context length, weight format and tokenizer facts from a checkpoint's files.
 
-The packages that load checkpoints, such as transformers, are not required.
+The packages that load checkpoints, for example transformers, are not required.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """Facts about a tokenizer that clients need. `Engine` has fields of the same names."""
+    """Facts about a tokenizer that clients need. `Engine` has fields with the same names."""
 
     chat_template: str
     bos_token: str
@@ -34,7 +34,7 @@ class TokenizerFacts:
 def read_context_length(checkpoint: Path) -> int:
     """Return the context length of a GGUF file or checkpoint folder, in tokens.
 
-    Raise `ValueError` if the checkpoint does not contain its context length.
+    Raise `ValueError` if the checkpoint does not specify a context length.
     """
     if checkpoint.is_file():
         length = read_gguf(checkpoint).context_length
@@ -42,7 +42,7 @@ def read_context_length(checkpoint: Path) -> int:
         config = read_text_config(checkpoint)
         length = next((config[key] for key in _CONTEXT_KEYS if config.get(key)), None)
     if not length:
-        raise ValueError(f"{checkpoint} does not contain its context length")
+        raise ValueError(f"{checkpoint} does not specify a context length")
     return int(length)
 
 
@@ -54,9 +54,9 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(directory: Path) -> str | None:
     """Return the weight format in `directory`, or `None` if the weights are not quantized.
 
-    A format that `--quantization` supports has the name used there, any other format the name in
-    the checkpoint. NVIDIA's own checkpoints name the format in a separate file,
-    hf_quant_config.json.
+    If `--quantization` supports the format, the result is the option's name for the format.
+    Otherwise, the result is the name in the checkpoint. NVIDIA's checkpoints name the format in the
+    separate file hf_quant_config.json.
     """
     quantization = _read_json_if_present(directory / "hf_quant_config.json").get("quantization")
     quantization = quantization or read_text_config(directory).get("quantization_config")
@@ -74,8 +74,8 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
     if not has_tokenizer([path.name for path in directory.glob("*")]):
         raise BadInput(
             f"{directory} does not contain a tokenizer.",
-            why="tokenizer.json, or a tokenizer file of another format, is missing",
-            next_step="pass the folder of the model's checkpoint: --param tokenizer_dir=DIR",
+            why="the folder does not contain tokenizer.json or a tokenizer file in another format",
+            next_step="pass the folder of the model's checkpoint with --param tokenizer_dir=DIR",
         )
     try:
         config = _read_json_if_present(directory / "tokenizer_config.json")
@@ -90,7 +90,7 @@ def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
         raise BadInput(
             f"The tokenizer in {directory} cannot be read.",
             why=f"{type(error).__name__}: {error}",
-            next_step=f"ls -l {shlex.quote(str(directory))}",
+            next_step=f"check the files with `ls -l {shlex.quote(str(directory))}`",
         ) from error
 
 
@@ -99,7 +99,7 @@ def _read_json_if_present(path: Path) -> dict[str, Any]:
 
 
 def _token(value: Any) -> str:
-    """Return the text of a token, which is a string or an object with a `content`."""
+    """Return the text of a token, which is a string or an object with the field `content`."""
     return str(value["content"] if isinstance(value, dict) else value or "")
 
 
@@ -117,7 +117,8 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str:
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
     """Return whether the tokenizer prepends BOS.
 
-    Without the flag `add_bos_token`, the post-processor in tokenizer.json decides.
+    If `config` does not contain `add_bos_token`, the post-processor in tokenizer.json determines
+    the result.
     """
     if isinstance(adds_bos := config.get("add_bos_token"), bool):
         return adds_bos

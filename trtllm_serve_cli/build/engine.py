@@ -13,10 +13,11 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BuildFailed
 
 ENGINE_FILE = "engine.json"
-# Folder for the tokenizer, if the engine files of a kind do not include the tokenizer.
+# Subfolder of the engine folder for the tokenizer. It is needed only for engine kinds that do not
+# store the tokenizer with the engine files.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
-# Fields that only some engine kinds use. engine.json does not contain these fields.
+# Fields that only some engine kinds use. The file engine.json does not contain these fields.
 _KIND_FIELDS = ("llm_arguments", "details")
 
 
@@ -25,10 +26,11 @@ class Engine:
     """An engine that can be served.
 
     `fingerprint` identifies the plan that the engine was built from. `max_position_embeddings` is
-    the trained context length, in tokens. `chat_template` is Jinja source, empty if the model has
-    no template. `adds_bos` is true if the tokenizer prepends `bos_token` to every text. If the
-    engine kind serves checkpoints, `llm_arguments` are the arguments for loading the checkpoint.
-    `details` are facts that are specific to the engine kind.
+    the context length that the model was trained with, in tokens. `chat_template` is a Jinja
+    template, or empty if the model has no chat template. `adds_bos` is true if the tokenizer
+    prepends `bos_token` to every text. If the engine kind serves checkpoints directly,
+    `llm_arguments` are the arguments for loading the checkpoint. `details` contains facts that are
+    specific to the engine kind.
     """
 
     path: Path
@@ -50,7 +52,7 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A command of a finished build and its duration."""
+    """A command of a finished build, with its duration in seconds."""
 
     title: str
     command: tuple[str, ...]
@@ -62,8 +64,8 @@ class BuildRecord:
     """The record of how an engine was built.
 
     `model_name` is the model that the engine was first built for. `started_at` is in seconds since
-    the epoch. `checkpoint` is a path. `facts` are the facts that the fingerprint is the hash of:
-    source, options, tool versions, GPU type.
+    the epoch. `checkpoint` is the path of the checkpoint. `facts` contains the input of the
+    fingerprint, such as the source, the options, the tool versions and the GPU type.
     """
 
     model_name: str
@@ -87,7 +89,7 @@ def read_engine(path: Path) -> Engine:
         raise BuildFailed(
             f"{path} does not contain an engine that tllm built.",
             why=f"its {ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
-            next_step="build it again with --force",
+            next_step="build the engine again with --force",
         ) from error
 
 
@@ -103,7 +105,7 @@ def find_engine(path: Path, fingerprint: str) -> Engine | None:
 
 
 def write_engine(engine: Engine, directory: Path) -> None:
-    """Write the `engine.json` of `engine` to `directory`, without its path."""
+    """Write the `engine.json` that describes `engine` to `directory`."""
     facts = dataclasses.asdict(engine) | {"schema": ENGINE_SCHEMA}
     for name in ("path", *_KIND_FIELDS):
         del facts[name]
@@ -112,7 +114,7 @@ def write_engine(engine: Engine, directory: Path) -> None:
 
 
 def add_build_record(directory: Path, build_record: BuildRecord) -> None:
-    """Add the build record to the `engine.json` of `directory`."""
+    """Add the build record to the `engine.json` in `directory`."""
     path = directory / ENGINE_FILE
     facts = json.loads(path.read_text(encoding="utf-8"))
     facts["made"] = dataclasses.asdict(build_record) | {"by": f"tllm {__version__}"}
@@ -120,7 +122,7 @@ def add_build_record(directory: Path, build_record: BuildRecord) -> None:
 
 
 def read_build_record(directory: Path) -> BuildRecord | None:
-    """Return the build record of the engine in `directory`, or `None` if it has no valid one."""
+    """Return the build record of the engine in `directory`, or `None` if no record is valid."""
     try:
         record = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
         steps = tuple(

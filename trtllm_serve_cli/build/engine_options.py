@@ -22,16 +22,16 @@ from trtllm_serve_cli.choices import (
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option
 
-# Options that also limit how an engine is served. Every engine kind supports these options.
+# Options that also set limits for serving. Every engine kind supports these options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """Build options: options of `tllm import` and `build`, and the `build` section of a tllm.yaml.
+    """Options for building an engine, from the command line or the `build` section of tllm.yaml.
 
-    The options are named as in `trtllm-build` and the LLM API. `None` selects the engine kind's
-    default. Planning a build fails if the engine kind does not support an option.
+    The options have the same names as in `trtllm-build` and the LLM API. `None` selects the engine
+    kind's default. Planning a build fails if the engine kind does not support an option.
     """
 
     tp: TensorParallelism = 1
@@ -45,7 +45,7 @@ class EngineOptions:
         Count | None,
         Option(
             "Maximum number of requests in a batch. Default: 64 (openvino), 256 "
-            "(pytorch, sim, vllm), trtllm-build's own (tensorrt)."
+            "(pytorch, sim, vllm), trtllm-build's default (tensorrt)."
         ),
     ] = None
     max_input_len: Annotated[Count | None, Option("Maximum length of a prompt, in tokens.")] = None
@@ -54,20 +54,21 @@ class EngineOptions:
         Count | None,
         Option(
             "Maximum number of tokens in an engine step. Default: 256 (openvino), "
-            "8192 (pytorch, sim, vllm), trtllm-build's own (tensorrt)."
+            "8192 (pytorch, sim, vllm), trtllm-build's default (tensorrt)."
         ),
     ] = None
     opt_num_tokens: Annotated[
         Count | None,
         Option(
-            "Number of tokens in an engine step that kernels are optimized for.",
+            "Number of tokens per engine step for which TensorRT optimizes the kernels.",
             is_on_command_line=False,
         ),
     ] = None
     max_beam_width: Annotated[
         Count | None,
         Option(
-            "Maximum beam width. Default: 4 (openvino), 1 (pytorch), trtllm-build's own (tensorrt)."
+            "Maximum beam width. Default: 4 (openvino), 1 (pytorch), trtllm-build's default "
+            "(tensorrt)."
         ),
     ] = None
     paged_kv_cache: Annotated[
@@ -79,15 +80,15 @@ class EngineOptions:
     use_paged_context_fmha: Annotated[
         bool | None,
         Option(
-            "Read a paged KV cache in the context phase; chunked context and the reuse of "
-            "blocks require it.",
+            "Read the paged KV cache in the context phase. Chunked context and KV cache reuse "
+            "require this option.",
             is_on_command_line=False,
         ),
     ] = None
     remove_input_padding: Annotated[
         bool | None,
         Option(
-            "Pack the prompts of a batch without padding; in-flight batching requires it.",
+            "Pack the prompts in a batch without padding. In-flight batching requires this option.",
             is_on_command_line=False,
         ),
     ] = None
@@ -112,30 +113,38 @@ class EngineOptions:
     multiple_profiles: Annotated[
         bool | None,
         Option(
-            "Build several optimization profiles; the engine is faster, the build takes longer.",
+            "Build several optimization profiles. The engine is faster, but the build takes "
+            "longer.",
             is_on_command_line=False,
         ),
     ] = None
     gather_context_logits: Annotated[
-        bool, Option("Return the logits of the prompt.", is_on_command_line=False)
+        bool, Option("Allow requests to return the logits of the prompt.", is_on_command_line=False)
     ] = False
     gather_generation_logits: Annotated[
-        bool, Option("Return the logits of the response.", is_on_command_line=False)
+        bool,
+        Option("Allow requests to return the logits of the response.", is_on_command_line=False),
     ] = False
     lora_dir: Annotated[
         tuple[str, ...],
-        Option("Folders of the LoRA adapters to build for.", is_on_command_line=False),
+        Option(
+            "Folders of the LoRA adapters that the engine must support.", is_on_command_line=False
+        ),
     ] = ()
     lora_target_modules: Annotated[
         tuple[str, ...],
-        Option("Modules that LoRA adapters apply to, such as attn_q.", is_on_command_line=False),
+        Option(
+            "Modules that LoRA adapters apply to, for example attn_q.", is_on_command_line=False
+        ),
     ] = ()
     max_lora_rank: Annotated[
         Count | None, Option("Maximum rank of a LoRA adapter.", is_on_command_line=False)
     ] = None
     speculative_decoding_mode: Annotated[
         SpeculativeMode | None,
-        Option("Method that proposes draft tokens.", is_on_command_line=False),
+        Option(
+            "Method for proposing draft tokens in speculative decoding.", is_on_command_line=False
+        ),
     ] = None
     speculative_model: Annotated[
         str | None,
@@ -145,16 +154,16 @@ class EngineOptions:
         ),
     ] = None
     max_draft_len: Annotated[
-        Count | None, Option("Maximum number of draft tokens in a step.", is_on_command_line=False)
+        Count | None, Option("Maximum number of draft tokens per step.", is_on_command_line=False)
     ] = None
     calib_size: Annotated[
         Count | None,
-        Option("Number of texts to calibrate the quantization with.", is_on_command_line=False),
+        Option("Number of texts for calibrating the quantization.", is_on_command_line=False),
     ] = None
     calib_dataset: Annotated[
         str | None,
         Option(
-            "Data set to calibrate the quantization with: a name on the hub, or a folder.",
+            "Data set for calibrating the quantization, as a name on the hub or a folder.",
             is_on_command_line=False,
         ),
     ] = None
@@ -183,7 +192,7 @@ def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collecti
     for name, value in list_chosen(options).items():
         if name not in supported:
             raise BadInput(
-                f"The engine kind {kind} has no option {name}.",
-                why=f"it supports {', '.join(sorted(supported))}",
-                next_step=f"leave {name} {value} out, or choose another engine kind",
+                f"The engine kind {kind} does not support the option {name}.",
+                why=f"the supported options are {', '.join(sorted(supported))}",
+                next_step=f"omit {name} {value}, or choose another engine kind with --engine",
             )

@@ -11,7 +11,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The cause of a failure and its fix, from the entry `name` in failures.yaml.
+    """The cause and the fix of a failure, from the entry `name` in failures.yaml.
 
     `line` is the output line that matched the entry, or empty if a signal ended the step.
     """
@@ -22,8 +22,9 @@ class Explanation:
     line: str = ""
 
 
-# Signal -> entry in failures.yaml and its reason, or "" for the reason in the entry. SIGILL, SIGBUS
-# and SIGKILL are given by their numbers on Linux, because Python on Windows lacks some names.
+# Maps signals to an entry in failures.yaml and a reason that replaces the entry's reason, or "" to
+# keep the entry's reason. The signals are SIGILL, SIGBUS and SIGKILL. Their Linux numbers are used
+# because Python on Windows does not define all of these names.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),
@@ -34,11 +35,13 @@ _SIGNALS = {
 def explain_failure(
     code: int, lines: Sequence[str], *, among: Collection[str] = ()
 ) -> Explanation | None:
-    """Return the explanation of a step's exit code and output lines, or `None` if unknown.
+    """Return an explanation of a step's failure, or `None` if the cause is unknown.
 
-    A signal that ended the step is explained first, because a killed program does not report the
-    signal: `code` is then negative, or above 128 from a shell. Otherwise, the last line that
-    matches an entry is explained. `among` names the entries to match; by default, all are matched.
+    If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reports
+    the signal. A signal is explained first, because a killed program does not log the signal.
+    Otherwise, the explanation is for the last of the output `lines` that matches an entry in
+    failures.yaml. `among` contains the names of the entries to match. By default, all entries are
+    matched.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
         name, why = _SIGNALS[number]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.processes import run_captured
 
-# Longer than Python needs to start on a loaded machine.
+# Python can take several seconds to start on a loaded machine.
 _TIMEOUT_S = 20
 
 
@@ -30,7 +30,7 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether the module `name` can be imported. Import only its parent packages."""
+    """Return whether the module `name` can be imported. Only its parent packages are imported."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:
@@ -38,7 +38,10 @@ def has_package(name: str) -> bool:
 
 
 def find_python_with(distribution: str) -> str | None:
-    """Return the first Python that has the package, or `None`: try this Python, then PATH."""
+    """Return the first Python that has the package, or `None`.
+
+    This Python is checked first, then the Pythons on PATH.
+    """
     if find_version(distribution) is not None:
         return sys.executable
     return next((each for each in _pythons_on_path() if python_has(each, distribution)), None)
@@ -47,7 +50,7 @@ def find_python_with(distribution: str) -> str | None:
 def python_has(python: str, distribution: str) -> bool:
     """Return whether the interpreter `python` runs and has the package."""
     code = f"import importlib.metadata as m; m.version({distribution!r})"
-    # -E ignores PYTHONPATH, which could contain packages of another environment.
+    # With -E, Python ignores PYTHONPATH, which could contain packages from another environment.
     result = run_captured((python, "-E", "-c", code), _TIMEOUT_S)
     return result is not None and result.code == 0
 

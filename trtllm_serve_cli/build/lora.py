@@ -1,7 +1,7 @@
 """Convert a PEFT adapter into the two files that upstream's clients send.
 
-The files have the layout of examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM. `runtime.lora`
-implements the layout, because the server reads such files, too.
+The files have the layout that examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM writes.
+`runtime.lora` implements the layout, because the server also reads these files.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ LoraDtype = Literal["float16", "bfloat16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class LoraFiles:
-    """The content of the two files and the folders of the adapter before and after conversion.
+    """The content of the two files, with the folders of the original and the converted adapter.
 
-    `modules` is the number of adapted layers by module name.
+    `modules` maps the name of each module to the number of layers in which it is adapted.
     """
 
     source: Path
@@ -43,7 +43,7 @@ class LoraFiles:
 
     @property
     def ranks(self) -> list[int]:
-        """Adapter sizes in ascending order."""
+        """The distinct adapter sizes (ranks), in ascending order."""
         return sorted({int(rank) for rank in self.config[..., 2].reshape(-1)})
 
     def as_dict(self) -> dict[str, Any]:
@@ -60,9 +60,10 @@ class LoraFiles:
 
 
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
-    """Convert the PEFT adapter in the folder `source` without writing anything.
+    """Convert the PEFT adapter in the folder `source` without writing files.
 
-    Raise `BadInput` if `source` is not a PEFT adapter, or upstream's layout cannot represent it.
+    Raise `BadInput` if `source` does not contain a PEFT adapter, or if upstream's layout cannot
+    represent the adapter.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(
@@ -77,20 +78,20 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
         raise BadInput(
             f"The PEFT adapter in {source} is incomplete.",
             why=f"{error.filename} is missing",
-            next_step="save the adapter again, as safetensors",
+            next_step="save the adapter again in the safetensors format",
         ) from error
     except BadAdapter as error:
         raise BadInput(
             f"The adapter in {source} cannot be converted.",
             why=str(error),
-            next_step="convert a plain LoRA adapter of attention and MLP layers",
+            next_step="use a plain LoRA adapter for attention and MLP layers",
         ) from error
-    # Upstream's script writes the arrays with a batch dimension.
+    # Add a batch dimension to the arrays, as upstream's script does.
     return LoraFiles(source, destination, dtype, weights[None], config[None], _count(adapter))
 
 
 def write_lora(files: LoraFiles, *, force: bool) -> None:
-    """Write both files. If an error occurs, their folder remains unchanged.
+    """Write both files. If an error occurs, the destination folder remains unchanged.
 
     Raise `BadInput` if the folder contains other files, or if it contains an adapter and `force` is
     not set.
@@ -109,13 +110,13 @@ def _check_replaceable(folder: Path, *, force: bool) -> None:
         LORA_CONFIG,
     }:
         raise BadInput(
-            f"{folder} contains other files.",
+            f"{folder} contains files that are not part of an adapter.",
             why="the converted adapter would replace the whole folder",
-            next_step=f"choose a new folder: {shlex.quote(str(folder / 'lora'))}",
+            next_step=f"choose a new folder, for example {shlex.quote(str(folder / 'lora'))}",
         )
     if any(folder.iterdir()) and not force:
         raise BadInput(
-            f"{folder} already contains an adapter.", next_step="use --force to replace it"
+            f"{folder} already contains an adapter.", next_step="add --force to replace the adapter"
         )
 
 

@@ -1,4 +1,4 @@
-"""Keep an unfinished build in a hidden folder next to the engine folder, so that it can resume.
+"""Keep unfinished builds in hidden folders next to the engine folders, so that they can resume.
 
     .NAME.partial/steps.json   the plan's fingerprint, and its finished steps with their files
                  /work/        the future engine folder
@@ -24,13 +24,14 @@ from trtllm_serve_cli.build.build_step import BuildStep
 
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"
-# Relative path -> size and modification time (ns). A file is unchanged if both are the same.
+# Maps the relative path of each file to its size and modification time (ns). A file is considered
+# unchanged if both values are the same.
 Files = Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedStep:
-    """A step that succeeded. `files` are all files in the work folder when the step ended."""
+    """A step that succeeded. `files` lists all files in the work folder at the end of the step."""
 
     title: str
     command: tuple[str, ...]
@@ -49,7 +50,7 @@ class PartialBuild:
 
     @property
     def engine_dir(self) -> Path:
-        """Folder of the future engine."""
+        """The folder in which the finished engine will be stored."""
         return self.path.with_name(self.path.name.removeprefix(".").removesuffix(_SUFFIX))
 
     @property
@@ -62,7 +63,7 @@ class PartialBuild:
 
     @property
     def num_bytes(self) -> int:
-        """Total size of the files in the work folder after the last finished step."""
+        """The total size of the files in the work folder after the last finished step."""
         return sum(size for size, _ in self.finished[-1].files.values()) if self.finished else 0
 
 
@@ -72,9 +73,10 @@ def path_of_partial_build(engine_dir: Path) -> Path:
 
 
 def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
-    """Return the unfinished build of the plan, or start a new one.
+    """Return the unfinished build of the plan, or start a new build.
 
-    Discard the work of a different plan, or all of it if `rebuild` is set.
+    Finished steps of a different plan are discarded. If `rebuild` is set, all finished steps are
+    discarded.
     """
     path = path_of_partial_build(plan.engine_dir)
     build = PartialBuild(path, plan.model_name, plan.fingerprint, ())
@@ -94,7 +96,7 @@ def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:
 
 
 def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialBuild:
-    """Add `step` to the finished steps of `build`, also on disk, and return the new build."""
+    """Record on disk that `step` has finished, and return the updated build."""
     finished_step = FinishedStep(step.title, step.command, took_s, _list_files(build.work))
     build = dataclasses.replace(build, finished=(*build.finished, finished_step))
     _write(build)
@@ -141,7 +143,7 @@ def list_partial_builds(folder: Path) -> list[PartialBuild]:
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
     """Return the leading steps that match the plan, up to the last step with unchanged files.
 
-    Earlier steps are not compared, because a later step can change their files.
+    The files of earlier steps are not compared, because a later step can change these files.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

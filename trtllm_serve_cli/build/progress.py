@@ -8,25 +8,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The current activity of a step. `fraction` is from 0 to 1, or `None` if it is unknown."""
+    """The current activity of a build step.
+
+    `fraction` is the completed part of the activity, from 0 to 1, or `None` if it is unknown.
+    """
 
     what: str
     fraction: float | None = None
 
 
-# Prefix of log lines from TensorRT programs: time, program, severity.
+# Prefix of log lines from TensorRT programs, which consists of the time, the program and the
+# severity.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
-# A progress bar of tqdm: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
+# A tqdm progress bar: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")
 # A tqdm progress bar without a known total: `286it [00:50,  5.63it/s]`.
 _TQDM_COUNT = re.compile(r"^(?:(?P<what>.*?): )?(?P<done>\d+)\w+ \[\d\d:\d\d")
-# A progress bar of Rich, `what ━━━━━━ 45% • 0:00:05`, or a plain percentage.
+# A Rich progress bar, `what ━━━━━━ 45% • 0:00:05`, or a plain percentage.
 _PERCENT = re.compile(
     r"^(?P<what>[^\W\d][^%]*?)[^\w%)]*\b(?P<percent>\d{1,3})(?:\.\d+)? ?%(?= *(?:$|[•|(\[]))"
 )
 _COUNTED = re.compile(r"^(?P<what>[^\W\d][\w -]*?):? +\(?(?P<done>\d+) ?/ ?(?P<total>\d+)\)?$")
-# Lines that the TensorRT programs and their quantizer log before long phases, with the activity to
-# show.
+# Patterns for the lines that TensorRT programs and the quantizer log before a long phase, with the
+# activity to display.
 _PHASES = tuple(
     (re.compile(sign), what)
     for sign, what in (
@@ -44,7 +48,7 @@ _PHASES = tuple(
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress that a line of a step's output reports, or `None`."""
+    """Return the progress that a line of output reports, or `None` if it reports no progress."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)

@@ -50,20 +50,21 @@ def build_engine(
     on_line: Notify = lambda line: None,
     has_package: Callable[[str], bool] = has_package,
 ) -> Engine:
-    """Return the engine of `plan`, and build it if it does not exist or `force` is set.
+    """Return the engine for `plan`. Build the engine if it does not exist or `force` is set.
 
-    `notify` receives a message for each step and its duration, `on_line` each line of the log.
+    `notify` receives a message about each step and its duration. `on_line` receives each line of
+    the log. A failed build does not leave an incomplete engine, and the next build of the same plan
+    resumes after the finished steps. Callers must hold the engine's lock.
+
     Raise `BuildFailed` if a step fails, `MissingPart` if a program or package is missing, and
-    `BadInput` if the engine folder contains other files. A failed build leaves no incomplete
-    engine, and the next build of the same plan resumes after the finished steps. Callers must hold
-    the engine's lock.
+    `BadInput` if the engine folder contains other files.
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
         return dataclasses.replace(engine, model_name=plan.model_name)
     for module in plan.requires:
         if not has_package(module.name):
-            why = "it is not installed"
+            why = "the package is not installed"
             raise MissingPart(module.what, why=why, next_step=module.next_step)
     for step in plan.steps:
         _check_program(step)
@@ -101,7 +102,7 @@ def _run_steps(
         build = record_step(build, step, took_s)
         notify(f"  took {show_duration(took_s)}")
     if not (build.work / ENGINE_FILE).exists():
-        raise _failure(plan.steps[-1], f"it did not write {ENGINE_FILE}", build.log)
+        raise _failure(plan.steps[-1], f"the step did not write {ENGINE_FILE}", build.log)
     return build
 
 
@@ -120,13 +121,19 @@ def _record_of(plan: BuildPlan, build: PartialBuild, started_at: int) -> BuildRe
 
 
 def _move_scratch_out(build: PartialBuild) -> None:
-    """Move the scratch folder out of the engine, to delete it after the engine is in place."""
+    """Move the scratch folder out of the engine folder.
+
+    The scratch folder is deleted only after the engine is in place.
+    """
     with contextlib.suppress(FileNotFoundError):
         (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)
 
 
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
-    """Keep the finished steps. If no step has finished, keep only the log that the error names."""
+    """Keep the finished steps after a failure.
+
+    If no step has finished, keep only the log, and only if the error message names the log.
+    """
     if build.finished:
         drop_leftovers(build)
         notify(f"Finished steps are kept in {build.path}; run the same command to resume.")
@@ -137,7 +144,7 @@ def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: b
 
 
 def _check_program(step: BuildStep) -> None:
-    """Raise `MissingPart` if the program of the step is missing, before any step runs."""
+    """Raise `MissingPart` if the program or script that the step runs is missing."""
     program, *arguments = step.command
     missing = program if shutil.which(program) is None else None
     if missing is None and arguments and arguments[0].endswith(".py"):
@@ -145,21 +152,21 @@ def _check_program(step: BuildStep) -> None:
     if missing is not None:
         raise MissingPart(
             f"{missing} was not found.",
-            why=f"a step of the build needs it: {step.title}",
-            next_step="run this in the NVIDIA container of that TensorRT-LLM version, or use "
+            why=f"the build step {step.title!r} requires this file",
+            next_step="run the command in NVIDIA's container for the TensorRT-LLM version, or add "
             "--dry-run to print the plan",
         )
 
 
 def _check_replaceable(engine_dir: Path, name: str) -> None:
-    """Raise `BadInput` if the folder has other files, because a build replaces the whole folder."""
+    """Raise `BadInput` if the engine folder contains other files, which a build would delete."""
     if not engine_dir.exists() or (engine_dir / ENGINE_FILE).exists():
         return
     if not engine_dir.is_dir() or any(engine_dir.iterdir()):
         raise BadInput(
-            f"{engine_dir} contains other files.",
-            why="the engine would replace the whole folder",
-            next_step="move them, or choose a new folder: "
+            f"{engine_dir} contains files that are not part of an engine.",
+            why="the build would delete these files, because it replaces the whole folder",
+            next_step="move the files, or choose a new folder with "
             f"--engine-dir {shlex.quote(str(engine_dir / name))}",
         )
 
@@ -171,7 +178,8 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
         file.write(f"{command_line}\n")
     on_line(command_line)
     log_start = build.log.stat().st_size
-    # Without this variable, Python programs buffer their output and `on_line` receives it late.
+    # Without PYTHONUNBUFFERED, Python programs buffer their output, so `on_line` receives the lines
+    # late.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
         code = run_logged(command, build.log, environ=environ, on_line=on_line)
@@ -187,20 +195,24 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
                 else explanation.why,
                 next_step=f"{explanation.next_step}   (full log: {build.log})",
             )
-        reason = f"it was ended by signal {-code}" if code < 0 else f"it exited with code {code}"
+        reason = (
+            f"the step was ended by signal {-code}"
+            if code < 0
+            else f"the step exited with code {code}"
+        )
         raise _failure(step, reason, build.log)
     for output in step.outputs_in(build.work):
         if not output.exists():
             missing = output.relative_to(build.work)
-            raise _failure(step, f"it did not write {missing}", build.log)
+            raise _failure(step, f"the step did not write {missing}", build.log)
 
 
 def _failure(step: BuildStep, reason: str, log: Path) -> BuildFailed:
     last = "".join(f"\n    {line}" for line in last_lines(log, 6))
     return BuildFailed(
         f"Step failed: {step.title}.",
-        why=f"{reason}; its last lines:{last}",
-        next_step=f"read {log}",
+        why=f"{reason}; the last lines of the log are:{last}",
+        next_step=f"read the full log in {log}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Place, list and lock engines in the engine store, a folder with one engine per fingerprint.
+"""Place, list and lock engines in the engine store, which has one engine per fingerprint.
 
     NAME-FINGERPRINT/            an engine; NAME is the model that it was first built for
     .NAME-FINGERPRINT.partial/   an unfinished build
@@ -74,14 +74,15 @@ def list_engines(
 
 
 def is_store(folder: Path) -> bool:
-    """Return whether the folder is an engine store, of this `TLLM_HOME` or another."""
+    """Return whether the folder is the engine store of any `TLLM_HOME`."""
     return (folder / _LOCKS).is_dir()
 
 
 def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
     """Return the lock file of an engine.
 
-    An engine in the store is locked by a file in the store, because several homes can share it.
+    The lock file of an engine in the store is also in the store, because several homes can share
+    the store.
     """
     if engine_dir.parent == home.engines:
         return home.engines / _LOCKS / f"{fingerprint}.lock"
@@ -93,7 +94,7 @@ def _holds_engine(fingerprint: str, path: Path) -> bool:
     try:
         return find_engine(path, fingerprint) is not None
     except BuildFailed:
-        return True  # A broken engine is rebuilt in its folder.
+        return True  # A broken engine is rebuilt in the same folder.
 
 
 def _read(path: Path, read: Callable[[Path], Engine]) -> StoredEngine:

@@ -22,7 +22,10 @@ _UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One alias. `source` has the format of `-s`. `num_parameters` is approximate."""
+    """An alias for a model.
+
+    `source` has the same format as the option `-s`. `num_parameters` is approximate.
+    """
 
     name: str
     source: str
@@ -48,7 +51,7 @@ def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
         raise BadInput(
             "The model catalog is not valid YAML.",
             why=" ".join(str(error).split()),
-            next_step="fix the file, or reinstall tllm",
+            next_step="correct the file, or install tllm again",
         ) from error
     if not isinstance(table, dict):
         raise _wrong("the table", "it is not a mapping of aliases")
@@ -56,20 +59,25 @@ def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
 
 
 def find_alias(name: str) -> CatalogEntry | None:
-    """Return the entry of an alias (case-insensitive), or None."""
+    """Return the entry for an alias (case-insensitive), or None if the alias is unknown."""
     return load_catalog().get(name.lower())
 
 
 def resolve_alias(name: str) -> CatalogEntry:
-    """Return the entry of an alias (case-insensitive). Raise `UnknownModel` with near matches."""
+    """Return the entry for an alias (case-insensitive).
+
+    Raise `UnknownModel` if the alias is unknown. The error lists similar aliases.
+    """
     if entry := find_alias(name):
         return entry
     near = find_near_aliases(name)
     raise UnknownModel(
         f"No model is known as {name!r}.",
-        why=f"near matches: {', '.join(near)}" if near else "no alias is similar",
-        next_step=f"tllm import -m {near[0] if near else 'NAME'}, "
-        "or use any model of the hub: -s hf:ORG/NAME",
+        why=f"the catalog has only similar aliases: {', '.join(near)}"
+        if near
+        else "the catalog does not have a similar alias",
+        next_step=f"run `tllm import -m {near[0] if near else 'NAME'}`, "
+        "or import any model from the hub with -s hf:ORG/NAME",
     )
 
 
@@ -84,14 +92,14 @@ def find_near_aliases(name: str, limit: int = 5) -> list[str]:
 def _parse_entry(name: str, fields: Any) -> CatalogEntry:
     check_model_name(name)
     if name != name.lower():
-        raise _wrong(name, "an alias must be lower case")
+        raise _wrong(name, "an alias must be lowercase")
     if not isinstance(fields, dict) or not set(fields) <= _FIELDS:
-        raise _wrong(name, f"the fields of an entry are {', '.join(sorted(_FIELDS))}")
+        raise _wrong(name, f"the only valid fields of an entry are {', '.join(sorted(_FIELDS))}")
     source, family = fields.get("source"), fields.get("family")
     if not isinstance(source, str) or not _SOURCE.fullmatch(source):
-        raise _wrong(name, "its source is not hf:ORG/NAME or pypi:PKG==VER#FILE")
+        raise _wrong(name, "its source must have the form hf:ORG/NAME or pypi:PKG==VER#FILE")
     if not isinstance(family, str) or not family:
-        raise _wrong(name, "its family is not a non-empty string")
+        raise _wrong(name, "its family must be a non-empty string")
     gated = fields.get("gated", False)
     if not isinstance(gated, bool):
         raise _wrong(name, "gated must be true or false")
@@ -101,13 +109,13 @@ def _parse_entry(name: str, fields: Any) -> CatalogEntry:
 def _parse_count(name: str, text: Any) -> int:
     count = _COUNT.fullmatch(text) if isinstance(text, str) else None
     if count is None:
-        raise _wrong(name, "its parameters are not a count such as 135M or 6.7B")
+        raise _wrong(name, "its parameters must be a count, for example 135M or 6.7B")
     return round(float(count[1]) * _UNITS[count[2]])
 
 
 def _wrong(name: str, why: str) -> BadInput:
     return BadInput(
-        f"The model catalog is invalid at {name}.",
+        f"The model catalog contains an error in {name}.",
         why=why,
-        next_step="fix that entry, or reinstall tllm",
+        next_step="correct the entry, or install tllm again",
     )

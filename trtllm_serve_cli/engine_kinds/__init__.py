@@ -1,1 +1,1 @@
-"""Define how each engine kind is built, served and deployed."""
+"""Define how engines of each kind are built, served and deployed."""

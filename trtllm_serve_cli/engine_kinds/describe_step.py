@@ -1,9 +1,10 @@
-"""Describe an engine in its `engine.json`, as the last step of a build.
+"""Write the `engine.json` that describes an engine, as the last step of a build.
 
     python -m trtllm_serve_cli.engine_kinds.describe_step DIRECTORY --checkpoint PATH --engine JSON
 
-`--engine` has the facts that the plan knows. The engine kind adds those that only the finished
-engine has (`Building.describe_built`), and writes other files that a server needs.
+`--engine` contains the facts that are known before the build. The engine kind's
+`Building.describe_built` adds facts from the finished engine, and writes other files that the
+server needs.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def plan_describe_step(
 ) -> BuildStep:
     """Return the step that writes `engine.json`.
 
-    `details` is passed to the kind's `describe_built` as JSON. `outputs` are the files that the
-    step writes in addition to `engine.json`.
+    The step passes `details` to the engine kind's `describe_built`. `outputs` are the files that
+    the step writes in addition to `engine.json`.
     """
     checkpoint = request.checkpoint
     engine = {
@@ -53,7 +54,10 @@ def plan_describe_step(
 
 
 def main() -> None:
-    """Write `engine.json`. Errors are not caught, so that the build log contains the traceback."""
+    """Write `engine.json`.
+
+    Exceptions are not caught, so that the build log contains the traceback.
+    """
     from trtllm_serve_cli.engine_kinds.registry import find_kind
 
     parser = argparse.ArgumentParser(description=__doc__)

@@ -1,4 +1,4 @@
-"""Plan, describe and complete builds with the functions of their engine kinds."""
+"""Plan builds and load engines with the functions of the engine kind."""
 
 from __future__ import annotations
 
@@ -20,14 +20,17 @@ _FORMAT_NAMES = {"gguf": "a GGUF file", "hf": "a Hugging Face checkpoint"}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps that build the engine. Raise `BadInput` if its kind cannot build it."""
+    """Return the build plan for the requested engine.
+
+    Raise `BadInput` if the engine kind does not support the request.
+    """
     kind = find_kind(request.kind)
     _check_format(kind, request)
     return kind.building.plan(request, tools)
 
 
 def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
-    """Return the checkpoint as an engine of a kind that `serves_checkpoints`.
+    """Return an `Engine` for a checkpoint that the engine kind serves directly.
 
     Raise `BadInput` in the same cases as `plan_build`.
     """
@@ -38,39 +41,45 @@ def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
 
 
 def complete_engine(engine: Engine) -> Engine:
-    """Return the engine with its `details` read. Raise `BuildFailed` if the engine is broken."""
+    """Return a copy of the engine that includes its `details`.
+
+    Raise `BuildFailed` if the engine is broken.
+    """
     return dataclasses.replace(engine, details=read_details(engine.kind, engine.path))
 
 
 def load_engine(path: Path) -> Engine:
-    """Return the engine in the folder `path`. Raise `BuildFailed` if it cannot be read."""
+    """Return the engine in the folder `path`, including its `details`.
+
+    Raise `BuildFailed` if the engine cannot be read.
+    """
     return complete_engine(read_engine(path))
 
 
 def read_details(kind: str, path: Path) -> Any:
-    """Return the details of the engine in `path` that are specific to its kind, or None.
+    """Return the kind-specific details of the engine in `path`, or None if it has no details.
 
     Raise `BuildFailed` if the engine is broken.
     """
     read = find_kind(kind).building.read_details
-    again = "build it again with --force"
+    again = "build the engine again with --force"
     try:
         return read(path) if read is not None else None
     except BadInput as error:
         raise BuildFailed(error.what, why=error.why, next_step=again) from error
     except (OSError, ValueError) as error:
         raise BuildFailed(
-            f"{path} does not contain an engine of tllm.",
-            why=f"a file in it cannot be read: {type(error).__name__}: {error}",
+            f"{path} does not contain a valid engine.",
+            why=f"a file in the folder cannot be read: {type(error).__name__}: {error}",
             next_step=again,
         ) from error
 
 
 def find_tools(trtllm_version: str | None = None) -> Toolchain:
-    """Return the tools that build here: this Python, its packages, and the GPUs of this machine.
+    """Return the toolchain of this machine, which includes this Python, its packages and the GPUs.
 
-    A requested version of TensorRT-LLM replaces the installed one. Raise `BadInput` if it is not a
-    version.
+    If `trtllm_version` is set, builds are planned for this version of TensorRT-LLM instead of the
+    installed version. Raise `BadInput` if `trtllm_version` is not a version.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = find_gpus()
@@ -88,9 +97,10 @@ def find_tools(trtllm_version: str | None = None) -> Toolchain:
 
 
 def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
-    """Raise `BadInput` for a build option that only other engine kinds use.
+    """Raise `BadInput` if an option is set that only other engine kinds support.
 
-    `options` has the fields of `BuildRequest` that only some kinds use; None means not set.
+    `options` contains the fields of `BuildRequest` that only some kinds support. An option with the
+    value None is not set.
     """
     for option, value in options.items():
         if value is None or option in find_kind(name).building.request_options:
@@ -98,8 +108,8 @@ def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
         users = [each.name for each in all_kinds() if option in each.building.request_options]
         raise BadInput(
             f"The engine kind {name} does not accept --{option}.",
-            why=f"it describes an engine of the kind {' or '.join(users)}",
-            next_step=f"leave it out, or add it to: --engine {users[0]} --{option} {value}",
+            why=f"the option applies only to the engine kind {' or '.join(users)}",
+            next_step=f"omit --{option}, or choose --engine {users[0]} --{option} {value}",
         )
 
 
@@ -109,8 +119,8 @@ def _check_format(kind: EngineKind, request: BuildRequest) -> None:
         return
     needed = " or ".join(_FORMAT_NAMES[each] for each in sorted(kind.building.formats))
     raise BadInput(
-        f"The engine kind {kind.name} needs {needed}.",
+        f"The engine kind {kind.name} requires {needed}.",
         why=f"{checkpoint.source} is {_FORMAT_NAMES[checkpoint.format]}",
-        next_step="import the model's checkpoint instead (-s hf:ORG/NAME), or this one with "
+        next_step="import a Hugging Face checkpoint of the model with -s hf:ORG/NAME, or choose "
         f"--engine {EMBEDDED}",
     )

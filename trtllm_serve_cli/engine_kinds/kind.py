@@ -1,8 +1,8 @@
-"""Define `EngineKind`, which describes how a kind is selected, built, served and deployed.
+"""Define `EngineKind`, which describes how engines of one kind are built, served and deployed.
 
 Each kind is declared as `KIND` in its own folder and listed in `registry.py`. No other code
-compares engine kinds by name. The code of a kind that runs inside Triton is in
-`runtime/engines/KIND`.
+compares engine kinds by name. The code that runs inside Triton is in a folder of
+`runtime/engines` with the name of the kind.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.serving import OUR_CORE_MODEL, CoreModel, ServingOptions
 
 Values = dict[str, str]
-# What starts the processes of an engine on several GPUs: `mpirun` starts one Triton per rank,
-# TensorRT-LLM's LLM API launcher (`llm_api`) starts the ranks for one Triton, or the engine starts
-# its own processes.
+# The program that starts the processes of an engine on several GPUs. `mpirun` starts one Triton
+# process per rank. With `llm_api`, the launcher of TensorRT-LLM's LLM API starts all ranks for a
+# single Triton process. With `engine`, the engine starts its own processes.
 RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
 class ModelView(Protocol):
-    """The part of an imported model that engine kinds read."""
+    """The properties of an imported model that engine kinds read."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class ModelView(Protocol):
 
 
 class RepositoryView(Protocol):
-    """The part of a model repository that engine kinds read."""
+    """The properties of a model repository that engine kinds read."""
 
     @property
     def path(self) -> Path: ...
@@ -58,8 +58,8 @@ class RepositoryView(Protocol):
 class FitCheck(Protocol):
     """A check that raises `BadInput` if the machine cannot run the model's engine.
 
-    `is_one_machine` is false if other machines also have GPUs for the engine. `import_again` is the
-    command that imports the model again.
+    `is_one_machine` is false if the engine can also use GPUs of other machines. `import_again` is
+    the command that imports the model again.
     """
 
     def __call__(
@@ -69,19 +69,21 @@ class FitCheck(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """The functions and facts that turn a checkpoint into an engine.
+    """The functions and properties that define how engines of a kind are built.
 
-    `formats` are the checkpoint formats that the kind reads ("hf", "gguf"). `tools` are the
-    distributions whose versions the plan depends on. `request_options` are the fields of
-    `BuildRequest` that this kind uses but some other kinds do not.
+    `formats` are the supported checkpoint formats ("hf", "gguf"). `tools` are the distributions
+    that the build uses. Their versions are recorded in the toolchain. `needs_weights` is false if
+    the build does not read the checkpoint's weights. `request_options` are the fields of
+    `BuildRequest` that this kind supports but some other kinds do not support.
 
-    `describe_built` is called in the last step of a build with the engine's folder, the checkpoint
-    and the details in the plan. It returns fields of `Engine`. If a kind serves the checkpoint
-    itself, its build has no steps: `describe` returns the engine, and `no_build_reason` is a
-    sentence that explains why nothing is built. `describe_source` returns the engine in a folder
-    that tllm did not write. Its arguments are the model's name, the engine's folder, the
-    tokenizer's folder and the source. `read_details` reads the value of `Engine.details` from the
-    engine's folder.
+    The last step of a build calls `describe_built` with the engine's folder, the checkpoint and the
+    details from the plan. The function returns fields of `Engine`. If a kind serves checkpoints
+    directly, its plans have no steps. `describe` then returns the engine, and `no_build_reason` is
+    a sentence that explains why nothing is built.
+
+    `describe_source` returns the engine in a folder that tllm did not write. Its arguments are the
+    model's name, the engine's folder, the tokenizer's folder and the source. `read_details` returns
+    the value of `Engine.details` for an engine's folder.
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
@@ -98,17 +100,17 @@ class Building:
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The functions and facts that serve an engine from a model repository.
+    """The functions and properties that define how engines of a kind are served.
 
-    `parameters` are the template parameters that have an effect on this kind, in addition to the
-    parameters that apply to all kinds. `plan_values` returns parameter values for an engine, the
-    options and the user's parameters. For the parameters in `merged`, the returned value already
-    includes the user's value. `check_values` checks the final values against the engine. If
-    `empty_is_default` is set, TensorRT-LLM chooses the value of an empty parameter.
+    `parameters` are the template parameters that this kind supports, in addition to the parameters
+    that all kinds support. `plan_values` computes parameter values from the engine, the options and
+    the user's parameters. For the parameters in `merged`, the computed value already includes the
+    user's value. `check_values` checks the final values against the engine. If `empty_is_default`
+    is set, TensorRT-LLM chooses a default for each parameter that is empty.
 
-    `backends` maps a layout to the Triton backend that it requires. `model_yaml` is set if the
-    engine's package defines the arguments in `model.yaml`. It returns these arguments, and the
-    entries that remain in `config.pbtxt`.
+    `backends` maps each layout to the Triton backend that the layout requires. `model_yaml` is set
+    if the file `model.yaml` contains arguments for TensorRT-LLM's LLM API. The function returns
+    these arguments and the entries that remain in `config.pbtxt`.
     """
 
     layouts: tuple[Layout, ...]
@@ -124,10 +126,10 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFit:
-    """The software that a model needs in a container image, and a public image that has it.
+    """The software that a model requires in a container, and a public image with this software.
 
-    `image` is None if no such image is known. `container` describes NVIDIA's container of the same
-    release, including its CUDA version if known.
+    `image` is None if no suitable image is known. `container` describes NVIDIA's container of the
+    same release, including its CUDA version if known.
     """
 
     needs: str
@@ -137,11 +139,11 @@ class ContainerFit:
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """The requirements of an engine for the machines that serve it.
+    """The requirements for machines and containers that serve engines of a kind.
 
     `count_gpus` returns the number of GPUs for one instance. `refuses_mpirun` is the reason why
-    `mpirun` cannot start the server, or empty if it can. `reports_waiting` returns whether the
-    server's metrics include the number of requests that are waiting in the engine.
+    `mpirun` cannot start the server, or empty if `mpirun` can start it. `reports_waiting` returns
+    whether the server's metrics include the number of requests that are waiting in the engine.
     """
 
     fit_container: Callable[[ModelView], ContainerFit]
@@ -166,15 +168,19 @@ def _checks_nothing(machine: Machine) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class EngineKind:
-    """An engine kind: its name, its package, and how it is selected, built, served and deployed.
+    """The definition of an engine kind.
 
-    `package` is the distribution that runs the engine. If `any_python` is set, another Python on
-    the machine may have the package. For `--engine auto`, `offer` receives the requested version of
-    TensorRT-LLM and returns this kind as a choice, or None if the kind does not suit the machine.
-    `require` returns the Python that runs the engine (empty for Triton's Python), and raises
-    `MissingPart` if the machine lacks the package. `check_machine` returns the result for the kind
-    in `tllm doctor`. `runtime_folder` has the code that runs inside Triton, if that code is not in
-    `runtime/engines`.
+    `package` is the distribution that runs the engine. If `any_python` is set, the package may be
+    installed in another Python on the machine.
+
+    For `--engine auto`, `offer` receives the requested version of TensorRT-LLM. The function
+    returns this kind as a choice, or None if the kind does not suit the machine. `require` returns
+    the Python that runs the engine, or an empty string for Triton's Python. The function raises
+    `MissingPart` if the package is not installed. `check_machine` returns the finding that
+    `tllm doctor` reports for the kind.
+
+    `runtime_folder` is the folder with the code that runs inside Triton. If it is None, the code is
+    in `runtime/engines`.
     """
 
     name: str
@@ -191,10 +197,10 @@ class EngineKind:
 
     @property
     def serves_checkpoints(self) -> bool:
-        """True if the engine is the checkpoint itself, so that nothing is built."""
+        """True if this kind serves checkpoints directly, without a build."""
         return self.building.describe is not None
 
     @property
     def runs_in_triton_backend(self) -> bool:
-        """True if a backend of Triton runs the engine and reads its parameters."""
+        """True if a Triton backend runs the engine and reads the parameters."""
         return self.serving.core.backend_parameter is not None

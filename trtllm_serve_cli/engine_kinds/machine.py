@@ -14,9 +14,9 @@ Verdict = Literal["ok", "note", "problem"]
 class Machine:
     """A machine's GPUs and installed engine packages.
 
-    `gpus` has the name of each GPU as its driver reports it. `versions` maps the distributions in
-    this Python to their versions. `pythons` maps a distribution that may run in another Python to
-    the interpreter that has the distribution.
+    `gpus` are the names that the driver reports for the GPUs. `versions` maps the distributions in
+    this Python to their versions. `pythons` maps each distribution that may run in another Python
+    to the interpreter that has the distribution.
     """
 
     gpus: tuple[str, ...] = ()
@@ -45,8 +45,8 @@ class EngineChoice:
 class Finding:
     """A result of `tllm doctor`.
 
-    A "problem" prevents a server from running, while a "note" does not. `fix` is what the user
-    can do about either.
+    A "problem" prevents a server from running, while a "note" does not. `fix` is a command or an
+    instruction that resolves the finding.
     """
 
     what: str

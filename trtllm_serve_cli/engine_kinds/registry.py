@@ -1,6 +1,6 @@
 """List the engine kinds in the order in which `--engine auto` tries them.
 
-A kind's module is imported when the kind is looked up, so that `--help` can list the names
+A kind's module is imported only when the kind is looked up. `--help` can therefore list the names
 without importing the code that plans builds.
 """
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.engine_kinds.kind import EngineKind
 
-# Name -> the module that has the kind as `KIND`.
+# Maps the name of each kind to the module that defines `KIND`.
 MODULES = {
     "tensorrt": "trtllm_serve_cli.engine_kinds.tensorrt.kind",
     "pytorch": "trtllm_serve_cli.engine_kinds.pytorch.kind",
@@ -22,11 +22,11 @@ MODULES = {
     "openvino": "trtllm_serve_cli.engine_kinds.openvino.kind",
     "sim": "trtllm_serve_cli.engine_kinds.sim.kind",
 }
-# The value of `--engine` that selects a kind that fits the machine and the checkpoint.
+# The value of `--engine` for which tllm selects a kind based on the machine and the checkpoint.
 AUTO = "auto"
-# The kind that runs on any machine. If no engine is installed, errors suggest installing this kind.
+# This kind runs on any CPU. If no engine is installed, the error suggests installing this kind.
 EMBEDDED = "openvino"
-# The engine kind of upstream's repositories, which tllm did not render.
+# The engine kind of upstream's model repositories, which tllm does not render.
 UPSTREAM = "tensorrt"
 
 
@@ -36,7 +36,7 @@ def kind_names() -> tuple[str, ...]:
 
 
 def find_kind(name: str) -> EngineKind:
-    """Return the engine kind of this name. Raise `BadInput` if it is unknown."""
+    """Return the engine kind with this name. Raise `BadInput` if the name is unknown."""
     if name not in MODULES:
         raise BadInput(
             f"There is no engine kind {name!r}.",

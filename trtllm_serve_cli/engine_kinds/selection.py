@@ -13,12 +13,11 @@ from trtllm_serve_cli.sizing.gpus import find_gpus
 def detect_machine(
     requested: str = "", engine_python: str = "", *, search_pythons: bool = False
 ) -> Machine:
-    """Return the GPUs of this machine and its engine packages. No engine package is imported.
+    """Return the GPUs and engine packages of this machine. No engine package is imported.
 
-    Other Pythons are searched only for the package of the kind `requested`. If `requested` is
-    "auto" and the machine has GPUs, or if `search_pythons` is set, other Pythons are searched for
-    the package of every kind that may run in them. `engine_python` is the Python that the user set
-    for the engine.
+    By default, other Pythons are searched only for the package of the kind `requested`. They are
+    searched for the packages of all kinds if `search_pythons` is set, or if `requested` is "auto"
+    and the machine has GPUs. `engine_python` is the Python that the user set for the engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -42,8 +41,8 @@ def detect_machine(
 def _find_python(package: str, named: str, *, is_certain: bool) -> str | None:
     if not named:
         return find_python_with(package)
-    # For a requested kind, the Python is not checked, because it may exist only on the machine that
-    # runs the server.
+    # Do not check the Python for a requested kind, because the Python may exist only on the machine
+    # that runs the server.
     return named if is_certain or python_has(named, package) else None
 
 
@@ -52,8 +51,9 @@ def choose_engine_kind(
 ) -> EngineChoice:
     """Return the engine kind for `requested`, which may be "auto".
 
-    If `trtllm_version` is set, that TensorRT-LLM counts as installed. Raise `BadInput` if
-    `trtllm_version` is not a version, or `MissingPart` if the kind's package is not installed.
+    If `trtllm_version` is set, this version of TensorRT-LLM is assumed to be installed. Raise
+    `BadInput` if `trtllm_version` is not a version, or `MissingPart` if the kind's package is not
+    installed.
     """
     if requested != AUTO:
         python = find_kind(requested).require(machine)
@@ -66,7 +66,7 @@ def choose_engine_kind(
 
 
 def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
-    """Return the first kind that reads the format and suits the machine, for `--engine auto`."""
+    """Return the first kind that supports the format and the machine, for `--engine auto`."""
     for kind in all_kinds():
         if checkpoint_format in kind.building.formats and (choice := kind.offer(machine, None)):
             return choice
@@ -74,10 +74,10 @@ def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
 
 
 def find_engine_source_kind() -> EngineKind:
-    """Return the kind that serves the source `engine:DIR`, an engine that tllm did not build."""
+    """Return the kind that serves `engine:DIR` sources, which tllm did not build."""
     return next(kind for kind in all_kinds() if kind.building.describe_source is not None)
 
 
 def kinds_in_layout(layout: Layout) -> tuple[EngineKind, ...]:
-    """Return the kinds that can be served in the layout."""
+    """Return the engine kinds that support the layout."""
     return tuple(kind for kind in all_kinds() if layout in kind.serving.layouts)

@@ -1,7 +1,8 @@
-"""Plan and describe the builds of the kinds that serve a checkpoint directly.
+"""Plan and describe engines of the kinds that serve a checkpoint directly.
 
-Nothing is built: the plan has no steps, and the checkpoint is described as an engine. The engine's
-`llm_arguments` are the arguments for its package, without the model's path and the serving limits.
+Nothing is built. The plan has no steps, and the engine's folder is the checkpoint. The engine's
+`llm_arguments` are its arguments for vLLM or TensorRT-LLM's LLM API, without the model's path and
+the serving limits.
 """
 
 from __future__ import annotations
@@ -32,14 +33,16 @@ from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_object
 
-# (request, toolchain, the checkpoint's own quantization) -> arguments for the engine's package.
+# A function that returns the engine's arguments. Its third parameter is the quantization of the
+# checkpoint's weights, or None if they are not quantized.
 PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
 
 
 def serve_checkpoint(plan_arguments: PlanArguments, no_build_reason: str) -> Building:
-    """Return the `Building` for a kind that serves a checkpoint with the planned arguments.
+    """Return the `Building` for a kind that serves checkpoints directly.
 
-    `no_build_reason` is a sentence that explains to the user why nothing is built.
+    `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence that
+    explains to the user why nothing is built.
     """
 
     def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
@@ -97,7 +100,7 @@ def _describe(request: BuildRequest) -> Engine:
         raise BadInput(
             f"{checkpoint.path / 'config.json'} does not describe a language model.",
             why=f"{type(error).__name__}: {error}",
-            next_step="use a checkpoint that generates text: -s hf:ORG/NAME",
+            next_step="use the checkpoint of a model that generates text, with -s hf:ORG/NAME",
         ) from error
     weights = str(config.get("torch_dtype") or config.get("dtype") or "as in the checkpoint")
     return Engine(
@@ -115,7 +118,10 @@ def _describe(request: BuildRequest) -> Engine:
 
 
 def _check_parallelism_if_known(request: BuildRequest) -> None:
-    """Check the parallelism if the model's family is known. Engines also serve other families."""
+    """Check the parallelism options if tllm knows the model's family.
+
+    Engines also serve models from families that tllm does not know.
+    """
     config = read_object(request.checkpoint.path / "config.json")
     if config.get("model_type") in FAMILIES:
         options = request.options

@@ -17,11 +17,11 @@ WORKER_PARAMETERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ServingOptions:
-    """The options for serving an engine; None selects the default that fits the engine.
+    """The options for serving an engine.
 
-    `parameters` maps the names of template parameters to values (`--param`), which override the
-    other options. `engine_python` is the Python that has the engine's package, or empty for
-    Triton's Python.
+    For an option that is None, the default depends on the engine. `parameters` maps the names of
+    template parameters to the values from `--param`, which override the other options.
+    `engine_python` is the Python that has the engine's package, or empty for Triton's Python.
     """
 
     max_batch_size: int | None = None
@@ -38,8 +38,8 @@ class CoreModel:
     """The code that Triton runs as the model `tensorrt_llm`: a Python model or a C++ backend.
 
     `backend_parameter` is the parameter that names the backend, or None for tllm's Python model.
-    `entries` are the entries of the model's `config.pbtxt` that are the same for every engine.
-    `omitted` are parameters that have an effect on this kind but are not entries of that file.
+    `entries` are the entries in the model's `config.pbtxt` that are the same for every engine.
+    `omitted` are parameters that the engine kind supports but that are not entries in this file.
     """
 
     backend_parameter: str | None = None
@@ -53,16 +53,16 @@ OUR_CORE_MODEL = CoreModel()
 def choose_context_length(
     engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 ) -> int:
-    """Return the maximum length of a prompt and its response together, in tokens.
+    """Return the maximum total length of a prompt and its response, in tokens.
 
-    Raise `BadInput` if the requested length exceeds the length that the model was trained on.
+    Raise `BadInput` if the requested length exceeds the model's context length.
     """
     limit = engine.max_position_embeddings
     max_seq_len = int(overrides.get("max_seq_len") or options.max_seq_len or limit)
     if max_seq_len > limit:
         raise BadInput(
             f"--max-seq-len {max_seq_len} exceeds the context length of {engine.model_name}.",
-            why=f"it was trained on {limit} positions",
-            next_step=f"choose at most {limit}",
+            why=f"the model was trained on sequences of up to {limit} tokens",
+            next_step=f"set --max-seq-len to {limit} or less",
         )
     return max_seq_len

@@ -1,4 +1,4 @@
-"""Find the version of TensorRT-LLM for the engine kinds that use TensorRT-LLM."""
+"""Find the TensorRT-LLM version for the engine kinds `tensorrt` and `pytorch`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PACKAGE = "tensorrt_llm"
 
 
 def find_usable_trtllm(machine: Machine, requested: str | None) -> Version | None:
-    """Return the requested version, or the installed one if the machine has GPUs for it.
+    """Return the requested version, or the installed version if the machine has GPUs.
 
-    Raise `BadInput` if `requested` is not a version.
+    Return None if neither version is available. Raise `BadInput` if `requested` is not a version.
     """
     version = requested or (machine.versions.get(PACKAGE) if machine.gpus else None)
     return parse_version(version) if version else None

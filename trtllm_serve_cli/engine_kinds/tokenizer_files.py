@@ -1,12 +1,12 @@
-"""Copy the files from which Transformers loads a checkpoint's tokenizer."""
+"""Copy the files that Transformers needs to load a checkpoint's tokenizer."""
 
 from __future__ import annotations
 
 import shutil
 from pathlib import Path
 
-# Suffixes of files that a tokenizer may need. A checkpoint has `.py` files only if the user trusts
-# their code.
+# Suffixes of files that a tokenizer may need. Python files are included because a downloaded
+# checkpoint has `.py` files only if the user trusts their code.
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt", ".py")
 
 

@@ -46,16 +46,16 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ({"max_batch_size": 0}, "--max-batch-size 0"),
         (
             {"max_input_len": 4096, "max_seq_len": 2048},
-            "--max-input-len 4096 with --max-seq-len 2048",
+            "--max-input-len 4096 and --max-seq-len 2048",
         ),
         (
             {"opt_num_tokens": 64, "max_num_tokens": 32},
-            "--opt-num-tokens 64 with --max-num-tokens 32",
+            "--opt-num-tokens 64 and --max-num-tokens 32",
         ),
-        ({"max_beam_width": 8, "max_num_tokens": 4}, "--max-beam-width 8 with --max-num-tokens 4"),
+        ({"max_beam_width": 8, "max_num_tokens": 4}, "--max-beam-width 8 and --max-num-tokens 4"),
         (
             {"multiple_profiles": True, "opt_num_tokens": 8},
-            "--multiple-profiles with --opt-num-tokens",
+            "--multiple-profiles and --opt-num-tokens",
         ),
         (
             {"remove_input_padding": False, "max_num_tokens": 8},
@@ -69,7 +69,7 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         (
             {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5,
              "gather_context_logits": True},
-            "--gather-context-logits with speculative decoding",
+            "--gather-context-logits and speculative decoding",
         ),
         (
             {"speculative_decoding_mode": "medusa"},
@@ -77,7 +77,7 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding", "speculative_model": "heads"},
-            "--speculative-model with --speculative-decoding-mode lookahead_decoding",
+            "--speculative-model and --speculative-decoding-mode lookahead_decoding",
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding"},
@@ -86,28 +86,28 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         (
             {"speculative_decoding_mode": "explicit_draft_tokens", "speculative_model": "heads",
              "max_draft_len": 5},
-            "--max-draft-len with --speculative-decoding-mode explicit_draft_tokens",
+            "--max-draft-len and --speculative-decoding-mode explicit_draft_tokens",
         ),
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_draft_len": 257},
-            "--max-draft-len 257 with EAGLE",
+            "--max-draft-len 257 for EAGLE",
         ),
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_batch_size": 513},
-            "--max-batch-size 513 with EAGLE",
+            "--max-batch-size 513 for EAGLE",
         ),
         ({"use_paged_context_fmha": True, "paged_kv_cache": False},
          f"{_PAGED_CONTEXT} without paged_kv_cache"),
         ({"use_paged_context_fmha": True, "context_fmha": False},
          f"{_PAGED_CONTEXT} without context_fmha"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "int8"},
-         f"{_PAGED_CONTEXT} with an int8 KV cache"),
+         f"{_PAGED_CONTEXT} and an int8 KV cache"),
         ({"use_paged_context_fmha": True, "kv_cache_dtype": "fp8"},
-         f"{_PAGED_CONTEXT} with an fp8 KV cache"),
+         f"{_PAGED_CONTEXT} and an fp8 KV cache"),
     ],
 )  # fmt: skip
 def test_contradictory_options_are_refused(options: dict[str, Any], what: str) -> None:
-    assert refuse("0.16.0", **options).startswith(f"An engine cannot have {what}.\nWhy: ")
+    assert refuse("0.16.0", **options).startswith(f"An engine cannot be built with {what}.\nWhy: ")
 
 
 def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
@@ -115,16 +115,16 @@ def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
         "0.16.0", "falcon-7b", speculative_decoding_mode="medusa", speculative_model="heads"
     )
     assert message == (
-        "An engine cannot have --speculative-decoding-mode medusa for FalconForCausalLM.\n"
-        "Why: its converter supports only LlamaForCausalLM\n"
-        "Next: use --speculative-decoding-mode draft_tokens_external"
+        "An engine cannot be built with --speculative-decoding-mode medusa for FalconForCausalLM.\n"
+        "Why: the converter for this mode supports only LlamaForCausalLM\n"
+        "Next: use --build-option speculative_decoding_mode=draft_tokens_external"
     )
 
 
 def test_defaults_of_a_version_are_checked_like_options() -> None:
     plan("llama-2-7b", "0.16.0", kv_cache_dtype="int8")
     assert refuse("1.2.0", kv_cache_dtype="int8") == (
-        f"An engine cannot have {_PAGED_CONTEXT} with an int8 KV cache.\n"
+        f"An engine cannot be built with {_PAGED_CONTEXT} and an int8 KV cache.\n"
         "Why: trtllm-build rejects the combination\n"
         "Next: set use_paged_context_fmha to false"
     )
@@ -149,9 +149,9 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "0.16.0",
             "nvfp4",
             "TensorRT-LLM 0.16.0 does not support --quantization nvfp4 for LlamaForCausalLM.\n"
-            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq; "
-            "0.17.0 added nvfp4\n"
-            "Next: choose one of these, or use 0.17.0 or later",
+            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, "
+            "and 0.17.0 added support for nvfp4\n"
+            "Next: choose a supported value, or use TensorRT-LLM 0.17.0 or later",
         ),
         (
             "falcon-7b",
@@ -159,7 +159,7 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "nvfp4",
             "TensorRT-LLM 1.2.0 does not support --quantization nvfp4 for FalconForCausalLM.\n"
             "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq\n"
-            "Next: choose one of these",
+            "Next: choose a supported value",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_quantized_checkpoint_is_not_quantized_again() -> None:
         plan(shape, "0.16.0", quantization="fp8")
     assert str(raised.value) == (
         "The checkpoint is already quantized (awq).\n"
-        "Why: it cannot be quantized again, to fp8\n"
+        "Why: a quantized checkpoint cannot be quantized again to fp8\n"
         "Next: import the model's 16-bit checkpoint"
     )
 
@@ -186,7 +186,7 @@ def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None
     with pytest.raises(BadInput) as raised:
         plan(shape, "0.15.0")
     assert raised.value.why == (
-        "TensorRT-LLM 0.15.0 does not convert such checkpoints of LlamaForCausalLM"
+        "TensorRT-LLM 0.15.0 does not convert LlamaForCausalLM checkpoints with this quantization"
     )
 
 

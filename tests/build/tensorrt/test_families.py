@@ -63,7 +63,7 @@ def test_architecture_of_a_later_version_is_refused() -> None:
         find_family("Qwen3ForCausalLM", Version("0.19.0"))
     assert str(raised.value) == (
         "TensorRT-LLM 0.19.0 does not convert Qwen3ForCausalLM.\n"
-        "Why: 0.20.0 added support for it\n"
+        "Why: support was added in 0.20.0\n"
         "Next: use TensorRT-LLM 0.20.0 or later"
     )
 
@@ -73,6 +73,6 @@ def test_architecture_without_a_converter_is_refused() -> None:
         find_family("GptOssForCausalLM", Version("1.2.0"))
     assert str(raised.value) == (
         "TensorRT engines do not support the architecture GptOssForCausalLM.\n"
-        f"Why: supported are {', '.join(ARCHITECTURES)}\n"
-        "Next: use --engine pytorch, with TensorRT-LLM 1.0 or later"
+        f"Why: the supported architectures are {', '.join(ARCHITECTURES)}\n"
+        "Next: use --engine pytorch with TensorRT-LLM 1.0 or later"
     )

@@ -133,7 +133,7 @@ def test_invalid_arguments_are_refused(arguments: tuple[str, ...], why: str) -> 
     assert str(raised.value) == (
         "trtllm-build of TensorRT-LLM 0.11.0 rejects these arguments.\n"
         f"Why: {why}\n"
-        "Next: trtllm-build --help"
+        "Next: run `trtllm-build --help` to see the supported arguments"
     )
 
 

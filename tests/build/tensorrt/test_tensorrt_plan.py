@@ -176,42 +176,43 @@ def test_medusa_works_with_fp8() -> None:
             "0.10.0",
             {"moe_tp": 2, "tp": 2},
             "TensorRT-LLM 0.10.0 does not support --moe-tp.\n"
-            "Why: its convert_checkpoint.py for llama has no --moe_tp_size\n"
+            "Why: its convert_checkpoint.py for llama does not have the flag --moe_tp_size\n"
             "Next: omit --moe-tp, or use TensorRT-LLM 0.11.0 or later",
         ),
         (
             "1.0.0",
             {"moe_ep": 2, "tp": 2, "quantization": "fp8"},
             "TensorRT-LLM 1.0.0 does not support --moe-ep.\n"
-            "Why: its quantize.py has no --moe_ep_size\n"
+            "Why: its quantize.py does not have the flag --moe_ep_size\n"
             "Next: omit --moe-ep",
         ),
         (
             "0.8.0",
             {"multiple_profiles": True},
             "TensorRT-LLM 0.8.0 does not support --multiple-profiles.\n"
-            "Why: its trtllm-build has no --multiple_profiles\n"
+            "Why: its trtllm-build does not have the flag --multiple_profiles\n"
             "Next: omit --multiple-profiles, or use TensorRT-LLM 0.9.0 or later",
         ),
         (
             "0.10.0",
             {"gemm_plugin": "auto"},
             "TensorRT-LLM 0.10.0 does not support --gemm-plugin auto.\n"
-            "Why: --gemm_plugin of its trtllm-build accepts float16, float32, bfloat16, disable\n"
-            "Next: choose one of these for --gemm-plugin",
+            "Why: the values that its trtllm-build accepts for --gemm_plugin are "
+            "float16, float32, bfloat16, disable\n"
+            "Next: set --gemm-plugin to a value that the program accepts",
         ),
         (
             "0.16.0",
             {"kv_cache_dtype": "nvfp4"},
             "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype nvfp4.\n"
-            "Why: --kv_cache_dtype of its quantize.py accepts int8, fp8\n"
-            "Next: choose one of these for --kv-cache-dtype",
+            "Why: the values that its quantize.py accepts for --kv_cache_dtype are int8, fp8\n"
+            "Next: set --kv-cache-dtype to a value that the program accepts",
         ),
         (
             "0.10.0",
             {"max_seq_len": 1024},
             "--max-seq-len 1024 leaves no room for output tokens.\n"
-            "Why: TensorRT-LLM 0.10.0 reserves 1024 of them for the input\n"
+            "Why: TensorRT-LLM 0.10.0 reserves 1024 tokens for the input\n"
             "Next: set --max-input-len below 1024",
         ),
         (
@@ -219,7 +220,7 @@ def test_medusa_works_with_fp8() -> None:
             {"calib_size": 32},
             "--calib-size has no effect.\n"
             "Why: this weight format does not require calibration\n"
-            "Next: omit it, or choose --quantization fp8, int8_sq or int4_awq",
+            "Next: omit the option, or choose --quantization fp8, int8_sq or int4_awq",
         ),
     ],
 )
@@ -236,7 +237,7 @@ def test_kv_cache_dtype_without_program_support_is_refused() -> None:
         plan("opt-125m", "0.16.0", kv_cache_dtype="fp8")
     assert str(raised.value) == (
         "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype fp8 for OPTForCausalLM.\n"
-        "Why: neither the converter nor quantize.py supports it for this architecture\n"
+        "Why: neither the converter nor quantize.py supports this KV cache for the architecture\n"
         "Next: omit --kv-cache-dtype"
     )
 
@@ -253,7 +254,7 @@ def test_eagle_with_calibration_is_refused() -> None:
     assert str(raised.value) == (
         "--speculative-decoding-mode eagle does not support --quantization fp8 with "
         "--kv-cache-dtype auto.\n"
-        "Why: quantize.py, which calibrates, supports only the heads of Medusa\n"
+        "Why: these formats require quantize.py, which supports only Medusa heads\n"
         "Next: omit --quantization and --kv-cache-dtype"
     )
 

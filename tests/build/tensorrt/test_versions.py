@@ -50,8 +50,8 @@ def test_invalid_version_is_refused() -> None:
         parse_version("latest")
     assert str(raised.value) == (
         "'latest' is not a version of TensorRT-LLM.\n"
-        "Why: valid are versions like 0.11.0 or 0.17.0.post1, and container tags like 24.07\n"
-        "Next: pip show tensorrt_llm"
+        "Why: a version is written like 0.11.0 or 0.17.0.post1, and a container tag like 24.07\n"
+        "Next: run `pip show tensorrt_llm` to see the installed version"
     )
 
 
@@ -61,7 +61,7 @@ def test_unknown_container_tag_is_refused() -> None:
     assert str(raised.value) == (
         "The TensorRT-LLM version of the container 29.12 is not known.\n"
         "Why: the known containers are 23.10 to 26.07\n"
-        "Next: specify the version itself, for example --trtllm-version 1.2.1"
+        "Next: set the version of TensorRT-LLM, for example --trtllm-version 1.2.1"
     )
 
 
@@ -84,7 +84,7 @@ def test_versions_before_trtllm_build_are_refused() -> None:
     assert str(raised.value) == (
         "TensorRT-LLM 0.7.1 is too old to build engines with tllm.\n"
         "Why: versions before 0.8 have a build.py for each model instead of trtllm-build\n"
-        "Next: use TensorRT-LLM 0.8 or later, for example "
+        "Next: use TensorRT-LLM 0.8 or later, for example in "
         "nvcr.io/nvidia/tritonserver:24.02-trtllm-python-py3"
     )
 
@@ -96,6 +96,6 @@ def test_versions_without_engines_are_refused(text: str) -> None:
     assert str(raised.value) == (
         f"TensorRT-LLM {text} does not build engines.\n"
         "Why: 1.2 is the last release line with trtllm-build and the C++ backend\n"
-        "Next: use --engine pytorch, which serves the checkpoint, or "
+        "Next: use --engine pytorch to serve the checkpoint directly, or build the engine in "
         "nvcr.io/nvidia/tritonserver:26.07-trtllm-python-py3"
     )

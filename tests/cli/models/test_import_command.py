@@ -44,9 +44,9 @@ def model(tmp_path: Path) -> str:
             ("import", "-m", "a/b"),
             [
                 "Error: 'a/b' is not a valid model name.",
-                "  Why: a name has at most 128 characters: letters, digits, '.', '_' and '-', "
-                "and starts with a letter or digit",
-                " Next: name the model with -m NAME and its source with -s SOURCE",
+                "  Why: a name starts with a letter or digit, and has at most 128 letters, digits, "
+                "'.', '_' and '-'",
+                " Next: pass a valid name with -m NAME, and the model's source with -s SOURCE",
             ],
         ),
         (
@@ -140,14 +140,14 @@ def test_launch_number_out_of_range_is_refused_from_every_source(
 
 def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
     code, _, err = tllm("import", "-m", "smollm2-135n")
-    assert (code, "near matches: smollm2-135m" in err) == (3, True)
+    assert (code, "similar aliases: smollm2-135m" in err) == (3, True)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (b"not a model", "is not a complete GGUF file"),
-        (gguf({"general.architecture": ("string", "mamba")}), "of the architecture 'mamba'"),
+        (gguf({"general.architecture": ("string", "mamba")}), "with the architecture 'mamba'"),
     ],
 )
 def test_unsupported_gguf_file_is_refused(
@@ -163,8 +163,8 @@ def test_quantization_of_a_gguf_file_is_refused(tllm: Tllm, model: str) -> None:
     assert (code, err) == (
         3,
         "Error: --quantization int8 cannot be used with a GGUF file.\n"
-        "  Why: its weights are already quantised, and are not converted\n"
-        " Next: leave --quantization out, or choose another GGUF file\n",
+        "  Why: the weights in the file are already quantized, and tllm does not convert them\n"
+        " Next: omit --quantization, or choose another GGUF file\n",
     )
 
 
@@ -186,7 +186,7 @@ def test_folder_of_the_user_is_not_replaced(
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
     code, _, err = tllm("import", "-m", "m", "-s", model, option, str(photos), "--force")
     assert (code, [path.name for path in photos.iterdir()]) == (3, ["cat.png"])
-    assert f"Error: {photos} contains other files.\n" in err
+    assert f"Error: {photos} contains " in err
 
 
 @pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "Do not rend")])

@@ -135,7 +135,7 @@ def test_rejects_quantization_of_a_gguf_file() -> None:
 def test_rejects_gpu_options() -> None:
     with pytest.raises(BadInput) as raised:
         plan(HF, tp=2)
-    assert raised.value.what == "The engine kind openvino has no option tp."
+    assert raised.value.what == "The engine kind openvino does not support the option tp."
     with pytest.raises(
         BadInput, match="The engine kind openvino does not support --quantization fp8"
     ):
@@ -151,9 +151,9 @@ def test_rejects_an_unknown_gguf_architecture() -> None:
     with pytest.raises(BadInput) as raised:
         plan(checkpoint)
     assert str(raised.value) == (
-        "The engine kind openvino cannot read a GGUF file of the architecture 'mamba'.\n"
-        "Why: OpenVINO GenAI reads llama, qwen2, qwen3\n"
-        "Next: import the model's Hugging Face checkpoint instead: -s hf:ORG/NAME"
+        "The engine kind openvino does not support GGUF files with the architecture 'mamba'.\n"
+        "Why: the supported architectures are llama, qwen2, qwen3\n"
+        "Next: import the model's Hugging Face checkpoint instead, with -s hf:ORG/NAME"
     )
 
 

@@ -157,16 +157,28 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
 @pytest.mark.parametrize(
     ("options", "version", "why"),
     [
-        ({}, "0.21.0", "TensorRT-LLM 0.21.0 cannot serve an engine of the kind pytorch"),
+        ({}, "0.21.0", "TensorRT-LLM 0.21.0 does not support the engine kind pytorch"),
         ({}, "newest", "'newest' is not a version of TensorRT-LLM"),
-        ({"tokens_per_block": 64}, "1.0.0", "TensorRT-LLM 1.0 has no tokens_per_block"),
-        ({"kv_cache_dtype": "nvfp4"}, "1.2.0", "TensorRT-LLM 1.2 has no kv_cache_dtype nvfp4"),
+        ({"tokens_per_block": 64}, "1.0.0", "TensorRT-LLM 1.0 does not support tokens_per_block"),
+        (
+            {"kv_cache_dtype": "nvfp4"},
+            "1.2.0",
+            "TensorRT-LLM 1.2 does not support kv_cache_dtype nvfp4",
+        ),
         ({"kv_cache_dtype": "int8"}, "1.2.0", "does not support kv_cache_dtype int8"),
-        ({"gemm_plugin": "float16"}, "1.2.0", "The engine kind pytorch has no option gemm_plugin"),
-        ({"opt_num_tokens": 64}, "1.2.0", "The engine kind pytorch has no option opt_num_tokens"),
+        (
+            {"gemm_plugin": "float16"},
+            "1.2.0",
+            "The engine kind pytorch does not support the option gemm_plugin",
+        ),
+        (
+            {"opt_num_tokens": 64},
+            "1.2.0",
+            "The engine kind pytorch does not support the option opt_num_tokens",
+        ),
         ({"paged_kv_cache": False}, "1.2.0", "cannot disable paged_kv_cache"),
-        ({"quantization": "fp8"}, "1.2.0", "cannot quantise weights to fp8"),
-        ({"max_lora_rank": 8}, "1.2.0", "max_lora_rank requires the modules"),
+        ({"quantization": "fp8"}, "1.2.0", "cannot convert this checkpoint to --quantization fp8"),
+        ({"max_lora_rank": 8}, "1.2.0", "max_lora_rank requires lora_target_modules or lora_dir"),
         ({"max_draft_len": 3}, "1.2.0", "max_draft_len requires speculative_decoding_mode"),
         (
             {"speculative_decoding_mode": "medusa"},
@@ -197,7 +209,7 @@ def test_error_names_the_version_that_has_the_option() -> None:
     with pytest.raises(BadInput) as refused:
         plan("1.0.0", tokens_per_block=64)
     assert str(refused.value) == (
-        "TensorRT-LLM 1.0 has no tokens_per_block in its LLM API.\n"
-        "Why: it was added in 1.1\n"
-        "Next: leave it out, or use TensorRT-LLM 1.1 or later"
+        "The LLM API of TensorRT-LLM 1.0 does not support tokens_per_block.\n"
+        "Why: support was added in 1.1\n"
+        "Next: omit tokens_per_block, or use TensorRT-LLM 1.1 or later"
     )

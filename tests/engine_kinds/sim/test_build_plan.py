@@ -113,7 +113,7 @@ def test_rejects_an_engine_with_a_broken_timing(
         plan(checkpoint, tmp_path / "engine", timing=timing), force=False, notify=print
     )
     (engine.path / "simulation.json").write_text("{}")
-    with pytest.raises(BuildFailed, match="does not contain an engine"):
+    with pytest.raises(BuildFailed, match="does not contain a valid engine"):
         load_engine(engine.path)
 
 
@@ -129,9 +129,9 @@ def test_requires_a_gpu_or_a_timing(checkpoint: Checkpoint, tmp_path: Path) -> N
     with pytest.raises(BadInput) as refused:
         plan(checkpoint, tmp_path / "e")
     assert str(refused.value) == (
-        "The engine to simulate is not known.\n"
-        "Why: no GPU was set, and this machine has no known GPU\n"
-        "Next: set a GPU (--gpu h200), or your own timing (--timing FILE)"
+        "The GPU to simulate is not known.\n"
+        "Why: --gpu is not set, and this machine does not have a GPU that tllm knows\n"
+        "Next: set a GPU, for example --gpu h200, or pass a timing file with --timing FILE"
     )
 
 
@@ -159,16 +159,16 @@ def test_rejects_an_invalid_timing_file(
 def test_rejects_a_gpu_together_with_a_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="A GPU and a timing cannot be combined"):
+    with pytest.raises(BadInput, match="--gpu and --timing cannot be combined"):
         plan(checkpoint, tmp_path / "e", gpu="h200", timing=timing)
 
 
 def test_rejects_beams_and_tp_together_with_a_timing(
     checkpoint: Checkpoint, timing: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="sim has no option max_beam_width"):
+    with pytest.raises(BadInput, match="sim does not support the option max_beam_width"):
         plan(checkpoint, tmp_path / "e", gpu="h200", max_beam_width=2)
-    with pytest.raises(BadInput, match="sim with a --timing has no option tp"):
+    with pytest.raises(BadInput, match="sim with --timing does not support the option tp"):
         plan(checkpoint, tmp_path / "e", timing=timing, tp=2)
 
 
@@ -180,4 +180,4 @@ def test_requires_the_package_that_loads_the_tokenizer(
 ) -> None:
     with pytest.raises(MissingPart) as missing:
         plan(checkpoint, tmp_path / "e", gpu="h200", tools=Toolchain("python3"))
-    assert missing.value.next_step == f"pip install {package}"
+    assert missing.value.next_step == f"run `pip install {package}`"

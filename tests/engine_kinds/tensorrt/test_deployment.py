@@ -53,19 +53,19 @@ def test_accepts_an_engine_that_may_fit(model: ImportedModel, machine: Machine) 
     [
         (
             dataclasses.replace(HERE, versions={"tensorrt_llm": "1.2.0"}),
-            "The engine of mine was built by another TensorRT-LLM.",
-            "tllm export mine > mine.yaml && tllm import -f mine.yaml --force, or serve it in "
-            "nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3",
+            "The engine of mine was built with another version of TensorRT-LLM.",
+            "run `tllm export mine > mine.yaml && tllm import -f mine.yaml --force`, or serve the "
+            "engine in nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3",
         ),
         (
             Machine(gpus=("NVIDIA H200",)),
             "The engine of mine needs 2 GPUs, but this machine has 1.",
-            "import it again with a lower --tp or --pp",
+            "import the model again with a lower --tp or --pp",
         ),
         (
             Machine(gpus=("NVIDIA L4", "NVIDIA L4")),
             "The engine of mine was built for another GPU.",
-            "tllm export mine > mine.yaml && tllm import -f mine.yaml --force",
+            "run `tllm export mine > mine.yaml && tllm import -f mine.yaml --force`",
         ),
     ],
 )
@@ -85,7 +85,10 @@ def test_next_step_for_an_engine_source_is_a_build_by_the_user(model: ImportedMo
     model = dataclasses.replace(model, source=f"engine:{model.engine_path}")
     with pytest.raises(BadInput) as raised:
         check_engine_fits(model, Machine(gpus=("NVIDIA L4",) * 2))
-    assert raised.value.next_step == "build it again here, and import the new engine"
+    assert (
+        raised.value.next_step
+        == "build the engine again on this machine, then import the new engine"
+    )
 
 
 def test_other_engine_kinds_fit_any_machine(model: ImportedModel) -> None:

@@ -158,13 +158,14 @@ def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"max_batch_size": 17}, "--max-batch-size 17 exceeds the limit of the engine."),
-        ({"max_beam_width": 3}, "--max-beam-width 3 exceeds the limit of the engine."),
+        ({"max_batch_size": 17}, "--max-batch-size 17 exceeds the engine's limit."),
+        ({"max_beam_width": 3}, "--max-beam-width 3 exceeds the engine's limit."),
         ({"parameters": {"max_beam_width": "3"}},
-         "max_beam_width 3 exceeds the limit of the engine."),
+         "max_beam_width 3 exceeds the engine's limit."),
         ({"max_seq_len": 9}, "--max-seq-len has no effect on a built engine."),
         ({"max_num_tokens": 9}, "--max-num-tokens has no effect on a built engine."),
-        ({"parameters": {"triton_backend": "python"}}, "triton_backend=python cannot be rendered."),
+        ({"parameters": {"triton_backend": "python"}},
+         "tllm cannot render a repository with triton_backend=python."),
         ({"parameters": {"accumulate_tokens": "true"}},
          "The parameter accumulate_tokens has no effect in the layout inflight."),
         ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the layout vllm."),

@@ -38,13 +38,13 @@ def test_options_become_engine_arguments(
 @pytest.mark.parametrize(
     ("options", "weights", "why"),
     [
-        ({"quantization": "int8"}, None, "cannot quantise weights to int8"),
-        ({"quantization": "none"}, "fp8", "cannot quantise weights to none"),
+        ({"quantization": "int8"}, None, "cannot convert this checkpoint to --quantization int8"),
+        ({"quantization": "none"}, "fp8", "cannot convert this checkpoint to --quantization none"),
         ({"kv_cache_dtype": "int8"}, None, "does not support kv_cache_dtype int8"),
         ({"max_lora_rank": 48}, None, "does not support max_lora_rank 48"),
-        ({"lora_dir": ("/a",)}, None, "has no option lora_dir"),
-        ({"max_draft_len": 3}, None, "has no option max_draft_len"),
-        ({"max_beam_width": 4}, None, "has no option max_beam_width"),
+        ({"lora_dir": ("/a",)}, None, "does not support the option lora_dir"),
+        ({"max_draft_len": 3}, None, "does not support the option max_draft_len"),
+        ({"max_beam_width": 4}, None, "does not support the option max_beam_width"),
     ],
 )
 def test_rejects_unsupported_options(
@@ -59,6 +59,6 @@ def test_lora_dir_error_names_the_parameter_to_use() -> None:
     with pytest.raises(BadInput) as raised:
         plan_vllm_arguments(EngineOptions(lora_dir=("/a",)))
     assert raised.value.next_step == (
-        "set --param lora_prefetch_dir=DIR (a folder of adapters) and "
-        "--build-option max_lora_rank=16 instead"
+        "pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set the maximum "
+        "rank with --build-option max_lora_rank=16"
     )

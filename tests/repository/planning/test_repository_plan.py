@@ -171,8 +171,8 @@ def test_rejects_a_length_beyond_the_context(options: dict[str, Any]) -> None:
         plan(**options)
     assert str(raised.value) == (
         "--max-seq-len 8193 exceeds the context length of mine.\n"
-        "Why: it was trained on 8192 positions\n"
-        "Next: choose at most 8192"
+        "Why: the model was trained on sequences of up to 8192 tokens\n"
+        "Next: set --max-seq-len to 8192 or less"
     )
 
 

@@ -17,7 +17,7 @@ from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.errors import BadInput
 
 _QUANTIZE = "quantize.py"
-# Value of `--quantization` -> name of the format in quantize.py, if the two differ.
+# Maps values of `--quantization` to the names of the formats in quantize.py, if the names differ.
 _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 
 
@@ -42,9 +42,9 @@ _HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class _Conversion:
-    """The program that writes the checkpoint.
+    """The program that writes the TensorRT-LLM checkpoint.
 
-    `program` is a name that `flags_of` accepts. `folder` contains the script, under `examples/`.
+    `program` is a name that `flags_of` accepts. `folder` is the script's folder under `examples/`.
     """
 
     program: str
@@ -63,7 +63,8 @@ def plan_checkpoint(
 ) -> BuildStep:
     """Plan the conversion of the folder `checkpoint` to `SCRATCH`.
 
-    `dtype` is `options.dtype` with "auto" resolved. Raise `BadInput` if an option is not supported.
+    `dtype` is `options.dtype`, or the resolved type if the option is "auto". Raise `BadInput` if an
+    option is not supported.
     """
     version = toolkit.version
     heads = _HEADS.get(options.speculative_decoding_mode or "")
@@ -120,8 +121,9 @@ def _choose_conversion(
 def _suits_converter(options: EngineOptions, converter: str, version: Version) -> bool:
     """Return whether the converter supports the formats, so that quantize.py is not needed.
 
-    quantize.py needs another package and loads the model on a GPU. Both programs support
-    SmoothQuant; use quantize.py for SmoothQuant because it supports more families and `calib_size`.
+    The converter is preferred, because quantize.py requires another package and loads the model on
+    a GPU. For SmoothQuant, which both programs support, quantize.py is used because it supports
+    `calib_size` and more families.
     """
     flags = flags_of(converter, version)
     weights = {"none", *(("int8", "int4") if "--use_weight_only" in flags else ())}
@@ -150,7 +152,7 @@ def _cache(options: EngineOptions) -> str | None:
 def _dtype(
     options: EngineOptions, program: str, version: Version, dtype: str
 ) -> Iterator[RequestedFlag]:
-    """Yield --dtype, unless it is "auto" and the program accepts "auto" (newer versions do)."""
+    """Yield --dtype, unless it is "auto" and the program resolves "auto" as newer versions do."""
     resolves_auto = flags_of(program, version)["--dtype"].default == "auto"
     if options.dtype != "auto" or not resolves_auto:
         yield RequestedFlag("--dtype", (dtype,), "dtype")
@@ -172,7 +174,7 @@ def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag
                 raise BadInput(
                     f"--{option.replace('_', '-')} has no effect.",
                     why="this weight format does not require calibration",
-                    next_step="omit it, or choose --quantization fp8, int8_sq or int4_awq",
+                    next_step="omit the option, or choose --quantization fp8, int8_sq or int4_awq",
                 )
     yield from request_value("--calib_size", options.calib_size, "calib_size")
     yield from request_value("--calib_dataset", options.calib_dataset, "calib_dataset")
@@ -193,7 +195,7 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
             f"--speculative-decoding-mode {options.speculative_decoding_mode} does not support "
             f"--quantization {options.quantization or 'none'} with "
             f"--kv-cache-dtype {options.kv_cache_dtype or 'auto'}.",
-            why="quantize.py, which calibrates, supports only the heads of Medusa",
+            why="these formats require quantize.py, which supports only Medusa heads",
             next_step="omit --quantization and --kv-cache-dtype",
         )
 
@@ -207,7 +209,7 @@ def _check_calibrated(options: EngineOptions, family: Family, version: Version) 
         raise BadInput(
             f"TensorRT-LLM {version} does not support --kv-cache-dtype {options.kv_cache_dtype} "
             f"for {family.architecture}.",
-            why="neither the converter nor quantize.py supports it for this architecture",
+            why="neither the converter nor quantize.py supports this KV cache for the architecture",
             next_step="omit --kv-cache-dtype",
         )
 

@@ -1,4 +1,4 @@
-"""Render arguments for TensorRT-LLM's programs and check that the version supports them."""
+"""Render arguments for TensorRT-LLM's programs, and check that the version supports them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RequestedFlag:
 
 
 def request_value(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
-    """Yield the flag with this value. For `None`, yield nothing to use the program's default."""
+    """Yield the flag with this value, or nothing for `None` to use the program's default."""
     if value is not None:
         yield RequestedFlag(flag, (value,), option)
 
@@ -70,7 +70,7 @@ def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> B
     option = _show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option}.",
-        why=f"its {_show_program(program)} has no {requested.flag}",
+        why=f"its {_show_program(program)} does not have the flag {requested.flag}",
         next_step=(
             f"omit {option}, or use TensorRT-LLM {later[0]} or later" if later else f"omit {option}"
         ),
@@ -83,9 +83,9 @@ def _invalid_choice(
     option = _show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
-        why=f"{flag.name} of its {_show_program(program)} accepts "
+        why=f"the values that its {_show_program(program)} accepts for {flag.name} are "
         + ", ".join(map(str, flag.choices)),
-        next_step=f"choose one of these for {option}",
+        next_step=f"set {option} to a value that the program accepts",
     )
 
 

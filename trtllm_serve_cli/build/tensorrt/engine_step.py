@@ -1,4 +1,4 @@
-"""Plan the step that builds an engine from a TensorRT-LLM checkpoint: `trtllm-build`."""
+"""Plan the `trtllm-build` step, which builds an engine from a TensorRT-LLM checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
 
 _PROGRAM = "trtllm-build"
-# Modes that need --max_draft_len. In other modes, the checkpoint sets the number of draft tokens.
+# Modes that require --max_draft_len. In the other modes, the checkpoint determines the number of
+# draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
 
 
@@ -87,7 +88,7 @@ def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag
     if longest_input >= options.max_seq_len:
         raise BadInput(
             f"--max-seq-len {options.max_seq_len} leaves no room for output tokens.",
-            why=f"TensorRT-LLM {version} reserves {longest_input} of them for the input",
+            why=f"TensorRT-LLM {version} reserves {longest_input} tokens for the input",
             next_step=f"set --max-input-len below {options.max_seq_len}",
         )
     yield RequestedFlag("--max_output_len", (options.max_seq_len - longest_input,), "max_seq_len")
@@ -130,8 +131,8 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     mode = options.speculative_decoding_mode
     if mode is None:
         return
-    # 0.9 supports only external draft tokens and has no flag for the mode. For any other mode, the
-    # flag is yielded nevertheless, so that `render_arguments` raises `BadInput`.
+    # TensorRT-LLM 0.9 supports only external draft tokens and has no flag for the mode. For other
+    # modes, yield the flag anyway, so that `render_arguments` raises `BadInput`.
     is_named = "--speculative_decoding_mode" in flags_of(_PROGRAM, version)
     if is_named or mode != "draft_tokens_external":
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")

@@ -18,11 +18,12 @@ from trtllm_serve_cli.errors import BadInput
 class Family:
     """The converter for an architecture in one version of TensorRT-LLM.
 
-    `folder` is the script's folder under `examples/`. The version supports the `quantizations`;
-    `later_quantizations` maps each quantization that a later version added to that version.
-    `input_quantizations` are quantizations that the checkpoint may already have. `flag_names` maps
-    flags to their names in this converter, if the names differ. `extra_arguments` are always
-    passed. `has_pipeline` is true if the converter supports pipeline parallelism.
+    `folder` is the script's folder under `examples/`. `quantizations` are the quantizations that
+    the version supports. `later_quantizations` maps each quantization that was added later to the
+    first version with it. `input_quantizations` are quantizations that the checkpoint may already
+    have. `flag_names` maps flags to their names in this converter, if the names differ.
+    `extra_arguments` are always passed to the converter. `has_pipeline` is true if the converter
+    supports pipeline parallelism.
     """
 
     name: str
@@ -37,12 +38,12 @@ class Family:
 
     @property
     def converter(self) -> str:
-        """The converter's name as a program for `flags_of`."""
+        """The program name of the converter, as `flags_of` expects it."""
         return f"{self.name}/convert_checkpoint.py"
 
 
 def find_family(architecture: str, version: Version) -> Family:
-    """Return the family for an architecture, which is named as in config.json.
+    """Return the family for an architecture. Architectures have the same names as in config.json.
 
     Raise `BadInput` if this version does not convert the architecture.
     """
@@ -51,13 +52,16 @@ def find_family(architecture: str, version: Version) -> Family:
             return _parse(name, row, architecture, version)
     raise BadInput(
         f"TensorRT engines do not support the architecture {architecture}.",
-        why=f"supported are {', '.join(_architectures())}",
-        next_step="use --engine pytorch, with TensorRT-LLM 1.0 or later",
+        why=f"the supported architectures are {', '.join(_architectures())}",
+        next_step="use --engine pytorch with TensorRT-LLM 1.0 or later",
     )
 
 
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
-    """Return the folder in `version`, or `None` if `folders`, by first release, start later."""
+    """Return the folder for `version`, or `None` if `version` is older than all `folders`.
+
+    `folders` maps the first release with each folder to the folder, in ascending order.
+    """
     found = [folder for since, folder in folders.items() if Version(since) <= version]
     return found[-1] if found else None
 
@@ -71,7 +75,7 @@ def _parse(name: str, row: Mapping[str, Any], architecture: str, version: Versio
     if folder is None or version < Version(since):
         raise BadInput(
             f"TensorRT-LLM {version} does not convert {architecture}.",
-            why=f"{since} added support for it",
+            why=f"support was added in {since}",
             next_step=f"use TensorRT-LLM {since} or later",
         )
     return Family(

@@ -1,6 +1,7 @@
 """Look up the flags of TensorRT-LLM programs by version in `flags.yaml`.
 
-A program is "trtllm-build", "quantize.py", or a family's converter: "llama/convert_checkpoint.py".
+A program is "trtllm-build", "quantize.py", or the converter for a family, for example
+"llama/convert_checkpoint.py".
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ _TYPES = {"str": str, "int": int, "float": float}
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """A flag with argparse's settings.
+    """A command-line flag, with the settings that `argparse` uses.
 
-    A flag of the type "flag" takes no value. `default` is `None` if it is unknown.
+    A flag with the type "flag" takes no value. `default` is `None` if the default is unknown.
     """
 
     name: str
@@ -40,7 +41,8 @@ class Flag:
 def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
     """Return a program's flags by name, or an empty mapping if the version lacks the program.
 
-    For a pre-release, return the flags that both the previous and the final release have.
+    For a pre-release, return only the flags that both the previous release and the final release
+    support.
     """
     flags = _flags_at(program, version)
     if not version.is_prerelease:
@@ -51,7 +53,7 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
 
 
 def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse arguments as the program does, and return the values by destination.
+    """Parse arguments as the program parses them, and return the values by destination.
 
     Raise `BadInput` if the program rejects the arguments.
     """
@@ -61,12 +63,12 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
         raise BadInput(
             f"{program} of TensorRT-LLM {version} rejects these arguments.",
             why=str(error),
-            next_step=f"{program} --help",
+            next_step=f"run `{program} --help` to see the supported arguments",
         ) from error
 
 
 class _ParseError(Exception):
-    """Raised where argparse would print its error message and exit."""
+    """Raised if the arguments are not valid. By default, argparse would exit instead."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -136,7 +138,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 
 
 def _intersect(one: Flag, other: Flag) -> Flag | None:
-    """Return a flag that accepts what both flags accept, or `None` if their types differ."""
+    """Return a flag that accepts the values that both flags accept, or `None` if types differ."""
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:

@@ -1,4 +1,4 @@
-"""Plan the steps from a Hugging Face checkpoint to a TensorRT engine."""
+"""Plan the steps that build a TensorRT engine from a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def plan_tensorrt(
 
     The first step writes a TensorRT-LLM checkpoint to `SCRATCH`. The second step builds the engine
     from this checkpoint. If `gpu` is set, check that this GPU can run the engine. Raise `BadInput`
-    for options that the model, the version or the GPU does not support.
+    if the model, the version or the GPU does not support an option.
     """
     version = toolkit.version
     check_builds_engines(version)
@@ -46,7 +46,7 @@ def plan_tensorrt(
 
 
 def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
-    """Return the dtype. For "auto", return the checkpoint's dtype, but float16 for float32."""
+    """Return the dtype. For "auto", return bfloat16 for bfloat16 checkpoints, else float16."""
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" else "float16"

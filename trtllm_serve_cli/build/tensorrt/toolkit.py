@@ -1,4 +1,4 @@
-"""Find the converters of TensorRT-LLM, which are not part of its wheels."""
+"""Find TensorRT-LLM's converters, which its wheels do not contain."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from packaging.version import Version
 
 # The folder in NVIDIA's containers since TensorRT-LLM 0.17.
 _IN_CONTAINER = Path("/app/examples")
-# The documentation of triton-inference-server/tensorrtllm_backend mounts a checkout with this
-# folder into earlier containers.
+# For earlier containers, the documentation of triton-inference-server/tensorrtllm_backend describes
+# how to mount a checkout, which contains this folder.
 _IN_CHECKOUT = Path("/tensorrtllm_backend/tensorrt_llm/examples")
 # Folders to search for the converters, in order of preference.
 _CANDIDATES = (_IN_CONTAINER, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)
@@ -20,9 +20,10 @@ _FIRST_IN_CONTAINER = Version("0.17.0")
 
 @dataclass(frozen=True, slots=True)
 class Toolkit:
-    """The version of TensorRT-LLM that builds the engine.
+    """The TensorRT-LLM version that builds the engine, with the location of its scripts.
 
-    `examples_dir` is the folder `examples` in its sources. `python` runs the scripts there.
+    `examples_dir` is the folder `examples` in TensorRT-LLM's sources. `python` is the interpreter
+    that runs the scripts in this folder.
     """
 
     version: Version
@@ -33,7 +34,8 @@ class Toolkit:
 def find_examples_dir(version: Version, is_there: Callable[[Path], bool] = Path.is_file) -> Path:
     """Return the folder with the converters.
 
-    If this machine has no converters, return their folder in the version's container.
+    If this machine has no converters, return the folder that contains them in NVIDIA's container
+    for `version`.
     """
     for folder in _CANDIDATES:
         if is_there(folder / "quantization/quantize.py"):

@@ -1,7 +1,7 @@
 """Find versions of TensorRT-LLM and their containers, and check whether they build engines.
 
-Versions follow PEP 440: pip compares post-releases, release candidates and development builds in
-the same way.
+Versions are compared according to PEP 440, including post-releases, release candidates and
+development builds.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from packaging.version import InvalidVersion, Version
 from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import BadInput
 
-# 0.8 replaced the build.py of each model with trtllm-build; versions after 1.2 do not build engines
-# (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
+# TensorRT-LLM 0.8 replaced the build.py of each model with trtllm-build. Versions after 1.2 do not
+# build engines (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.8.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
 # Since this version, the LLM API loads checkpoints with PyTorch by default, without an engine.
@@ -32,7 +32,7 @@ class Container:
     """A release of NVIDIA's container with Triton and TensorRT-LLM.
 
     `tag` is the month of the release, for example "24.07". `triton` and `trtllm` are the versions
-    in the container. `cuda` is the major CUDA version, or `None` if it is unknown.
+    in the container. `cuda` is the major CUDA version, or `None` if the version is unknown.
     """
 
     tag: str
@@ -48,7 +48,7 @@ class Container:
 def parse_version(text: str) -> Version:
     """Parse a version ("0.17.0.post1") or a container tag ("24.07").
 
-    Raise `BadInput` if `text` is neither, or if the container is not known.
+    Raise `BadInput` if `text` is not valid, or if tllm does not know the container.
     """
     if container := find_container(text):
         return container.trtllm
@@ -57,57 +57,58 @@ def parse_version(text: str) -> Version:
         raise BadInput(
             f"The TensorRT-LLM version of the container {text} is not known.",
             why=f"the known containers are {first} to {last}",
-            next_step="specify the version itself, for example --trtllm-version 1.2.1",
+            next_step="set the version of TensorRT-LLM, for example --trtllm-version 1.2.1",
         )
     try:
         return Version(text)
     except InvalidVersion as error:
         raise BadInput(
             f"{text!r} is not a version of TensorRT-LLM.",
-            why="valid are versions like 0.11.0 or 0.17.0.post1, and container tags like 24.07",
-            next_step="pip show tensorrt_llm",
+            why="a version is written like 0.11.0 or 0.17.0.post1, and a container tag like 24.07",
+            next_step="run `pip show tensorrt_llm` to see the installed version",
         ) from error
 
 
 def find_trtllm_version(
     find_version: Callable[[str], str | None] = find_version,
 ) -> Version | None:
-    """Return the version of the installed TensorRT-LLM, or `None`, without importing it."""
+    """Return the version of the installed TensorRT-LLM, or `None` if it is not installed."""
     text = find_version("tensorrt_llm")
     return Version(text) if text else None
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raise `BadInput` if the version has no trtllm-build: before 0.8 and after 1.2."""
+    """Raise `BadInput` if the version has no trtllm-build, which only 0.8 to 1.2 include."""
     if version < FIRST_WITH_ENGINES:
         first = find_containers(FIRST_WITH_ENGINES)[0]
         raise BadInput(
             f"TensorRT-LLM {version} is too old to build engines with tllm.",
             why="versions before 0.8 have a build.py for each model instead of trtllm-build",
-            next_step=f"use TensorRT-LLM 0.8 or later, for example {first.image}",
+            next_step=f"use TensorRT-LLM 0.8 or later, for example in {first.image}",
         )
     if version >= FIRST_WITHOUT_ENGINES:
         last = [each for each in load_containers() if each.trtllm < FIRST_WITHOUT_ENGINES][-1]
         raise BadInput(
             f"TensorRT-LLM {version} does not build engines.",
             why="1.2 is the last release line with trtllm-build and the C++ backend",
-            next_step=f"use --engine pytorch, which serves the checkpoint, or {last.image}",
+            next_step="use --engine pytorch to serve the checkpoint directly, or build the engine "
+            f"in {last.image}",
         )
 
 
 def find_container(tag: str) -> Container | None:
-    """Return the container with this tag, or `None` if it is not known."""
+    """Return the container with this tag, or `None` if the tag is not known."""
     return next((each for each in load_containers() if each.tag == tag), None)
 
 
 def find_containers(version: Version) -> tuple[Container, ...]:
-    """Return the containers with exactly this version of TensorRT-LLM, the oldest first."""
+    """Return the containers with exactly this version of TensorRT-LLM, oldest first."""
     return tuple(each for each in load_containers() if each.trtllm == version)
 
 
 @functools.cache
 def load_containers() -> tuple[Container, ...]:
-    """Return all known containers, the oldest first."""
+    """Return all known containers, oldest first."""
     return tuple(
         Container(
             row["tag"],
@@ -120,7 +121,7 @@ def load_containers() -> tuple[Container, ...]:
 
 
 def load_table(name: str) -> Any:
-    """Return the content of a YAML file of this package."""
+    """Return the parsed content of a YAML file in this package."""
     import yaml
 
     text = resources.files("trtllm_serve_cli.build.tensorrt").joinpath(name).read_text("utf-8")

@@ -1,1 +1,1 @@
-"""OpenVINO GenAI, which runs Hugging Face checkpoints and GGUF files on any CPU."""
+"""Build and serve OpenVINO engines from Hugging Face checkpoints or GGUF files, on any CPU."""

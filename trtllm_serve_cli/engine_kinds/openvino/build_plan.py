@@ -1,4 +1,4 @@
-"""Plan an OpenVINO engine, converted from a GGUF file or exported with optimum-intel."""
+"""Plan builds of OpenVINO engines from GGUF files or Hugging Face checkpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput
 
-# The packages whose versions the fingerprint of an engine includes, by checkpoint format.
+# Packages with versions that are part of an engine's fingerprint, by checkpoint format.
 TOOLS = {
     "gguf": ("openvino", "openvino-genai"),
     "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),
@@ -23,9 +23,9 @@ TOOLS = {
 _SUPPORTED = frozenset(("quantization", "max_beam_width", *LIMITS))
 _EXPORTER = RequiredModule(
     "optimum.intel",
-    what="Exporting a Hugging Face checkpoint needs optimum-intel.",
-    next_step="pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
-    "optimum-intel   (not needed for a GGUF file)",
+    what="Exporting a Hugging Face checkpoint requires optimum-intel.",
+    next_step="run `pip install 'trtllm-serve-cli[convert]' && pip install --no-deps "
+    "optimum-intel`, or import a GGUF file instead",
 )
 # The architectures that OpenVINO GenAI's GGUF reader supports.
 _GGUF_ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -33,13 +33,16 @@ _WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
 _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
-# Ratio of engine size to checkpoint size, by weight format. The weights of a Hugging Face
-# checkpoint are assumed to have 16 bits; quantised weights also have scales.
+# Ratio of engine size to checkpoint size, by weight format. Hugging Face checkpoints are assumed to
+# have 16-bit weights. The ratios for quantized weights include the scales.
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps for this checkpoint. Raise `BadInput` if the engine kind cannot build it."""
+    """Return the build plan for the requested engine.
+
+    Raise `BadInput` if the engine kind does not support the checkpoint or an option.
+    """
     refuse_unsupported(request.options, request.kind, supported=_SUPPORTED)
     checkpoint = request.checkpoint
     plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
@@ -71,15 +74,15 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
     if quantization is not None:
         raise BadInput(
             f"--quantization {quantization} cannot be used with a GGUF file.",
-            why="its weights are already quantised, and are not converted",
-            next_step="leave --quantization out, or choose another GGUF file",
+            why="the weights in the file are already quantized, and tllm does not convert them",
+            next_step="omit --quantization, or choose another GGUF file",
         )
     if checkpoint.architecture not in _GGUF_ARCHITECTURES:
         raise BadInput(
-            f"The engine kind openvino cannot read a GGUF file of the architecture "
+            f"The engine kind openvino does not support GGUF files with the architecture "
             f"{checkpoint.architecture!r}.",
-            why=f"OpenVINO GenAI reads {', '.join(_GGUF_ARCHITECTURES)}",
-            next_step="import the model's Hugging Face checkpoint instead: -s hf:ORG/NAME",
+            why=f"the supported architectures are {', '.join(_GGUF_ARCHITECTURES)}",
+            next_step="import the model's Hugging Face checkpoint instead, with -s hf:ORG/NAME",
         )
     command = (
         tools.python, "-m", "trtllm_serve_cli.engine_kinds.openvino.gguf_step",
@@ -94,8 +97,9 @@ def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildSte
     if weights not in _WEIGHT_FORMATS:
         raise BadInput(
             f"The engine kind openvino does not support --quantization {weights}.",
-            why=f"its weights are {', '.join(_WEIGHT_FORMATS)}",
-            next_step="choose one of these, or an engine kind for GPUs: --engine tensorrt",
+            why=f"the supported values are {', '.join(_WEIGHT_FORMATS)}",
+            next_step="choose a supported value, or an engine kind for GPUs such as "
+            "--engine tensorrt",
         )
     command: tuple[str, ...] = (
         tools.python, "-m", "optimum.commands.optimum_cli", "export", "openvino",

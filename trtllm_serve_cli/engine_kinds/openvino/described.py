@@ -10,7 +10,7 @@ from trtllm_serve_cli.build.checkpoint_facts import read_context_length
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Engine` that depend on the built engine and its checkpoint."""
+    """Return the fields of `Engine` that are read from the built engine and its checkpoint."""
     return {
         "vocab_size": _vocab_size(directory),
         "max_position_embeddings": read_context_length(checkpoint),
@@ -19,7 +19,7 @@ def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]
 
 
 def _vocab_size(directory: Path) -> int:
-    """Return the last dimension of the logits, which may exceed the size of the tokenizer."""
+    """Return the size of the logits, which may exceed the size of the tokenizer's vocabulary."""
     import openvino
 
     model = openvino.Core().read_model(directory / "openvino_model.xml")
@@ -27,7 +27,7 @@ def _vocab_size(directory: Path) -> int:
 
 
 def read_tokenizer(directory: Path) -> dict[str, Any]:
-    """Return the facts about the OpenVINO tokenizer that clients need, as fields of `Engine`."""
+    """Return the properties of the OpenVINO tokenizer, as fields of `Engine`."""
     import openvino_genai
 
     tokenizer = openvino_genai.Tokenizer(directory)

@@ -3,8 +3,8 @@
     python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
 OpenVINO GenAI saves the converted model next to the GGUF file. The step therefore first creates a
-symbolic link to the file in DIRECTORY. It also renames the layers to the names that LoRA adapters
-refer to.
+symbolic link to the file in DIRECTORY. After the conversion, the step gives the layers the names
+that LoRA adapters use.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.openvino.module_names import name_modules
 
 
 def main() -> None:
-    """Convert the file. On an error, exit with the reason on stderr."""
+    """Convert the file. If its tokenizer cannot be converted, exit with an error message."""
     import openvino_genai
 
     source, directory = Path(sys.argv[1]), Path(sys.argv[2])
@@ -47,7 +47,8 @@ def _name_modules(directory: Path) -> None:
         # adapter are rejected.
         print(f"LoRA adapters will not work, because the layers cannot be named: {error}")
         return
-    # Save under another name first, because the loaded model still maps `openvino_model.bin`.
+    # Save under another name first, because the loaded model still memory-maps
+    # `openvino_model.bin`.
     openvino.save_model(model, directory / "named.xml", compress_to_fp16=False)
     for suffix in (".bin", ".xml"):
         (directory / "named").with_suffix(suffix).replace(

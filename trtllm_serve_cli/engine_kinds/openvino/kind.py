@@ -1,4 +1,4 @@
-"""Declare the engine kind `openvino`, the default if no engine for a GPU is installed."""
+"""Declare the engine kind `openvino`, which is the default if no GPU engine is installed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _offer(machine: Machine, trtllm_version: str | None) -> EngineChoice | None:
     reason = "Engine kind openvino: it runs on any CPU, and openvino-genai is installed."
     if machine.gpus:
         reason += (
-            f" TensorRT-LLM is not installed for {machine.gpus_in_words}: run this in one of "
-            "NVIDIA's containers, or set --trtllm-version and build there."
+            f" To use {machine.gpus_in_words} with TensorRT-LLM, run this command in one of "
+            "NVIDIA's containers, or set --trtllm-version and build the engine there."
         )
     return EngineChoice("openvino", reason)
 
@@ -30,7 +30,7 @@ def _require(machine: Machine) -> str:
         raise MissingPart(
             "The engine kind openvino is not installed.",
             why="the package openvino-genai is missing",
-            next_step=_INSTALL,
+            next_step=f"run `{_INSTALL}`",
         )
     return ""
 

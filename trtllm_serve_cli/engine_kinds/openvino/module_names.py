@@ -1,9 +1,9 @@
-"""Rename the linear layers of an OpenVINO model to the names that LoRA adapters refer to.
+"""Rename the linear layers of an OpenVINO model to the names that LoRA adapters use.
 
-OpenVINO GenAI finds the target of an adapter's tensor by the name of a node. In models exported
-from PyTorch, nodes are named after modules. In models converted from a GGUF file, nodes are
-numbered, so this module identifies the linear layers by their position in the graph, relative to
-each attention node and the activation after it.
+OpenVINO GenAI uses node names to find the layer that an adapter's tensor applies to. In models
+exported from PyTorch, nodes are named after modules. In models converted from a GGUF file, nodes
+are numbered. This code therefore identifies the linear layers by their position in the graph,
+relative to each attention node and the activation that follows the attention node.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from typing import Any
 
 _ATTENTION = "ScaledDotProductAttention"
 _ACTIVATION = "Swish"
-# Node types between a stored weight and the multiplication that uses it.
+# Types of nodes that may be between a stored weight and the MatMul node that uses the weight.
 _DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
 
 
 def find_modules(model: Any) -> dict[str, Any]:
-    """Return the MatMul node of each module, named as in Hugging Face's Llama.
+    """Return the MatMul node of each module by the module's name in Hugging Face's Llama.
 
     Raise `LookupError` if the model does not have the structure of Llama.
     """
     modules: dict[str, Any] = {}
-    # Each attention depends on the previous layer's attention, so that a topological order of the
-    # nodes is also the order of the layers.
+    # Each attention node depends on the attention node of the previous layer. The topological order
+    # of the attention nodes is therefore the order of the layers.
     attentions = [node for node in model.get_ordered_ops() if node.get_type_name() == _ATTENTION]
     for layer, attention in enumerate(attentions):
         for name, node in _layer_modules(attention).items():
             modules[f"model.layers.{layer}.{name}"] = node
     if len({node.get_friendly_name() for node in modules.values()}) != len(modules):
-        raise LookupError("two modules share one multiplication")
+        raise LookupError("two modules share the same MatMul node")
     return modules
 
 
 def name_modules(model: Any) -> None:
-    """Give the nodes from `find_modules` the names that an export from PyTorch would have."""
+    """Give the nodes from `find_modules` the names that an export from PyTorch uses."""
     for name, node in find_modules(model).items():
         node.set_friendly_name(f"__module.{name}/ov_ext::linear/MatMul")
 
@@ -60,9 +60,10 @@ def _layer_modules(attention: Any) -> dict[str, Any]:
 def _nearest(
     start: Iterable[Any], step: Callable[[Any], list[Any]], matches: Callable[[Any], bool]
 ) -> Any:
-    """Return the nearest matching node, breadth first. Raise `LookupError` if none matches.
+    """Return the nearest node that matches, found by a breadth-first search.
 
-    Nodes are compared by name, because OpenVINO returns a new Python object on each access.
+    Nodes are identified by name, because OpenVINO returns a new Python object on each access. Raise
+    `LookupError` if no node matches.
     """
     seen: set[str] = set()
     pending = list(start)
@@ -75,11 +76,11 @@ def _nearest(
             if matches(node):
                 return node
             pending += step(node)
-    raise LookupError("a layer has no such node")
+    raise LookupError("a layer lacks an expected node")
 
 
 def _is_linear(node: Any) -> bool:
-    """Return whether the node multiplies by a matrix of weights."""
+    """Return whether the node multiplies by a weight matrix."""
     if node.get_type_name() != "MatMul":
         return False
     weight = node.input_value(1)

@@ -1,4 +1,4 @@
-"""Serve an OpenVINO engine in an engine worker with its own scheduler."""
+"""Serve an OpenVINO engine in an engine worker, where OpenVINO GenAI schedules the requests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from trtllm_serve_cli.engine_kinds.serving import (
     choose_context_length,
 )
 
-# Default size of the KV cache in tokens per slot. A request may use more than its share; meanwhile,
-# the scheduler keeps other requests waiting.
+# Default size of the KV cache, in tokens per slot. A request may use more tokens. Other requests
+# then wait until the KV cache has space for them.
 _KV_TOKENS_PER_SLOT = 512
 _MAX_BATCH_SIZE = 64
 _MAX_NUM_TOKENS = 256
@@ -48,7 +48,8 @@ SERVING = Serving(
         "num_draft_tokens", "draft_model_dir",
     },
     plan_values=_plan_values,
-    # The engine worker does not load a tokenizer, so `tensorrt_llm` does not need its path.
+    # The engine worker does not load a tokenizer, so the model `tensorrt_llm` does not need the
+    # tokenizer's path.
     core=CoreModel(
         entries={"gpt_model_type": "inflight_fused_batching"},
         omitted=frozenset({"tokenizer_dir"}),

@@ -1,1 +1,1 @@
-"""TensorRT-LLM's LLM API, which serves a checkpoint directly."""
+"""Serve checkpoints directly with TensorRT-LLM's LLM API."""

@@ -1,4 +1,4 @@
-"""Determine the number of GPUs and the container image for TensorRT-LLM's LLM API."""
+"""Find the number of GPUs and the container image for TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
         return count_gpus(arguments_of({LLM_ARGUMENTS.rest: rest}))
     except (OSError, ValueError, TypeError) as error:
         raise RepositoryError(
-            f"{path} does not specify the number of GPUs.",
+            f"The number of GPUs cannot be read from {path}.",
             why=str(error),
-            next_step=f"tllm validate {repository.target}",
+            next_step=f"run `tllm validate {repository.target}` to find the error",
         ) from error
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return the container with the requested TensorRT-LLM, by default the newest container."""
+    """Return the newest container with the requested version of TensorRT-LLM.
+
+    If no version is requested, return the newest container.
+    """
     requested: str | None = model.declaration.get("engine", {}).get("trtllm_version")
     needs = f"Triton and TensorRT-LLM {requested or '1.0 or later'}"
     if requested is None:
@@ -49,6 +52,6 @@ DEPLOYMENT = Deployment(
     fit_container=_fit_container,
     count_gpus=_count_gpus,
     ranks="llm_api",
-    refuses_mpirun="TensorRT-LLM's LLM API starts one process per GPU itself, and would mistake "
-    "mpirun's processes for them",
+    refuses_mpirun="TensorRT-LLM's LLM API starts one process per GPU, and cannot use the "
+    "processes that mpirun starts",
 )

@@ -1,4 +1,4 @@
-"""Declare the engine kind `pytorch`, which is TensorRT-LLM's LLM API."""
+"""Declare the engine kind `pytorch`, which uses TensorRT-LLM's LLM API."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import (
     find_usable_trtllm,
 )
 
-# The version to plan for if none is requested or installed: the last that supports every engine
-# kind.
+# The TensorRT-LLM version to plan for if no version is requested or installed. This is the last
+# version that supports every engine kind.
 _DEFAULT_TRTLLM = "1.2.1"
 
 

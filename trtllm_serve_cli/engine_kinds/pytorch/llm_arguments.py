@@ -1,8 +1,8 @@
-"""Convert engine options to arguments for `LLM`, the class of TensorRT-LLM's LLM API.
+"""Convert engine options to arguments for `LLM`, the main class of TensorRT-LLM's LLM API.
 
-Nothing is built. `LLM` rejects unknown arguments, so the result depends on the version.
-Source of names and versions: NVIDIA/TensorRT-LLM, tensorrt_llm/llmapi/llm_args.py of 1.0 to 1.3,
-and the pages on sampling, speculative decoding and quantization of these versions' documentation.
+`LLM` rejects unknown arguments, so the result depends on the version of TensorRT-LLM.
+Source of the names and versions: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM 1.0 to 1.3,
+and the documentation of these versions on sampling, speculative decoding and quantization.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SAMPLER_TYPE: Version = (1, 1)
 _TOKENS_PER_BLOCK: Version = (1, 1)
 _NVFP4_KV_CACHE: Version = (1, 3)
 
-# Option -> argument, for options whose value is passed unchanged.
+# Maps options to the arguments that receive the values of the options unchanged.
 _PLAIN = {
     "moe_tp": "moe_tensor_parallel_size",
     "moe_ep": "moe_expert_parallel_size",
@@ -33,8 +33,8 @@ _PLAIN = {
     "max_num_tokens": "max_num_tokens",
     "max_beam_width": "max_beam_width",
 }
-# Options for features that the PyTorch backend cannot disable: true has no effect, and false is
-# rejected.
+# Options for features that the PyTorch backend cannot disable. The value true has no effect, and
+# the value false is rejected.
 _ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
 _SUPPORTED = frozenset(
     (
@@ -43,7 +43,7 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
-# `max_matching_ngram_size`, as in upstream's example.
+# The value of `max_matching_ngram_size` in upstream's example.
 _NGRAM_SIZE = 4
 
 
@@ -57,8 +57,8 @@ def plan_llm_arguments(
     """Return the arguments for `LLM` in this version of TensorRT-LLM, without the model's path.
 
     `weights` is the quantization of the checkpoint's weights as a value of the option
-    `quantization`, or None if they are not quantised. Raise `BadInput` for options that the version
-    or the PyTorch backend does not support.
+    `quantization`, or None if the weights are not quantized. Raise `BadInput` if the version or the
+    PyTorch backend does not support an option.
     """
     number = _number(version)
     refuse_unsupported(options, "pytorch", supported=_SUPPORTED)
@@ -90,9 +90,10 @@ def _number(version: str) -> Version:
     parsed = parse_version(version)
     if parsed < FIRST_WITH_PYTORCH:
         raise BadInput(
-            f"TensorRT-LLM {version} cannot serve an engine of the kind pytorch.",
-            why="its LLM API is stable since 1.0",
-            next_step="use TensorRT-LLM 1.0 or later (Triton 25.09), or --engine tensorrt",
+            f"TensorRT-LLM {version} does not support the engine kind pytorch.",
+            why="the LLM API was not stable before 1.0",
+            next_step="use TensorRT-LLM 1.0 or later (Triton 25.09 or later), or choose "
+            "--engine tensorrt",
         )
     return (parsed.major, parsed.minor)
 
@@ -104,7 +105,7 @@ def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
         raise BadInput(
             "The engine kind pytorch does not support kv_cache_dtype int8.",
             why="TensorRT-LLM's PyTorch backend supports auto, fp8 and nvfp4",
-            next_step="choose fp8, or --engine tensorrt",
+            next_step="set kv_cache_dtype to fp8, or choose --engine tensorrt",
         )
     if dtype == "nvfp4":
         _require_version(version, _NVFP4_KV_CACHE, "kv_cache_dtype nvfp4")
@@ -121,8 +122,10 @@ def _adapters(options: EngineOptions) -> Arguments:
         return {}
     if not (options.lora_dir or options.lora_target_modules):
         raise BadInput(
-            "max_lora_rank requires the modules that adapters may change.",
-            next_step="add lora_target_modules attn_q,attn_k,attn_v, or lora_dir",
+            "max_lora_rank requires lora_target_modules or lora_dir.",
+            why="the engine must know which modules LoRA adapters apply to",
+            next_step="add --build-option lora_target_modules=attn_q,attn_k,attn_v or "
+            "--build-option lora_dir=DIR",
         )
     config: Arguments = {}
     if options.lora_dir:
@@ -142,22 +145,22 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
             raise BadInput(
                 "Speculative decoding cannot be combined with "
                 f"max_beam_width {options.max_beam_width}.",
-                next_step="leave one of them out",
+                next_step="omit speculative_decoding_mode or max_beam_width",
             )
         return _speculation(options, version)
     for name in ("speculative_model", "max_draft_len"):
         if getattr(options, name) is not None:
             raise BadInput(
                 f"{name} requires speculative_decoding_mode.",
-                next_step="add speculative_decoding_mode eagle, ngram, mtp or "
+                next_step="set speculative_decoding_mode to eagle, ngram, mtp or "
                 "draft_tokens_external",
             )
     arguments = _sampler(version)
     if is_beam_search:
         # According to TensorRT-LLM's documentation, beam search requires both arguments.
         return arguments | {"disable_overlap_scheduler": True, "cuda_graph_config": None}
-    # Without padding, only batches of exactly a captured size use a CUDA graph. By default, the
-    # largest captured size is 128.
+    # Without padding, a batch uses a CUDA graph only if a graph was captured for exactly its size.
+    # By default, the largest captured size is 128, so larger batches would not use a graph.
     graphs: Arguments = {"enable_padding": True}
     if options.max_batch_size is not None:
         graphs["max_batch_size"] = options.max_batch_size
@@ -165,9 +168,9 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
 
 
 def _sampler(version: Version) -> Arguments:
-    """Return the argument that selects the sampler with penalties and bad words.
+    """Return the argument that selects the sampler that supports penalties and bad words.
 
-    Since 1.3, this sampler is the default.
+    Since 1.3, no argument is needed, because this sampler is the default.
     """
     if version >= _ONE_SAMPLER:
         return {}
@@ -195,9 +198,8 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
         return {"speculative_config": config, **no_overlap}
     raise BadInput(
         f"The engine kind pytorch does not support speculative_decoding_mode {mode}.",
-        why="TensorRT-LLM's PyTorch backend drafts with eagle, mtp, ngram or another model "
-        "(draft_tokens_external)",
-        next_step="choose one of these, or --engine tensorrt",
+        why="TensorRT-LLM's PyTorch backend supports eagle, mtp, ngram and draft_tokens_external",
+        next_step="choose a supported mode, or choose --engine tensorrt",
     )
 
 
@@ -206,7 +208,7 @@ def _drafter(options: EngineOptions, version: Version) -> Arguments:
         raise BadInput(
             f"speculative_decoding_mode {options.speculative_decoding_mode} requires a draft "
             "model.",
-            next_step="set its folder: --build-option speculative_model=DIR",
+            next_step="set the folder of the draft model with --build-option speculative_model=DIR",
         )
     name = "speculative_model" if version >= _SPECULATIVE_MODEL_RENAMED else "speculative_model_dir"
     return {"max_draft_len": _need_length(options), name: options.speculative_model}
@@ -217,7 +219,8 @@ def _need_length(options: EngineOptions) -> int:
         raise BadInput(
             f"speculative_decoding_mode {options.speculative_decoding_mode} requires "
             "max_draft_len.",
-            next_step="set the number of draft tokens per step: --build-option max_draft_len=3",
+            next_step="set the number of draft tokens per step, for example "
+            "--build-option max_draft_len=3",
         )
     return options.max_draft_len
 
@@ -227,7 +230,7 @@ def _refuse_speculative_model(options: EngineOptions) -> None:
         raise BadInput(
             f"speculative_decoding_mode {options.speculative_decoding_mode} does not use a "
             "draft model.",
-            next_step="leave speculative_model out",
+            next_step="omit speculative_model",
         )
 
 
@@ -236,22 +239,23 @@ def _check_always(options: EngineOptions) -> None:
         if getattr(options, name) is False:
             raise BadInput(
                 f"The engine kind pytorch cannot disable {name}.",
-                next_step="leave it out, or choose --engine tensorrt",
+                next_step=f"omit {name}, or choose --engine tensorrt",
             )
 
 
 def _check_weights(options: EngineOptions, weights: str | None) -> None:
-    """Raise `BadInput` if the requested quantization is not that of the checkpoint."""
+    """Raise `BadInput` if the requested quantization differs from the checkpoint's quantization."""
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
         return
     raise BadInput(
-        f"The engine kind pytorch cannot quantise weights to {requested}.",
-        why=f"it serves the checkpoint's weights, which are {weights or 'not quantised'}",
-        next_step="use a checkpoint with that quantization, for example NVIDIA's on the hub, or "
-        "choose --engine tensorrt"
+        f"The engine kind pytorch cannot convert this checkpoint to --quantization {requested}.",
+        why=f"it serves the checkpoint's weights unchanged, and they are "
+        f"{weights or 'not quantized'}",
+        next_step="use a checkpoint with this quantization, for example from NVIDIA's "
+        "organization on the hub, or choose --engine tensorrt"
         if requested != "none"
-        else "leave --quantization out, or use the checkpoint that is not quantised",
+        else "omit --quantization, or use a checkpoint that is not quantized",
     )
 
 
@@ -259,7 +263,7 @@ def _require_version(version: Version, since: Version, option: str) -> None:
     if version < since:
         first, current = (".".join(map(str, each)) for each in (since, version))
         raise BadInput(
-            f"TensorRT-LLM {current} has no {option} in its LLM API.",
-            why=f"it was added in {first}",
-            next_step=f"leave it out, or use TensorRT-LLM {first} or later",
+            f"The LLM API of TensorRT-LLM {current} does not support {option}.",
+            why=f"support was added in {first}",
+            next_step=f"omit {option}, or use TensorRT-LLM {first} or later",
         )

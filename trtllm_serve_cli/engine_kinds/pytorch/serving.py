@@ -1,8 +1,8 @@
 """Serve a checkpoint with TensorRT-LLM's LLM API.
 
-In the inflight layout, each argument for `LLM` that has an upstream parameter is an entry of
-`config.pbtxt`. A single further entry contains all other arguments as a JSON object. In the llmapi
-layout, all arguments are in `model.yaml` under the names that `LLM` gives them.
+In the inflight layout, `config.pbtxt` has one entry for each argument for `LLM` that corresponds to
+an upstream parameter. One additional entry contains all other arguments as a JSON object. In the
+llmapi layout, `model.yaml` contains all arguments under their names in `LLM`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
-# Entries that tllm's model or engine worker reads, and that are not arguments for `LLM`.
+# Entries that tllm's model or engine worker reads. `LLM` does not accept them as arguments.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 
@@ -37,7 +37,8 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if the context length is too large or the beam width contradicts `LLM`'s.
+    Raise `BadInput` if the context length is too large, or if the parameter and the argument for
+    the beam width differ.
     """
     choose_context_length(engine, options, overrides)
     arguments = _merge(engine, options, overrides)
@@ -50,11 +51,12 @@ def _plan_values(
 
 
 def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the arguments for `model.yaml`, and the entries that are not arguments for `LLM`."""
+    """Return the arguments for `model.yaml`, and the entries that remain in `config.pbtxt`."""
     arguments = arguments_of(entries)
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
     named = (*LLM_ARGUMENTS.parameters, *_MODEL_ENTRIES)
-    # The engine worker reads the `lora_cache_` entries even if an argument has the same value.
+    # The engine worker reads the `lora_cache_` entries, so they remain even if an argument has the
+    # same value.
     remaining = {
         name: value
         for name, value in entries.items()

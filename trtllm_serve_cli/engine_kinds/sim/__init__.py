@@ -1,1 +1,1 @@
-"""A simulated engine, which has a timing and a tokenizer but no weights."""
+"""Build and serve simulated engines, which have a timing and a tokenizer but no weights."""

@@ -1,7 +1,8 @@
-"""Plan a simulated engine, which consists of a timing and the checkpoint's tokenizer.
+"""Plan simulated engines, which consist of a timing and the checkpoint's tokenizer.
 
-The timing is either read from a file, or the theoretical optimum of a GPU (`sizing.roofline`). In
-the second case, the size of the simulated KV cache is what fits in the GPU's memory.
+The timing is either read from a file or estimated as the theoretical optimum of a GPU
+(`sizing.roofline`). For an estimate, the size of the simulated KV cache depends on the GPU's
+memory.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 _GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
-# The package that loads the tokenizer in the server, by checkpoint format.
+# The package with which the server loads the tokenizer, by checkpoint format.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps for this checkpoint.
+    """Return the build plan for the requested engine.
 
-    Raise `BadInput` if the GPU or the timing is not usable, or `MissingPart` if the package for the
-    tokenizer is not installed.
+    Raise `BadInput` if the GPU or the timing cannot be used, or `MissingPart` if the package for
+    the tokenizer is not installed.
     """
     checkpoint = request.checkpoint
     _check_tokenizer(checkpoint, tools)
@@ -73,20 +74,23 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def read_simulation(path: Path) -> Simulation:
-    """Return the simulation in the file. Raise `BadInput` if the file is not valid."""
+    """Return the simulation from a timing file. Raise `BadInput` if the file is not valid."""
     try:
         return parse_simulation(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(
             f"Cannot read the timing file {path}.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="create one from a measured run: tllm bench calibrate RESULT_DIR -o "
-            "timing.json (docs/concepts/simulation.md describes the fields)",
+            next_step="create a timing file from a benchmark result with `tllm bench calibrate "
+            "RESULT_DIR -o timing.json`; docs/concepts/simulation.md describes the fields",
         ) from error
 
 
 def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simulation:
-    """Return the theoretical optimum on `gpu`. Raise `BadInput` if the model does not fit on it."""
+    """Return a simulation of the model at the theoretical optimum of `gpu`.
+
+    Raise `BadInput` if the model does not fit on the requested number of GPUs.
+    """
     defaults = SchedulerLimits()
     sized = plan_size(
         facts,
@@ -101,9 +105,9 @@ def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simu
     if plan.speed is None:
         raise BadInput(
             f"The model does not fit on {plan.parallelism.world_size} x {gpu.name}.",
-            why="its weights leave too little room for a KV cache",
-            next_step=f"find out how many it needs: tllm plan -s {shlex.quote(facts.source)} "
-            f"--gpu {gpu.name}; then set --tp N",
+            why="the weights leave too little memory for a KV cache",
+            next_step=f"run `tllm plan -s {shlex.quote(facts.source)} --gpu {gpu.name}` to find "
+            "the required number of GPUs, then set --tp N",
         )
     cost = estimate_step_cost(
         facts.shape, plan.parallelism, gpu, sized.demand, plan.memory.num_sequences
@@ -124,21 +128,21 @@ def plan_simulation(facts: ModelFacts, gpu: Gpu, options: EngineOptions) -> Simu
 
 def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
     if request.timing is not None:
-        refuse_unsupported(request.options, "sim with a --timing", supported=LIMITS)
+        refuse_unsupported(request.options, "sim with --timing", supported=LIMITS)
         if request.gpu is not None:
             raise BadInput(
-                "A GPU and a timing cannot be combined.",
+                "--gpu and --timing cannot be combined.",
                 why=f"--timing {request.timing} replaces the estimate for --gpu {request.gpu}",
-                next_step="leave one of them out",
+                next_step="omit --gpu or --timing",
             )
         return read_simulation(request.timing)
     refuse_unsupported(request.options, request.kind, supported=(*_GPU_OPTIONS, *LIMITS))
     gpu = load_gpu(request.gpu) if request.gpu else tools.gpu
     if gpu is None:
         raise BadInput(
-            "The engine to simulate is not known.",
-            why="no GPU was set, and this machine has no known GPU",
-            next_step="set a GPU (--gpu h200), or your own timing (--timing FILE)",
+            "The GPU to simulate is not known.",
+            why="--gpu is not set, and this machine does not have a GPU that tllm knows",
+            next_step="set a GPU, for example --gpu h200, or pass a timing file with --timing FILE",
         )
     return plan_simulation(read_checkpoint_facts(request.checkpoint), gpu, request.options)
 
@@ -146,15 +150,16 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
 def _count_kv_tokens(sized: SizePlan) -> int:
     """Return the capacity of the KV cache in tokens, for sequences of the planned length.
 
-    The result depends on the length: with sliding windows, longer sequences need fewer bytes per
-    token.
+    The capacity depends on the length, because longer sequences need fewer bytes per token if the
+    model has sliding windows.
     """
     plan, demand = sized.plans[0], sized.demand
     length = demand.input_len + demand.output_len
     num_bytes = kv_bytes_of_sequence(
         sized.facts.shape, length, demand.kv.bits, tp=plan.parallelism.tp
     )
-    # `kv_cache` is the size in the fullest pipeline stage, which holds only 1/pp of the layers.
+    # Multiply by pp, because `kv_cache` is the size for one pipeline stage, which has only 1/pp of
+    # the layers.
     return int(plan.memory.kv_cache * plan.parallelism.pp / num_bytes * length)
 
 
@@ -163,8 +168,8 @@ def _check_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> None:
     if package not in tools.versions:
         raise MissingPart(
             f"The package {package} is not installed.",
-            why="it loads the tokenizer of this checkpoint",
-            next_step=f"pip install {package}",
+            why="the server loads this checkpoint's tokenizer with the package",
+            next_step=f"run `pip install {package}`",
         )
 
 

@@ -1,4 +1,4 @@
-"""Write and read the files of a simulated engine: its timing and its tokenizer."""
+"""Write and read the timing and the tokenizer of a simulated engine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]
 
 
 def read_simulation_file(directory: Path) -> Simulation:
-    """Return the simulation of the engine in `directory`. Raise `OSError` or `ValueError`."""
+    """Return the simulation of the engine in `directory`.
+
+    Raise `OSError` or `ValueError` if the simulation cannot be read.
+    """
     return parse_simulation((directory / SIMULATION_FILE).read_text(encoding="utf-8"))
 
 

@@ -1,6 +1,6 @@
 """Serve a simulated engine with upstream's parameters, like any other engine.
 
-The worker reads the duration of the engine's steps from the engine's folder.
+The engine worker reads the timing from the engine's folder.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ SERVING = Serving(
     parameters=WORKER_PARAMETERS
     | {"max_tokens_in_paged_kv_cache", "enable_chunked_context", "batch_scheduler_policy"},
     plan_values=_plan_values,
-    # The engine worker does not load a tokenizer, so `tensorrt_llm` does not need its path.
+    # The engine worker does not load a tokenizer, so the model `tensorrt_llm` does not need the
+    # tokenizer's path.
     core=CoreModel(
         entries={"gpt_model_type": "inflight_fused_batching"},
         omitted=frozenset({"tokenizer_dir"}),

@@ -1,1 +1,1 @@
-"""TensorRT engines, which Triton's C++ backend serves."""
+"""Build TensorRT engines, and serve them with Triton's C++ backend."""

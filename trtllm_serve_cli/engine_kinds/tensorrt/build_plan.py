@@ -1,4 +1,4 @@
-"""Plan the build of a TensorRT engine with one version of TensorRT-LLM."""
+"""Plan builds of TensorRT engines for a given version of TensorRT-LLM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trtllm_serve_cli.sources.checkpoint import read_object
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
-    """Return the steps for this checkpoint.
+    """Return the build plan for the requested engine.
 
     Raise `BadInput` if the version of TensorRT-LLM is unknown or cannot build the engine.
     """
@@ -32,9 +32,10 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     check_num_gpus(request, tools)
     if tools.trtllm_version is None:
         raise BadInput(
-            "The version of TensorRT-LLM for the build is not known.",
-            why="the package tensorrt_llm is not installed here",
-            next_step="set --trtllm-version, for example 0.17.0, or run this in NVIDIA's container",
+            "The TensorRT-LLM version for the build is not known.",
+            why="the package tensorrt_llm is not installed in this Python",
+            next_step="set the version, for example --trtllm-version 0.17.0, or run the command "
+            "in NVIDIA's container",
         )
     version = parse_version(tools.trtllm_version)
     shape = parse_shape(read_object(checkpoint.path / "config.json"))
@@ -52,7 +53,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     describe = plan_describe_step(
         request,
         tools,
-        title="Copy the tokenizer to the engine, and describe it",
+        title="Copy the tokenizer to the engine's folder, and describe the engine",
         weights=weights,
         fingerprint=fingerprint,
     )
@@ -72,7 +73,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
     """Return the size and modification time of each file in the LoRA and draft model folders.
 
-    The engine includes these files, so that a change requires a new build.
+    The build reads these files, so a change to any file requires a new build.
     """
     folders = [*options.lora_dir, *filter(None, [options.speculative_model])]
     return {

@@ -1,8 +1,8 @@
-"""Read an engine that `trtllm-build` wrote: `config.json` and one `rankN.engine` per GPU.
+"""Read engines that `trtllm-build` wrote: `config.json` and one `rankN.engine` per GPU.
 
-Source of the fields: the `config.json` that NVIDIA/TensorRT-LLM's `trtllm-build` writes since 0.8
-(`pretrained_config`, `build_config`). In 0.11, `max_seq_len` replaced the sum of `max_input_len`
-and `max_output_len`.
+Since TensorRT-LLM 0.8, `trtllm-build` has written a `config.json` with the sections
+`pretrained_config` and `build_config`. In 0.11, the field `max_seq_len` replaced the sum of
+`max_input_len` and `max_output_len`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trtllm_serve_cli.errors import BadInput
 class TensorRtBuild:
     """The build settings of a TensorRT engine.
 
-    The lengths are in tokens, and `world_size` is the number of GPUs.
+    Lengths are in tokens. `world_size` is the number of GPUs.
     """
 
     version: str
@@ -53,21 +53,22 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
     except FileNotFoundError as error:
         raise BadInput(
             f"{directory} does not contain a TensorRT engine.",
-            why="it has no config.json",
-            next_step="use the folder that trtllm-build wrote: -s engine:DIR",
+            why="the folder does not contain config.json",
+            next_step="pass the folder that trtllm-build wrote, with -s engine:DIR",
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(
             f"{path} is not the configuration of a TensorRT engine.",
             why=f"{type(error).__name__}: {error}",
-            next_step="use the folder that trtllm-build of TensorRT-LLM 0.8 or later wrote",
+            next_step="pass a folder that trtllm-build of TensorRT-LLM 0.8 or later wrote",
         ) from error
     missing = [rank.name for rank in _ranks(directory, build) if not rank.exists()]
     if missing:
         raise BadInput(
             f"The engine in {directory} is incomplete.",
-            why=f"it was built for {build.world_size} GPUs, but lacks {', '.join(missing[:5])}",
-            next_step=f"ls {shlex.quote(str(directory))}",
+            why=f"its world size is {build.world_size}, but it lacks {', '.join(missing[:5])}",
+            next_step=f"run `ls {shlex.quote(str(directory))}` to check the files, or build the "
+            "engine again",
         )
     return build
 
@@ -81,7 +82,7 @@ def built_of(engine: Engine) -> TensorRtBuild:
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the tokenizer into the engine's folder, and return fields of `Engine`.
 
-    Because of the copy, a container needs only this folder.
+    With the copy, a container needs only the engine's folder.
     """
     tokenizer = copy_tokenizer(checkpoint, directory / TOKENIZER_FOLDER)
     return _fields_of(read_tensorrt_build(directory), tokenizer)

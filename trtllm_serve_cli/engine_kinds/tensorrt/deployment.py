@@ -16,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import find_version
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import find_card
 
-# The first version that reports the number of requests that are waiting in the engine.
+# The first version that reports how many requests are waiting in the engine.
 _FIRST_WITH_WAITING = Version("0.18.0")
 
 
@@ -46,10 +46,10 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the machine cannot run the engine.
 
-    Triton itself would fail only after loading the model for minutes. Checks for which a fact is
-    unknown are skipped: for example, the machine has no GPUs or TensorRT-LLM if the server runs on
-    another machine. If `is_one_machine` is false, other machines also have GPUs for the engine.
-    `import_again` is the command that imports the model again.
+    Without this check, Triton would load the model for several minutes before it fails. A check is
+    skipped if a fact is unknown. For example, this machine may have no GPUs and no TensorRT-LLM if
+    the server runs on another machine. If `is_one_machine` is false, the engine can also use GPUs
+    of other machines. `import_again` is the command that imports the model again.
     """
     built = read_tensorrt_build(model.engine_path)
     _check_version(model, built, machine.versions.get("tensorrt_llm"), import_again)
@@ -59,8 +59,8 @@ def check_engine_fits(
         raise BadInput(
             f"The engine of {model.name} needs {built.world_size} GPUs, but this machine has "
             f"{len(machine.gpus)}.",
-            why="it was built for one GPU per rank",
-            next_step="import it again with a lower --tp or --pp",
+            why="each rank of the engine runs on its own GPU",
+            next_step="import the model again with a lower --tp or --pp",
         )
     record = read_build_record(model.engine_path)
     built_for = record.facts.get("gpu") if record else None
@@ -69,8 +69,8 @@ def check_engine_fits(
     if built_for and here != built_for:
         raise BadInput(
             f"The engine of {model.name} was built for another GPU.",
-            why=f"it is for {built_for}, but this machine has {here}; TensorRT engines run only on "
-            "the GPU model that they were built on",
+            why=f"it was built on {built_for} and runs only on this GPU model, but this machine "
+            f"has {here}",
             next_step=_rebuild(model, import_again),
         )
 
@@ -84,18 +84,18 @@ def _check_version(
     if needed == parse_version(installed):
         return
     containers = find_containers(needed)
-    elsewhere = f", or serve it in {containers[-1].image}" if containers else ""
+    elsewhere = f", or serve the engine in {containers[-1].image}" if containers else ""
     raise BadInput(
-        f"The engine of {model.name} was built by another TensorRT-LLM.",
-        why=f"it is from {needed}, but {installed} is installed, which cannot load it",
+        f"The engine of {model.name} was built with another version of TensorRT-LLM.",
+        why=f"it was built with {needed}, and the installed version {installed} cannot load it",
         next_step=_rebuild(model, import_again) + elsewhere,
     )
 
 
 def _rebuild(model: ModelView, import_again: str) -> str:
     if model.source.startswith("engine:"):
-        return "build it again here, and import the new engine"
-    return f"{import_again} --force"
+        return "build the engine again on this machine, then import the new engine"
+    return f"run `{import_again} --force`"
 
 
 DEPLOYMENT = Deployment(

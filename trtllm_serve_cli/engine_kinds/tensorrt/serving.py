@@ -1,10 +1,10 @@
 """Serve a TensorRT engine with Triton's C++ backend, which upstream calls `tensorrtllm`.
 
-The `config.pbtxt` has every parameter of upstream's newest version. Parameters that were not
-requested are empty strings, which every version of the backend treats as not set. Since 0.19, the
-backend does not load a model without the keys `gpt_model_type`, `tokenizer_dir`,
-`guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` of
-triton-inference-server/tensorrtllm_backend, which ignores values that it cannot convert.
+The `config.pbtxt` contains every parameter of upstream's newest version. Parameters that were not
+requested are empty strings, because every version of the backend ignores values that it cannot
+convert. Since 0.19, the backend does not load a model without the keys `gpt_model_type`,
+`tokenizer_dir`, `guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source:
+`model_instance_state.cc` in triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtllm_serve_cli.engine_kinds.serving import CoreModel, ServingOptions
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
 from trtllm_serve_cli.errors import BadInput
 
-# All of upstream's parameters that have an effect only on certain engine kinds.
+# The C++ backend supports all upstream parameters that only certain engine kinds support.
 _PARAMETERS = frozenset(
     (
         "multimodal_model_path", "max_num_images", "accumulate_tokens",
@@ -72,9 +72,9 @@ def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
     backend = values["triton_backend"]
     if backend != _BACKEND:
         raise BadInput(
-            f"triton_backend={backend} cannot be rendered.",
-            why="its code is part of upstream's repository",
-            next_step="leave it out: the C++ backend serves the same engine",
+            f"tllm cannot render a repository with triton_backend={backend}.",
+            why="the code for this backend is in upstream's repository",
+            next_step="omit triton_backend to serve the same engine with the C++ backend",
         )
     width = int(values["max_beam_width"] or 1)
     _check_within("max_beam_width", width, built_of(engine).max_beam_width)
@@ -86,17 +86,17 @@ def _check_decided_at_build(options: ServingOptions) -> None:
             option = "--" + name.replace("_", "-")
             raise BadInput(
                 f"{option} has no effect on a built engine.",
-                why="trtllm-build fixed the value",
-                next_step="leave it out, or build the engine again",
+                why="trtllm-build fixes this value when it builds the engine",
+                next_step=f"omit {option}, or build the engine again",
             )
 
 
 def _check_within(name: str, value: int, limit: int) -> None:
     if value > limit:
         raise BadInput(
-            f"{name} {value} exceeds the limit of the engine.",
-            why=f"it was built for at most {limit}",
-            next_step=f"choose at most {limit}, or build the engine again",
+            f"{name} {value} exceeds the engine's limit.",
+            why=f"the engine was built for at most {limit}",
+            next_step=f"set {name} to {limit} or less, or build the engine again",
         )
 
 

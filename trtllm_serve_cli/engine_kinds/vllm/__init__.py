@@ -1,1 +1,1 @@
-"""vLLM, which serves a checkpoint directly."""
+"""Serve checkpoints directly with vLLM."""

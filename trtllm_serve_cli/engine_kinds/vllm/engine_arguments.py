@@ -1,6 +1,6 @@
 """Convert engine options to vLLM's engine arguments.
 
-Source of names: vllm-project/vllm, vllm/engine/arg_utils.py and vllm/config (0.26).
+Source of the names: vllm/engine/arg_utils.py and vllm/config in vllm-project/vllm 0.26.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def plan_vllm_arguments(
     """Return vLLM's engine arguments, without the model's path and the serving limits.
 
     `weights` is the quantization of the checkpoint's weights as a value of the option
-    `quantization`, or None if they are not quantised. Raise `BadInput` for options that vLLM does
-    not support.
+    `quantization`, or None if the weights are not quantized. Raise `BadInput` if vLLM does not
+    support an option.
     """
     refuse_unsupported(options, "vllm", supported=_SUPPORTED)
     arguments: dict[str, Any] = {
@@ -45,9 +45,9 @@ def plan_vllm_arguments(
 
 
 def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:
-    """Return the argument for FP8 quantization at load time, if it was requested.
+    """Return the argument that quantizes the weights to FP8 at load time, if FP8 was requested.
 
-    vLLM detects the quantization of a checkpoint without an argument.
+    vLLM detects the quantization of a checkpoint automatically.
     """
     requested = options.quantization
     if requested is None or requested == (weights or "none"):
@@ -55,10 +55,10 @@ def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]
     if requested == "fp8" and weights is None:
         return {"quantization": "fp8"}
     raise BadInput(
-        f"The engine kind vllm cannot quantise weights to {requested}.",
-        why="it can quantise to fp8 only, from weights that are not quantised; this checkpoint's "
-        f"are {weights or 'not quantised'}",
-        next_step="use a checkpoint with that quantization, or leave --quantization out",
+        f"The engine kind vllm cannot convert this checkpoint to --quantization {requested}.",
+        why="it supports only the conversion of unquantized weights to fp8, and the checkpoint's "
+        f"weights are {weights or 'not quantized'}",
+        next_step="use a checkpoint with this quantization, or omit --quantization",
     )
 
 
@@ -70,7 +70,7 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
         raise BadInput(
             f"The engine kind vllm does not support kv_cache_dtype {dtype}.",
             why=f"it supports {' and '.join(_KV_CACHE_DTYPES)}",
-            next_step="choose fp8, or leave it out",
+            next_step="set kv_cache_dtype to fp8, or omit kv_cache_dtype",
         )
     return {"kv_cache_dtype": dtype}
 
@@ -84,10 +84,10 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
         return {}
     if options.lora_dir:
         raise BadInput(
-            "The engine kind vllm has no option lora_dir.",
+            "The engine kind vllm does not support the option lora_dir.",
             why="it loads adapters at runtime",
-            next_step="set --param lora_prefetch_dir=DIR (a folder of adapters) and "
-            "--build-option max_lora_rank=16 instead",
+            next_step="pass the folder with the adapters as --param lora_prefetch_dir=DIR, and "
+            "set the maximum rank with --build-option max_lora_rank=16",
         )
     arguments: dict[str, Any] = {"enable_lora": True}
     if options.max_lora_rank is not None:
@@ -102,5 +102,5 @@ def check_lora_rank(name: str, rank: int) -> None:
         raise BadInput(
             f"The engine kind vllm does not support {name} {rank}.",
             why=f"it supports {', '.join(map(str, _RANKS))}",
-            next_step="choose the next larger one",
+            next_step=f"set {name} to a supported value",
         )

@@ -1,4 +1,4 @@
-"""Declare the engine kind `vllm`."""
+"""Declare the engine kind `vllm`, which serves checkpoints with vLLM."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def _require(machine: Machine) -> str:
     if python is None:
         raise MissingPart(
             "The engine kind vllm is not installed.",
-            why="neither this Python nor one on PATH has the package vllm",
-            next_step=f"{_INSTALL}, then add --param engine_python=$PWD/vllm-env/bin/python3",
+            why="neither this Python nor any Python on PATH has the package vllm",
+            next_step=f"run `{_INSTALL}`, then add --param engine_python=$PWD/vllm-env/bin/python3",
         )
     return python
 
@@ -69,7 +69,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return NVIDIA's vLLM container from the release of the newest TensorRT-LLM container."""
+    """Return NVIDIA's vLLM container of the same release as the newest TensorRT-LLM container."""
     container = load_containers()[-1]
     image = container.image.replace("-trtllm-", "-vllm-")
     return ContainerFit("Triton and vLLM", image, container)
