@@ -5,7 +5,7 @@
     │   └── UnknownModel    no alias or imported model has this name
     ├── SourceError         the checkpoint could not be fetched
     │   ├── GatedModel      the hub requires an accepted licence or a token
-    │   └── UnsafeCheckpoint  the checkpoint requires code or pickles that the user does not allow
+    │   └── UnsafeCheckpoint  loading the checkpoint would run code without permission
     ├── BuildFailed         the engine could not be built from the checkpoint
     ├── MissingPart         a program or package that the command requires is not installed
     ├── RepositoryError     a model repository is missing, in use or broken
@@ -61,7 +61,7 @@ class GatedModel(SourceError):
 
 
 class UnsafeCheckpoint(SourceError):
-    """Raised if a checkpoint requires code or pickles that the user does not allow."""
+    """Raised if loading a checkpoint would run code that the user has not allowed."""
 
 
 class BuildFailed(TllmError):

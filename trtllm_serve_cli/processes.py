@@ -277,7 +277,7 @@ def last_lines(
 
 
 def end_of_lines(log: Path) -> int:
-    """Return the size of the complete lines in `log` in bytes, or 0 if it cannot be read."""
+    """Return the number of bytes in complete lines of `log`, or 0 if `log` cannot be read."""
     try:
         with log.open("rb") as file:
             start = max(0, file.seek(0, io.SEEK_END) - _MAX_TAIL_BYTES)

@@ -126,7 +126,7 @@ def test_step_without_its_output_fails(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why", "next_step"),
     [
-        ("OSError: [Errno 28] No space left on device", "the disk is full", "free some space"),
+        ("OSError: [Errno 28] No space left on device", "the disk is full", "free disk space"),
         ("MemoryError", "the machine ran out of memory", "close other programs"),
         ("ModuleNotFoundError: No module named 'x'", "a Python package is missing", "install"),
     ],
@@ -306,7 +306,7 @@ def test_disk_full_during_the_build_is_explained(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     plan = build_plan(tmp_path / "engines" / "e", BuildStep("Make it", python("print(1)")))
-    with pytest.raises(BuildFailed, match="Why: the disk is full\nNext: free some space"):
+    with pytest.raises(BuildFailed, match="Why: the disk is full\nNext: free disk space"):
         build_engine(plan, force=False, notify=lambda text: None, on_line=fill_up)
     assert list((tmp_path / "engines").iterdir()) == []
 

@@ -42,7 +42,7 @@ def test_unknown_alias_lists_near_matches():
     with pytest.raises(UnknownModel) as caught:
         resolve_alias("lama-2-7b")
     assert caught.value.what == "No model is known as 'lama-2-7b'."
-    assert caught.value.why.startswith("the catalog has only similar aliases: llama-2-7b, ")
+    assert caught.value.why.startswith("the catalog contains only similar aliases: llama-2-7b, ")
     assert caught.value.next_step == (
         "run `tllm import -m llama-2-7b`, or import any model from the hub with -s hf:ORG/NAME"
     )
@@ -54,7 +54,7 @@ def test_lists_aliases_that_contain_the_name():
 
 
 def test_unknown_alias_without_near_matches():
-    with pytest.raises(UnknownModel, match="does not have a similar alias"):
+    with pytest.raises(UnknownModel, match="does not contain a similar alias"):
         resolve_alias("@@")
 
 

@@ -122,7 +122,7 @@ def add_build_record(directory: Path, build_record: BuildRecord) -> None:
 
 
 def read_build_record(directory: Path) -> BuildRecord | None:
-    """Return the build record of the engine in `directory`, or `None` if no record is valid."""
+    """Return the build record of the engine in `directory`, or `None` if it is not valid."""
     try:
         record = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
         steps = tuple(

@@ -48,7 +48,10 @@ class EngineOptions:
             "(pytorch, sim, vllm), trtllm-build's default (tensorrt)."
         ),
     ] = None
-    max_input_len: Annotated[Count | None, Option("Maximum length of a prompt, in tokens.")] = None
+    max_input_len: Annotated[
+        Count | None,
+        Option("Maximum length of a prompt, in tokens. Default: TensorRT-LLM's default."),
+    ] = None
     max_seq_len: MaxSeqLenOption | None = None
     max_num_tokens: Annotated[
         Count | None,
@@ -99,14 +102,14 @@ class EngineOptions:
     gemm_plugin: Annotated[
         str | None,
         Option(
-            "Data type of the GEMM plugin: auto, float16, bfloat16, fp8, nvfp4 or disable.",
+            "Data type of the GEMM plugin (auto, float16, bfloat16, fp8 or nvfp4), or disable.",
             is_on_command_line=False,
         ),
     ] = None
     gpt_attention_plugin: Annotated[
         str | None,
         Option(
-            "Data type of the attention plugin: auto, float16, bfloat16, float32 or disable.",
+            "Data type of the attention plugin (auto, float16, bfloat16 or float32), or disable.",
             is_on_command_line=False,
         ),
     ] = None

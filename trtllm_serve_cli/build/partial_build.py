@@ -1,4 +1,4 @@
-"""Keep unfinished builds in hidden folders next to the engine folders, so that they can resume.
+"""Keep an unfinished build in a hidden folder next to the engine folder, to resume it later.
 
     .NAME.partial/steps.json   the plan's fingerprint, and its finished steps with their files
                  /work/        the future engine folder

@@ -17,8 +17,7 @@ class Progress:
     fraction: float | None = None
 
 
-# Prefix of log lines from TensorRT programs, which consists of the time, the program and the
-# severity.
+# Log lines from TensorRT programs start with the time, the program and the severity.
 _STAMP = re.compile(r"^(?:\[\S+\] )?\[(?:TRT|TRT-LLM|TensorRT-LLM)\] ?(?:\[\w\] )?")
 # A tqdm progress bar: `what:  38%|███▊      | 3/8 [00:05<00:08,  1.6s/it]`.
 _TQDM = re.compile(r"^(?P<what>.*?):? *(?P<percent>\d{1,3})%\|.*\| *\S+/\S+ \[")

@@ -178,8 +178,7 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
         file.write(f"{command_line}\n")
     on_line(command_line)
     log_start = build.log.stat().st_size
-    # Without PYTHONUNBUFFERED, Python programs buffer their output, so `on_line` receives the lines
-    # late.
+    # Without PYTHONUNBUFFERED, Python programs buffer their output, which delays `on_line`.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
         code = run_logged(command, build.log, environ=environ, on_line=on_line)

@@ -73,9 +73,9 @@ def resolve_alias(name: str) -> CatalogEntry:
     near = find_near_aliases(name)
     raise UnknownModel(
         f"No model is known as {name!r}.",
-        why=f"the catalog has only similar aliases: {', '.join(near)}"
+        why=f"the catalog contains only similar aliases: {', '.join(near)}"
         if near
-        else "the catalog does not have a similar alias",
+        else "the catalog does not contain a similar alias",
         next_step=f"run `tllm import -m {near[0] if near else 'NAME'}`, "
         "or import any model from the hub with -s hf:ORG/NAME",
     )

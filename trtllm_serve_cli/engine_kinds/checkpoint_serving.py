@@ -18,10 +18,11 @@ MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
 # Maps entries in `config.pbtxt` to the template parameters that have a different name.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# If any of these parameters is set, Triton may not process requests in the order of arrival.
+# If any of these parameters is set, the order of Triton's queue can differ from the order of
+# arrival.
 _ORDER = ("priority_levels", "default_timeout_microseconds")
-# Four instances can serve 256 streams that each produce a token every 19 ms. This number was
-# measured with benchmarks/streams.py.
+# According to measurements with benchmarks/streams.py, four instances can serve 256 streams that
+# each produce a token every 19 ms.
 _NUM_FRONT_ENDS = 4
 
 

@@ -57,7 +57,7 @@ def load_engine(path: Path) -> Engine:
 
 
 def read_details(kind: str, path: Path) -> Any:
-    """Return the kind-specific details of the engine in `path`, or None if it has no details.
+    """Return the kind-specific details of the engine in `path`, or None if the kind has none.
 
     Raise `BuildFailed` if the engine is broken.
     """
@@ -109,7 +109,7 @@ def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
         raise BadInput(
             f"The engine kind {name} does not accept --{option}.",
             why=f"the option applies only to the engine kind {' or '.join(users)}",
-            next_step=f"omit --{option}, or choose --engine {users[0]} --{option} {value}",
+            next_step=f"omit --{option}, or use --engine {users[0]} --{option} {value}",
         )
 
 

@@ -179,8 +179,8 @@ class EngineKind:
     `MissingPart` if the package is not installed. `check_machine` returns the finding that
     `tllm doctor` reports for the kind.
 
-    `runtime_folder` is the folder with the code that runs inside Triton. If it is None, the code is
-    in `runtime/engines`.
+    `runtime_folder` is the folder with the code that runs inside Triton. If `runtime_folder` is
+    None, the code is in `runtime/engines`.
     """
 
     name: str

@@ -15,9 +15,10 @@ def detect_machine(
 ) -> Machine:
     """Return the GPUs and engine packages of this machine. No engine package is imported.
 
-    By default, other Pythons are searched only for the package of the kind `requested`. They are
-    searched for the packages of all kinds if `search_pythons` is set, or if `requested` is "auto"
-    and the machine has GPUs. `engine_python` is the Python that the user set for the engine.
+    By default, other Pythons are searched only for the package of the kind `requested`. If
+    `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, other Pythons are
+    searched for the packages of all kinds. `engine_python` is the Python that the user set for the
+    engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}

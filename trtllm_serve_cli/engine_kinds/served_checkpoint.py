@@ -1,7 +1,7 @@
 """Plan and describe engines of the kinds that serve a checkpoint directly.
 
 Nothing is built. The plan has no steps, and the engine's folder is the checkpoint. The engine's
-`llm_arguments` are its arguments for vLLM or TensorRT-LLM's LLM API, without the model's path and
+`llm_arguments` are the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path and
 the serving limits.
 """
 
@@ -33,8 +33,8 @@ from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_object
 
-# A function that returns the engine's arguments. Its third parameter is the quantization of the
-# checkpoint's weights, or None if they are not quantized.
+# A function that returns the engine's arguments. The third parameter is the quantization of the
+# checkpoint's weights, or None if the weights are not quantized.
 PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
 
 

@@ -19,8 +19,8 @@ WORKER_PARAMETERS = frozenset(
 class ServingOptions:
     """The options for serving an engine.
 
-    For an option that is None, the default depends on the engine. `parameters` maps the names of
-    template parameters to the values from `--param`, which override the other options.
+    If an option is None, a default that depends on the engine is used. `parameters` maps the names
+    of template parameters to the values from `--param`, which override the other options.
     `engine_python` is the Python that has the engine's package, or empty for Triton's Python.
     """
 

@@ -35,7 +35,7 @@ def test_expert_parallelism_that_does_not_match_tp_is_refused() -> None:
 def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
     assert refuse("0.16.0", "gemma-2-9b", pp=2) == (
         "Gemma2ForCausalLM does not support --pp 2.\n"
-        "Why: its converter does not support pipeline parallelism\n"
+        "Why: the architecture's converter does not support pipeline parallelism\n"
         "Next: use --tp 2 instead"
     )
 

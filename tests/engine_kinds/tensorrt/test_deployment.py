@@ -53,18 +53,18 @@ def test_accepts_an_engine_that_may_fit(model: ImportedModel, machine: Machine) 
     [
         (
             dataclasses.replace(HERE, versions={"tensorrt_llm": "1.2.0"}),
-            "The engine of mine was built with another version of TensorRT-LLM.",
+            "The engine for mine was built with another version of TensorRT-LLM.",
             "run `tllm export mine > mine.yaml && tllm import -f mine.yaml --force`, or serve the "
             "engine in nvcr.io/nvidia/tritonserver:26.02-trtllm-python-py3",
         ),
         (
             Machine(gpus=("NVIDIA H200",)),
-            "The engine of mine needs 2 GPUs, but this machine has 1.",
+            "The engine for mine needs 2 GPUs, but this machine has 1.",
             "import the model again with a lower --tp or --pp",
         ),
         (
             Machine(gpus=("NVIDIA L4", "NVIDIA L4")),
-            "The engine of mine was built for another GPU.",
+            "The engine for mine was built for another GPU.",
             "run `tllm export mine > mine.yaml && tllm import -f mine.yaml --force`",
         ),
     ],

@@ -128,8 +128,8 @@ def test_incompatible_engine_is_explained(home: Home) -> None:
         "another kind of GPU"
     )
     assert raised.value.next_step == (
-        "build it with --force on the same kind of GPU and in the same container as the server; "
-        f"the full log is {plan.log}"
+        "build the engine with --force on the same kind of GPU and in the same container as the "
+        f"server; the full log is {plan.log}"
     )
 
 

@@ -152,7 +152,7 @@ def _cache(options: EngineOptions) -> str | None:
 def _dtype(
     options: EngineOptions, program: str, version: Version, dtype: str
 ) -> Iterator[RequestedFlag]:
-    """Yield --dtype, unless it is "auto" and the program resolves "auto" as newer versions do."""
+    """Yield --dtype, unless the option is "auto" and the program supports "auto"."""
     resolves_auto = flags_of(program, version)["--dtype"].default == "auto"
     if options.dtype != "auto" or not resolves_auto:
         yield RequestedFlag("--dtype", (dtype,), "dtype")

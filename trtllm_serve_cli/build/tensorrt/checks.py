@@ -40,7 +40,7 @@ def check_options(
     if options.pp > 1 and not family.has_pipeline:
         raise BadInput(
             f"{shape.architecture} does not support --pp {options.pp}.",
-            why="its converter does not support pipeline parallelism",
+            why="the architecture's converter does not support pipeline parallelism",
             next_step=f"use --tp {options.world_size} instead",
         )
     _check_quantization(options, shape, family, version)
@@ -51,7 +51,10 @@ def check_options(
 
 
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
-    """Raise `BadInput` if the version does not support the GPU, or if the GPU lacks a format."""
+    """Raise `BadInput` if the GPU is not suitable.
+
+    The version must support the GPU, and the GPU must support the requested formats.
+    """
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
         raise _unsupported_gpu(gpu, version, "0.16 removed support for V100", "0.15 or earlier")
     if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:

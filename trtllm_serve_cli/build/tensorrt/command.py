@@ -29,7 +29,7 @@ class RequestedFlag:
 
 
 def request_value(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
-    """Yield the flag with this value, or nothing for `None` to use the program's default."""
+    """Yield the flag with `value`. If `value` is `None`, yield nothing."""
     if value is not None:
         yield RequestedFlag(flag, (value,), option)
 

@@ -43,7 +43,7 @@ class Family:
 
 
 def find_family(architecture: str, version: Version) -> Family:
-    """Return the family for an architecture. Architectures have the same names as in config.json.
+    """Return the family for `architecture`, which is a name from config.json.
 
     Raise `BadInput` if this version does not convert the architecture.
     """

@@ -68,7 +68,7 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
 
 
 class _ParseError(Exception):
-    """Raised if the arguments are not valid. By default, argparse would exit instead."""
+    """Raised if the arguments are not valid, because argparse would exit by default."""
 
 
 class _Parser(argparse.ArgumentParser):

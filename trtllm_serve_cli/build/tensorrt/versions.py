@@ -78,7 +78,10 @@ def find_trtllm_version(
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raise `BadInput` if the version has no trtllm-build, which only 0.8 to 1.2 include."""
+    """Raise `BadInput` if the version does not include trtllm-build.
+
+    The versions from 0.8 to 1.2 include trtllm-build.
+    """
     if version < FIRST_WITH_ENGINES:
         first = find_containers(FIRST_WITH_ENGINES)[0]
         raise BadInput(

@@ -15,7 +15,8 @@ from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput
 
-# Packages with versions that are part of an engine's fingerprint, by checkpoint format.
+# Maps checkpoint formats to packages. The versions of these packages are part of an engine's
+# fingerprint.
 TOOLS = {
     "gguf": ("openvino", "openvino-genai"),
     "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),
@@ -33,8 +34,8 @@ _WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
 _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
-# Ratio of engine size to checkpoint size, by weight format. Hugging Face checkpoints are assumed to
-# have 16-bit weights. The ratios for quantized weights include the scales.
+# Maps weight formats to the ratio of engine size to checkpoint size. Hugging Face checkpoints are
+# assumed to have 16-bit weights. The ratios for quantized weights include the scales.
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 

@@ -20,7 +20,7 @@ _DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
 def find_modules(model: Any) -> dict[str, Any]:
     """Return the MatMul node of each module by the module's name in Hugging Face's Llama.
 
-    Raise `LookupError` if the model does not have the structure of Llama.
+    Raise `LookupError` if the model's structure differs from Llama.
     """
     modules: dict[str, Any] = {}
     # Each attention node depends on the attention node of the previous layer. The topological order

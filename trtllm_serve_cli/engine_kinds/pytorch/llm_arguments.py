@@ -34,7 +34,7 @@ _PLAIN = {
     "max_beam_width": "max_beam_width",
 }
 # Options for features that the PyTorch backend cannot disable. The value true has no effect, and
-# the value false is rejected.
+# tllm rejects the value false.
 _ALWAYS = ("paged_kv_cache", "remove_input_padding", "context_fmha", "use_paged_context_fmha")
 _SUPPORTED = frozenset(
     (
@@ -160,7 +160,7 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
         # According to TensorRT-LLM's documentation, beam search requires both arguments.
         return arguments | {"disable_overlap_scheduler": True, "cuda_graph_config": None}
     # Without padding, a batch uses a CUDA graph only if a graph was captured for exactly its size.
-    # By default, the largest captured size is 128, so larger batches would not use a graph.
+    # By default, the largest captured size is 128, so larger batches would not use a CUDA graph.
     graphs: Arguments = {"enable_padding": True}
     if options.max_batch_size is not None:
         graphs["max_batch_size"] = options.max_batch_size
@@ -168,7 +168,7 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
 
 
 def _sampler(version: Version) -> Arguments:
-    """Return the argument that selects the sampler that supports penalties and bad words.
+    """Return the argument that selects the sampler with support for penalties and bad words.
 
     Since 1.3, no argument is needed, because this sampler is the default.
     """
@@ -250,8 +250,7 @@ def _check_weights(options: EngineOptions, weights: str | None) -> None:
         return
     raise BadInput(
         f"The engine kind pytorch cannot convert this checkpoint to --quantization {requested}.",
-        why=f"it serves the checkpoint's weights unchanged, and they are "
-        f"{weights or 'not quantized'}",
+        why=f"it serves the weights in the checkpoint, which are {weights or 'not quantized'}",
         next_step="use a checkpoint with this quantization, for example from NVIDIA's "
         "organization on the hub, or choose --engine tensorrt"
         if requested != "none"

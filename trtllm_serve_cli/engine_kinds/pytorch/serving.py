@@ -28,7 +28,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
-# Entries that tllm's model or engine worker reads. `LLM` does not accept them as arguments.
+# Entries that are read by tllm's model or engine worker, and are not arguments for `LLM`.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 

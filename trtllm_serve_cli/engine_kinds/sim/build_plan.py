@@ -33,7 +33,7 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 _GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
-# The package with which the server loads the tokenizer, by checkpoint format.
+# Maps checkpoint formats to the package that the server needs to load the tokenizer.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 
 
@@ -168,7 +168,7 @@ def _check_tokenizer(checkpoint: Checkpoint, tools: Toolchain) -> None:
     if package not in tools.versions:
         raise MissingPart(
             f"The package {package} is not installed.",
-            why="the server loads this checkpoint's tokenizer with the package",
+            why="the server needs the package to load this checkpoint's tokenizer",
             next_step=f"run `pip install {package}`",
         )
 

@@ -46,10 +46,10 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the machine cannot run the engine.
 
-    Without this check, Triton would load the model for several minutes before it fails. A check is
-    skipped if a fact is unknown. For example, this machine may have no GPUs and no TensorRT-LLM if
-    the server runs on another machine. If `is_one_machine` is false, the engine can also use GPUs
-    of other machines. `import_again` is the command that imports the model again.
+    Without this check, Triton would load the model for several minutes before it fails. Checks that
+    depend on an unknown fact are skipped. For example, this machine may have no GPUs and no
+    TensorRT-LLM if the server runs on another machine. If `is_one_machine` is false, the engine can
+    also use GPUs of other machines. `import_again` is the command that imports the model again.
     """
     built = read_tensorrt_build(model.engine_path)
     _check_version(model, built, machine.versions.get("tensorrt_llm"), import_again)
@@ -57,7 +57,7 @@ def check_engine_fits(
         return
     if is_one_machine and built.world_size > len(machine.gpus):
         raise BadInput(
-            f"The engine of {model.name} needs {built.world_size} GPUs, but this machine has "
+            f"The engine for {model.name} needs {built.world_size} GPUs, but this machine has "
             f"{len(machine.gpus)}.",
             why="each rank of the engine runs on its own GPU",
             next_step="import the model again with a lower --tp or --pp",
@@ -68,7 +68,7 @@ def check_engine_fits(
     here = card.name if card else machine.gpus[0]
     if built_for and here != built_for:
         raise BadInput(
-            f"The engine of {model.name} was built for another GPU.",
+            f"The engine for {model.name} was built for another GPU.",
             why=f"it was built on {built_for} and runs only on this GPU model, but this machine "
             f"has {here}",
             next_step=_rebuild(model, import_again),
@@ -86,7 +86,7 @@ def _check_version(
     containers = find_containers(needed)
     elsewhere = f", or serve the engine in {containers[-1].image}" if containers else ""
     raise BadInput(
-        f"The engine of {model.name} was built with another version of TensorRT-LLM.",
+        f"The engine for {model.name} was built with another version of TensorRT-LLM.",
         why=f"it was built with {needed}, and the installed version {installed} cannot load it",
         next_step=_rebuild(model, import_again) + elsewhere,
     )
