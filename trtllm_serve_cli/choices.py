@@ -8,7 +8,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# TensorRT-LLM's names where it has one; w4a8 means 4-bit weights and 8-bit activations.
+# Formats that TensorRT-LLM supports have TensorRT-LLM's names. w4a8 means 4-bit weights and 8-bit
+# activations.
 Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 SpeculativeMode = Literal[
@@ -25,11 +26,11 @@ LaunchMode = Literal["local", "container", "mpi", "auto"]
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
-# The format of log lines from tllm's models, and whether the models log each request.
+# The format of the log lines of tllm's models, and whether these models log each request.
 LogFormat = Literal["text", "json"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
-# Distributions of the gaps between requests in a benchmark with a request rate.
+# Distributions of the intervals between requests, for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
 # Programs for which `tllm metrics export` writes configuration files.
@@ -40,7 +41,8 @@ ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
 COUNT = Within(1)
-# A sequence has at least one prompt token and one response token.
+# The minimum length is 2, because a sequence contains at least one prompt token and one response
+# token.
 SEQUENCE = Within(2)
 PORT = Within(1, 65535)
 SECONDS = Within(1)
@@ -56,23 +58,25 @@ Verbosity = Annotated[int, VERBOSITY]
 TensorParallelism = Annotated[Count, Option("Number of GPUs for tensor parallelism.")]
 PipelineParallelism = Annotated[Count, Option("Number of GPUs for pipeline parallelism.")]
 MoeTensorParallelism = Annotated[
-    Count, Option("Number of GPUs for tensor parallelism of the experts.")
+    Count, Option("Number of GPUs for tensor parallelism of MoE experts.")
 ]
-MoeExpertParallelism = Annotated[Count, Option("Number of GPUs for expert parallelism.")]
+MoeExpertParallelism = Annotated[
+    Count, Option("Number of GPUs for expert parallelism of MoE models.")
+]
 DtypeOption = Annotated[
     Dtype,
-    Option("Data type of activations and unquantized weights; auto keeps the checkpoint's type."),
+    Option("Data type of activations and unquantized weights. `auto` keeps the checkpoint's type."),
 ]
 QuantizationOption = Annotated[
     Quantization,
     Option(
-        "Quantization of the weights. int8 and int4 are weight-only, int8_sq is SmoothQuant. "
-        "Default: int8 for openvino (GGUF files keep their quantization), none on a GPU."
+        "Quantization of the weights. int8 and int4 are weight-only; int8_sq is SmoothQuant. "
+        "GGUF files keep their quantization. Default: int8 for openvino, none on a GPU."
     ),
 ]
 KvCacheDtypeOption = Annotated[
-    KvCacheDtype, Option("Data type of the KV cache. Default: the engine's.")
+    KvCacheDtype, Option("Data type of the KV cache. Default: selected by the engine.")
 ]
 MaxSeqLenOption = Annotated[
-    SequenceLength, Option("Maximum length of prompt and response together, in tokens.")
+    SequenceLength, Option("Maximum total length of the prompt and the response, in tokens.")
 ]

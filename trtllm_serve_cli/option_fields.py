@@ -1,7 +1,8 @@
 """Declare options as the annotated fields of a dataclass.
 
-A field's annotation contains its type, its `Option` (help, flags) and its allowed values. The
-command line, `tllm.yaml`, its JSON schema and the reference are all generated from the same fields:
+A field's annotation contains the option's type, an `Option` with the help text and the flags, and
+the allowed values. The command line, `tllm.yaml`, the JSON schema and the reference are generated
+from these fields. Example:
 
     port: Annotated[int, Option("Port to bind."), PORT] = 8000
 """
@@ -17,11 +18,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """The help text of an option and its declaration on the command line.
+    """The help text of an option and its form on the command line.
 
-    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream". By default, the flag
-    is the field's name. Reference pages group options by `panel`. `check` raises `ValueError` with
-    the reason if a value cannot be used.
+    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream". If `flags` is empty,
+    the flag is the field's name. `panel` is the group of the option on reference pages. `check`
+    raises `ValueError` with the reason if a value is invalid.
     """
 
     help: str
@@ -35,7 +36,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The range of a number, including both limits. There is no upper limit without `at_most`."""
+    """The range of a number, including both limits. The upper limit is optional."""
 
     at_least: float
     at_most: float | None = None
@@ -43,14 +44,14 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The values that an option accepts, if they are only known at run time."""
+    """The allowed values of an option, for a set of values that is only known at run time."""
 
     choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """The annotation for a mapping whose keys are fields of the dataclass `options`."""
+    """The annotation of a mapping from field names of the dataclass `options` to values."""
 
     options: type
 
@@ -59,8 +60,8 @@ class PartOf:
 class OptionField:
     """An option that a field declares.
 
-    `kind` is the option's type without None. `default` is MISSING if the option is required.
-    `choices` are the allowed values, or empty if every value of the type is allowed.
+    `kind` is the option's type without `| None`. `default` is MISSING if the option is required.
+    `choices` contains the allowed values. It is empty if every value of the type is allowed.
     """
 
     name: str
@@ -74,7 +75,7 @@ class OptionField:
 
     @property
     def is_declared(self) -> bool:
-        """True if the field has an `Option`, so that users can set the field."""
+        """True if the field has an `Option`, which means that users can set the field."""
         return bool(self.option.help)
 
     @property
@@ -83,7 +84,7 @@ class OptionField:
 
     @property
     def is_table(self) -> bool:
-        """True if the option's value is a mapping from keys to values."""
+        """True if the option's value is a mapping."""
         return get_origin(self.kind) is Mapping
 
     @property
@@ -92,7 +93,10 @@ class OptionField:
 
 
 def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
-    """Return the fields of the dataclass in order; with `names`, only these fields."""
+    """Return the fields of the dataclass `options` in the order of their declaration.
+
+    If `names` are specified, return only the fields with these names.
+    """
     hints = get_type_hints(options, include_extras=True)
     return tuple(
         _field(each, hints[each.name])
@@ -102,7 +106,7 @@ def option_fields(options: type, *names: str) -> tuple[OptionField, ...]:
 
 
 def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
-    """Split a type hint into its plain type, whether it allows None, and its annotations."""
+    """Return the plain type of a type hint, whether the hint allows None, and its annotations."""
     origin = get_origin(hint)
     if origin is Annotated:
         inner, *annotations = get_args(hint)
@@ -116,7 +120,7 @@ def split_hint(hint: Any) -> tuple[Any, bool, tuple[Any, ...]]:
 
 
 def find_annotation(annotations: tuple[Any, ...], kind: type) -> Any:
-    """Return the first annotation that is a `kind`, or None."""
+    """Return the first annotation that is an instance of `kind`, or None."""
     return next((each for each in annotations if isinstance(each, kind)), None)
 
 

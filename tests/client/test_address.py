@@ -23,7 +23,7 @@ def test_parses_host_and_port(text: str, address: str) -> None:
     "text", ["", "gpu-box", ":8001", "a:port", "a:99999", "a:1/v2", "a:1?x", "u@a:1", "[::1"]
 )
 def test_rejects_other_addresses(text: str) -> None:
-    with pytest.raises(BadInput, match="is not the address of a server") as raised:
+    with pytest.raises(BadInput, match="is not a server address") as raised:
         parse_address(text)
     assert "HOST:PORT" in raised.value.why
 

@@ -161,8 +161,8 @@ def test_completion_without_responses_is_empty(triton: FakeTriton, interface: In
     ("model", "prompt", "what", "why"),
     [
         ("nope", "go", "The server has no model 'nope'.", "Request for unknown model"),
-        ("ensemble", "refuse", "ensemble failed the request.", "at least 1"),
-        ("ensemble", "break", "ensemble failed the request.", "engine worker died"),
+        ("ensemble", "refuse", "The request to ensemble failed.", "at least 1"),
+        ("ensemble", "break", "The request to ensemble failed.", "engine worker died"),
     ],
 )
 def test_reports_the_servers_error_message(
@@ -184,7 +184,7 @@ def test_failed_call_is_not_cancelled(triton: FakeTriton) -> None:
 
 def test_failed_call_that_does_not_end_is_cancelled(triton: FakeTriton) -> None:
     triton.ending_s = 600.0
-    with pytest.raises(RequestFailed, match="failed the request"):
+    with pytest.raises(RequestFailed, match="The request to ensemble failed"):
         generate(triton.endpoint, "ensemble", GenerateRequest("refuse"), "grpc")
     wait_until(triton.cancelled.is_set)
 
@@ -232,7 +232,7 @@ def test_stream_in_thread_yields_raises_and_cancels(
 ) -> None:
     pieces = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("go"), interface)
     assert [piece.text for piece in pieces] == ["Machine", " ", "learning é"]
-    with pytest.raises(RequestFailed, match="failed the request"):
+    with pytest.raises(RequestFailed, match="The request to ensemble failed"):
         next(stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("refuse"), interface))
     endless = stream_in_thread(triton.endpoint, "ensemble", GenerateRequest("forever"), interface)
     with closing(endless):
@@ -245,7 +245,7 @@ def test_stream_in_thread_yields_raises_and_cancels(
 def test_timeout_is_for_the_whole_response(
     triton: FakeTriton, interface: Interface, prompt: str
 ) -> None:
-    with pytest.raises(RequestFailed, match=r"ensemble did not finish within 0.2 s") as raised:
+    with pytest.raises(RequestFailed, match=r"did not finish the request within 0.2 s") as raised:
         generate(triton.endpoint, "ensemble", GenerateRequest(prompt), interface, 0.2)
     assert "--timeout" in raised.value.next_step
 

@@ -46,6 +46,6 @@ def test_rejects_inputs_missing_from_the_layout() -> None:
         name_inputs(LLMAPI_MODEL, ["beam_width"])
     assert str(raised.value) == (
         "tensorrt_llm does not support beam_width.\n"
-        "Why: its layout, llmapi, does not have a tensor for it\n"
-        "Next: omit it, or import the model with --layout inflight"
+        "Why: the llmapi layout does not have a tensor for beam_width\n"
+        "Next: omit beam_width, or import the model with --layout inflight"
     )

@@ -159,9 +159,9 @@ def test_models_that_differ_in_a_parameter_cannot_be_declared(
     with pytest.raises(BadInput) as raised:
         declare_model(model, open_repository(model.path))
     assert str(raised.value) == (
-        f"The models of mine differ in {name}.\n"
-        f"Why: {why}; a tllm.yaml has one value for all models\n"
-        f"Next: tllm set mine {name}=VALUE"
+        f"{name} has different values in the models of mine.\n"
+        f"Why: a tllm.yaml has one value for all models, but the values are {why}\n"
+        f"Next: set it in all models with `tllm set mine {name}=VALUE`"
     )
     change(model, **{name: "64"})
     declared = declare_model(model, open_repository(model.path))

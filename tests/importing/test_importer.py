@@ -254,8 +254,8 @@ def test_name_of_another_source_is_refused(
         run(home, builder, "mine", other_gguf)
     assert str(raised.value) == (
         "The name mine is already in use.\n"
-        f"Why: it was imported from {gguf}, not from {other_gguf}\n"
-        "Next: choose another name with -m NAME, or replace it with --force"
+        f"Why: mine was imported from {gguf}, not from {other_gguf}\n"
+        "Next: choose another name with -m NAME, or replace the model with --force"
     )
 
 

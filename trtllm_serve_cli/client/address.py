@@ -8,14 +8,15 @@ from trtllm_serve_cli.errors import BadInput
 
 
 def parse_address(text: str) -> str:
-    """Return `text` as a plain `host:port`, without scheme and trailing slash.
+    """Return the address in `text` as `host:port`, without a scheme or a trailing slash.
 
-    Put an IPv6 host in brackets. Raise `BadInput` if `text` is not an address with a port.
+    An IPv6 host is enclosed in brackets. Raise `BadInput` if `text` is not an address with a port.
     """
     refusal = BadInput(
-        f"{text!r} is not the address of a server.",
-        why="an address is HOST:PORT",
-        next_step="write it as -u 127.0.0.1:8001 (gRPC) or -i http -u 127.0.0.1:8000",
+        f"{text!r} is not a server address.",
+        why="a server address has the form HOST:PORT",
+        next_step="pass an address such as -u 127.0.0.1:8001 for gRPC, "
+        "or -i http -u 127.0.0.1:8000 for HTTP",
     )
     try:
         parts = urlsplit(text if "://" in text else f"//{text}")

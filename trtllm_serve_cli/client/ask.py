@@ -20,7 +20,7 @@ from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
 
-# Time limit for the reader thread to close a response that its caller stopped reading.
+# Maximum time to wait for the reader thread after the caller has stopped reading the response.
 _CLOSE_TIMEOUT_S = 2.0
 
 
@@ -32,22 +32,25 @@ def stream(
     timeout_s: float | None = None,
     cancellation: Cancellation | None = None,
 ) -> Generator[Piece, None, None]:
-    """Yield the pieces of the response as they arrive; without `request.stream`, all together.
+    """Yield the pieces of the response as they arrive.
 
-    Wrap the iterator in `contextlib.closing`: closing the iterator cancels the request on the
-    server, and so does an exception while waiting for a piece, including `KeyboardInterrupt`.
-    `timeout_s` limits the time for the whole response. `request.stop_after_ms` also limits the
-    time, but ends the response without an error.
+    If `request.stream` is false, all pieces arrive together. The request is sent when the caller
+    reads the first piece.
 
-    The request is sent when the caller reads the first piece. Raise `NoServer` or `RequestFailed`,
-    or `BadInput` if a value does not fit its tensor.
+    Wrap the iterator in `contextlib.closing`, because closing the iterator cancels the request on
+    the server. An exception while waiting for a piece, including `KeyboardInterrupt`, also cancels
+    the request. `timeout_s` limits the time for the whole response. `request.stop_after_ms` also
+    limits this time, but ends the response without an error.
+
+    Raise `NoServer` if the server cannot be reached, `RequestFailed` if the request fails, or
+    `BadInput` if a value does not fit its tensor.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
     is_stopping = stop_s is not None and (timeout_s is None or stop_s < timeout_s)
     limit_s = stop_s if is_stopping else timeout_s
-    # Importing gRPC takes a quarter of a second. Import it only if it is used, and before the
-    # request is sent; otherwise, the import would count as the server's time.
+    # Importing gRPC takes 0.25 s, so import it only if it is used. Import it before the request is
+    # sent; otherwise, the import would add to the measured latency.
     if interface == "grpc":
         from trtllm_serve_cli.client.transport.over_grpc import stream_grpc
 
@@ -69,8 +72,8 @@ def stream_in_thread(
 ) -> Generator[Piece, None, None]:
     """Yield the same pieces as `stream`, but read the response in another thread.
 
-    Commands call this function in the main thread, because a `KeyboardInterrupt` inside gRPC's code
-    can leave gRPC's locks held.
+    Commands call this function from the main thread. A `KeyboardInterrupt` in gRPC's code could
+    leave gRPC's locks held, so gRPC's code runs in the other thread.
     """
     cancellation = Cancellation()
     pieces = stream(endpoint, model, request, interface, timeout_s, cancellation)
@@ -106,7 +109,7 @@ def generate(
     timeout_s: float | None = None,
     cancellation: Cancellation | None = None,
 ) -> Completion:
-    """Return the whole response. Raise the same errors as `stream`."""
+    """Return the whole response. Raise the same exceptions as `stream`."""
     with closing(stream(endpoint, model, request, interface, timeout_s, cancellation)) as pieces:
         started_s = time.monotonic()
         return summarize_pieces(list(pieces), started_s, time.monotonic())
@@ -120,7 +123,7 @@ def _translate_cancellation(
     try:
         yield from pieces
     except TllmError as error:
-        # Cancelling aborts the call, which the transport reports as a failure of the server.
+        # Cancelling aborts the call. The transport reports the aborted call as a server failure.
         if cancellation.is_set:
             raise error_mapping.cancelled() from error
         raise

@@ -1,4 +1,4 @@
-"""Run many prompts from a file concurrently, with results in the order of the file."""
+"""Send the prompts in a file concurrently, and return the results in the order of the file."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Generate = Callable[[GenerateRequest, Cancellation], Completion]
 def parse_batch(
     lines: Iterable[str], defaults: GenerateRequest, to_prompt: Callable[[str], str] = str
 ) -> Iterator[GenerateRequest | TllmError]:
-    """Yield a request for each line, or the line's error; skip empty lines.
+    """Yield a request or an error for each non-empty line.
 
-    If the first non-empty line is a JSON object, the file is JSONL. Each line then has the prompt
-    (`prompt` or `text_input`) and the fields that override `defaults`, named like the tensors;
-    `lora_dir` is the folder of an adapter. Otherwise each line is a prompt. `to_prompt` applies the
-    model's chat template.
+    If the first non-empty line is a JSON object, the file is parsed as JSONL. Each object contains
+    the prompt as `prompt` or `text_input`. Its other fields override `defaults`: they are fields of
+    `GenerateRequest`, or `lora_dir`, the folder of a LoRA adapter. In any other file, each line is
+    a prompt. `to_prompt` applies the model's chat template to a prompt.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -61,10 +61,11 @@ def parse_batch(
 def run_batch(
     generate: Generate, requests: Iterable[GenerateRequest | TllmError], num_in_flight: int = 4
 ) -> Generator[Completion | TllmError, None, None]:
-    """Yield a completion or an error for each request, in order; read `requests` lazily.
+    """Yield a completion or an error for each request, in the order of `requests`.
 
-    Closing the iterator sets the cancellation that `generate` receives, which ends the requests in
-    flight. Exceptions from `generate` other than `TllmError` are raised here.
+    `requests` is read lazily. Closing the iterator cancels the requests in flight, by setting the
+    `Cancellation` that `generate` receives. If `generate` raises an exception other than
+    `TllmError`, the exception is raised to the caller.
     """
     cancellation = Cancellation()
     running: deque[tuple[threading.Thread | None, Future[Completion | TllmError]]] = deque()
@@ -108,7 +109,8 @@ def _run(
     except TllmError as error:
         future.set_result(error)
     except BaseException as error:
-        # `run_batch` raises the error again; otherwise, it would wait for the result forever.
+        # Store the exception, so that `run_batch` raises it. Without a result, `run_batch` would
+        # wait forever.
         future.set_exception(error)
 
 
@@ -127,31 +129,34 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     try:
         values: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInput("it is not valid JSON.", why=str(error)) from error
+        raise BadInput(
+            "the line is not valid JSON.", why=str(error), next_step='write {"prompt": "…"}'
+        ) from error
     if not isinstance(values, dict):
-        raise BadInput("it is not a JSON object.", next_step='write {"prompt": "…"}')
+        raise BadInput("the line is not a JSON object.", next_step='write {"prompt": "…"}')
     if "prompt" in values:
         values.setdefault("text_input", values.pop("prompt"))
     if "text_input" not in values:
-        raise BadInput("it has no prompt.", next_step='write {"prompt": "…"}')
+        raise BadInput("the line has no prompt.", next_step='write {"prompt": "…"}')
     if unknown := sorted(values.keys() - _FIELDS):
         raise BadInput(
-            f"{', '.join(unknown)} is not a field of a request.",
+            f"a request has no field {' or '.join(unknown)}.",
             why=f"the fields are prompt, {', '.join(sorted(_FIELDS))}",
+            next_step="correct or remove each unknown field",
         )
     for name in WORD_LISTS & values.keys():
         words = values[name]
         values[name] = (words,) if isinstance(words, str) else words
         if isinstance(words, list):
             values[name] = tuple(words)
-    if isinstance(values.get("guided_decoding_guide"), dict):  # a JSON schema that is not quoted
+    if isinstance(values.get("guided_decoding_guide"), dict):  # a schema as an object, not as text
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
-    # Null selects the default, like a missing key.
+    # A null value selects the default, as a missing key does.
     overrides = {name: value for name, value in values.items() if value is not None}
     if "lora_dir" in overrides:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
-    # Beam search cannot stream. An invalid width needs no check here: `plan_inputs` rejects it.
+    # Beam search cannot stream. `plan_inputs` rejects a beam width that is not a valid number.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)
 
@@ -160,5 +165,9 @@ def _load_adapter(folder: Any) -> tuple[RawTensor, RawTensor]:
     from trtllm_serve_cli.client.lora import load_adapter
 
     if not isinstance(folder, str):
-        raise BadInput(f"lora_dir cannot be {folder!r}.", why="it must be the path of a folder")
+        raise BadInput(
+            f"lora_dir cannot be {folder!r}.",
+            why="lora_dir must be a string",
+            next_step="set lora_dir to the path of an adapter's folder",
+        )
     return load_adapter(Path(folder))

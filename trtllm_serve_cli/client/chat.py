@@ -1,6 +1,6 @@
-"""Render chat templates as Transformers does (`utils/chat_template_utils.py`).
+"""Render chat templates in the same way as `utils/chat_template_utils.py` of Transformers.
 
-A template is part of a checkpoint and therefore untrusted code: it runs in Jinja's sandbox.
+A template is part of a checkpoint and therefore untrusted code, so it runs in Jinja's sandbox.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from trtllm_serve_cli.errors import BadInput
 
 Message = Mapping[str, str]
-# Rendering raises Jinja's errors, and Python's if an expression in the template fails.
+# Exceptions that rendering can raise: Jinja's errors, and Python's errors if an expression in the
+# template fails.
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     ArithmeticError,
@@ -34,7 +35,7 @@ _TEMPLATE_FAULTS = (
 class _Generation(Extension):
     """The `{% generation %}` block, which marks the assistant's text for training."""
 
-    tags = {"generation"}  # noqa: RUF012 (Jinja's own declaration)
+    tags = {"generation"}  # noqa: RUF012 (Jinja declares `tags` as a plain set)
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         next(parser.stream)
@@ -50,11 +51,12 @@ def render_chat(
     adds_bos: bool = False,
     now: Callable[[], datetime] = datetime.now,
 ) -> str:
-    """Return the prompt for the assistant's next message after `messages` (`role`, `content`).
+    """Return the prompt for the assistant's response to `messages`.
 
-    Set `adds_bos` if the tokenizer adds the BOS token: a BOS token at the start of the rendered
-    prompt is then removed, so that the token does not appear twice. Raise `BadInput` if the
-    template is invalid or rejects the messages.
+    Each message has the keys `role` and `content`. Set `adds_bos` if the tokenizer adds the BOS
+    token: the BOS token at the start of the rendered prompt is then removed, so that the model does
+    not receive the token twice. Raise `BadInput` if the template is invalid or rejects the
+    messages.
     """
     try:
         prompt = (
@@ -73,8 +75,8 @@ def render_chat(
         raise BadInput(
             "The model's chat template cannot render this conversation.",
             why=f"{type(error).__name__}: {error}",
-            next_step="send the prompt without the template: --raw (or omit --system if the "
-            "template does not support system messages)",
+            next_step="send the prompt without the template with --raw, or omit --system if the "
+            "template does not support system messages",
         ) from error
     return prompt.removeprefix(bos_token) if adds_bos else prompt
 
@@ -103,7 +105,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """Return `value` as JSON; unlike Jinja's filter, do not escape HTML characters like `<`."""
+    """Return `value` as JSON. Unlike Jinja's filter, do not escape HTML characters such as `<`."""
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )

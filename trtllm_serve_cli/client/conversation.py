@@ -1,4 +1,4 @@
-"""Keep a conversation, and render it as a prompt that fits into the model's context."""
+"""Store a conversation, and render it as a prompt that fits into the model's context."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Turn:
 
 
 def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], message: str) -> str:
-    """Return the prompt for `message` after `turns`.
+    """Return the prompt for `message`, preceded by the system prompt and `turns`.
 
     Raise `BadInput` if the chat template cannot render the conversation.
     """
@@ -42,9 +42,9 @@ def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], mes
 
 
 class Conversation:
-    """The system prompt and the turns of a conversation, as far as they fit into the context.
+    """A conversation with the system prompt and the latest turns that fit into the context.
 
-    The server reports the number of tokens of a prompt only with the response. The size of the next
+    The server reports the number of tokens in a prompt only with the response. The size of the next
     prompt is therefore estimated from the tokens per byte of the previous prompt.
     """
 
@@ -60,7 +60,7 @@ class Conversation:
         return self._turns
 
     def make_prompt(self, message: str, max_tokens: int) -> str:
-        """Return the prompt for `message`; drop the oldest turns until the prompt fits."""
+        """Return the prompt for `message`, and drop the oldest turns until the prompt fits."""
         while True:
             prompt = render_turns(self._info, self.system, self._turns, message)
             if not self._turns or self._fits(prompt, max_tokens):
@@ -68,7 +68,7 @@ class Conversation:
             self._turns = self._turns[1:]
 
     def keep(self, turn: Turn) -> None:
-        """Append a turn."""
+        """Append a turn to the conversation."""
         self._turns = (*self._turns, turn)
 
     def measure(self, prompt: str, num_input_tokens: int | None) -> None:

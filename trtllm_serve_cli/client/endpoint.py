@@ -1,4 +1,4 @@
-"""Addresses and credentials of a server."""
+"""Define the addresses and credentials of a server."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The addresses of one Triton server, each `host:port`.
+    """The addresses of a Triton server in the form `host:port`, and the credentials for it.
 
     `restricted_token` grants access to the APIs that `tllm start` restricts, such as the model
-    repository API. HTTP requests send the token in the header `RESTRICTED_HEADER`; the server's
-    state folder contains a copy. `tls` applies to gRPC only: Triton does not support TLS for HTTP.
+    repository API. Clients send the token in the HTTP header `RESTRICTED_HEADER`. The server's
+    state folder contains a copy of the token. `tls` applies only to gRPC, because Triton does not
+    support TLS for HTTP.
     """
 
     grpc: str = "127.0.0.1:8001"

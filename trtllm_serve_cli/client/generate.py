@@ -1,7 +1,8 @@
-"""Requests to a text model and its responses, independent of the interface.
+"""Define requests to text models and their responses, for both gRPC and HTTP.
 
-The fields of `GenerateRequest` are named like upstream's tensors, except for three: `lora_name` is
-a request parameter, `request_id` is sent as the request's id, and `stop_after_ms` is not sent.
+Most fields of `GenerateRequest` have the names of upstream's tensors. Three fields are not tensors:
+`lora_name` is sent as a request parameter, `request_id` is sent as the request's id, and
+`stop_after_ms` is not sent.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ Interface = Literal["grpc", "http"]
 
 @dataclass(frozen=True, slots=True)
 class RawTensor:
-    """A tensor in gRPC's raw format. `shape` includes the batch dimension of 1."""
+    """A tensor in the raw format of Triton's gRPC API.
+
+    `shape` includes the batch dimension of 1.
+    """
 
     shape: tuple[int, ...]
     content: bytes = field(repr=False)
@@ -25,12 +29,13 @@ class RawTensor:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """A prompt and its sampling parameters; None or empty selects the model's default.
+    """A prompt and its sampling parameters.
 
-    Fields with an `Option` are options of `tllm infer`. Values are checked when the request is
-    sent: `BadInput` names the first field whose value does not fit its tensor. After
-    `stop_after_ms`, the client cancels the request, and the response is the text received so far.
-    The server's log and traces contain the `request_id`.
+    A field that is None or empty selects the model's default. Fields with an `Option` are options
+    of `tllm infer`. Values are checked when the request is sent. `BadInput` then names the first
+    field with a value that does not fit its tensor. After `stop_after_ms`, the client cancels the
+    request, and the response is the text received so far. The server's log and traces contain the
+    `request_id`.
     """
 
     text_input: str
@@ -43,54 +48,70 @@ class GenerateRequest:
     ] = None
     stop_words: Annotated[
         tuple[str, ...],
-        Option("Stop the response at this word; repeatable.", flags=("--stop",), metavar="WORD"),
+        Option("Stop generating at this word; repeatable.", flags=("--stop",), metavar="WORD"),
     ] = ()
     stop_after_ms: Annotated[
         int | None,
         Within(1),
-        Option("Stop the response after this time and keep its text.", metavar="MS"),
+        Option(
+            "Stop the response after this time and keep the text received so far.", metavar="MS"
+        ),
     ] = None
     temperature: Annotated[
         float | None,
         Within(0),
-        Option("Sampling temperature; below 1, likely tokens are favored.", metavar="T"),
+        Option("Sampling temperature. Values below 1 favor likely tokens.", metavar="T"),
     ] = None
     top_k: Annotated[
         int | None,
         Within(0),
-        Option("Sample from the K most likely tokens; 1 is greedy.", metavar="K"),
+        Option("Sample only from the K most likely tokens; 1 is greedy sampling.", metavar="K"),
     ] = None
     top_p: Annotated[
         float | None,
         Within(0, 1),
-        Option("Sample from the most likely tokens with this total probability.", metavar="P"),
+        Option(
+            "Sample from the smallest set of tokens with a total probability of at least P.",
+            metavar="P",
+        ),
     ] = None
     seed: Annotated[
-        int | None, Within(0, 2**64 - 1), Option("Random seed of the sampling.", metavar="N")
+        int | None, Within(0, 2**64 - 1), Option("Random seed for sampling.", metavar="N")
     ] = None
     bad_words: Annotated[
         tuple[str, ...],
-        Option("Word not to generate; repeatable.", flags=("--bad",), metavar="WORD"),
+        Option("Word that is never generated; repeatable.", flags=("--bad",), metavar="WORD"),
     ] = ()
     repetition_penalty: Annotated[
-        float | None, Option("Penalty for tokens that were already used; none at 1.", metavar="X")
+        float | None,
+        Option(
+            "Multiplicative penalty for tokens that already occur in the text; 1 disables it.",
+            metavar="X",
+        ),
     ] = None
     presence_penalty: Annotated[
-        float | None, Option("Penalty for tokens that were already used; none at 0.", metavar="X")
+        float | None,
+        Option(
+            "Additive penalty for tokens that already occur in the text; 0 disables it.",
+            metavar="X",
+        ),
     ] = None
     frequency_penalty: Annotated[
         float | None,
-        Option("Penalty for tokens by how often they were used; none at 0.", metavar="X"),
+        Option(
+            "Additive penalty for each occurrence of a token in the text; 0 disables it.",
+            metavar="X",
+        ),
     ] = None
     beam_width: Annotated[
         int | None,
         Within(1),
-        Option("Width of the beam search; responses are not streamed.", metavar="N"),
+        Option("Width of the beam search. Values above 1 disable streaming.", metavar="N"),
     ] = None
     length_penalty: Annotated[
         float | None,
         Option(
-            "Length penalty of beam search; above 0, longer responses are favored.",
+            "Length penalty for the beam search. Values above 0 favor longer responses.",
             metavar="X",
         ),
     ] = None
@@ -99,21 +120,26 @@ class GenerateRequest:
     ] = None
     lora_name: Annotated[
         str | None,
-        Option("LoRA adapter on the server, by name.", flags=("--lora",), metavar="NAME"),
+        Option("Name of a LoRA adapter on the server.", flags=("--lora",), metavar="NAME"),
     ] = None
     lora_task_id: Annotated[
         int | None,
         Within(0, 2**64 - 1),
-        Option("LoRA adapter, by task id.", metavar="N"),
+        Option("Task id of the LoRA adapter.", metavar="N"),
     ] = None
     return_log_probs: Annotated[
         bool,
         Option(
-            "Print the log probability of the response and of each token.", flags=("--logprobs",)
+            "Print the log probabilities of the response and of each token.",
+            flags=("--logprobs",),
         ),
     ] = False
     return_perf_metrics: Annotated[
-        bool, Option("Print the server's timings and KV cache blocks.", flags=("--perf",))
+        bool,
+        Option(
+            "Print the server's timings for the request and the number of KV cache blocks used.",
+            flags=("--perf",),
+        ),
     ] = False
     guided_decoding_guide_type: str | None = None
     guided_decoding_guide: str | None = None
@@ -127,13 +153,13 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of one sequence that one response message contains.
+    """The part of a sequence in one response message.
 
-    `at_s` is the arrival time on the monotonic clock. If a message has several sequences (beams),
-    only its first piece has the token counts and `perf`. `num_output_tokens` counts the tokens of
-    this message only, as upstream's tensor does. `perf` contains upstream's outputs for
-    `return_perf_metrics`. If `stop_after_ms` ended the response, the last piece sets `was_stopped`
-    and has no text.
+    `at_s` is the arrival time on the monotonic clock. If a message contains several sequences
+    (beams), only its first piece has the token counts and `perf`. `num_output_tokens` counts only
+    the tokens in this message, as upstream's tensor does. `perf` contains upstream's outputs for
+    `return_perf_metrics`. If `stop_after_ms` ended the response, `was_stopped` is true in the last
+    piece, which has no text.
     """
 
     text: str
@@ -149,11 +175,11 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A whole response: one text per sequence, ordered by `sequence_index`.
+    """A whole response.
 
-    `ttft_s` is the time to the first piece, or `None` if no piece arrived. Without streaming, the
-    first piece contains the whole text. `was_stopped` is true if `stop_after_ms` ended the
-    response.
+    `texts` contains one text per sequence, ordered by `sequence_index`. `ttft_s` is the time to the
+    first piece, or `None` if no piece arrived. Without streaming, the first piece contains the
+    whole text. `was_stopped` is true if `stop_after_ms` ended the response.
     """
 
     texts: tuple[str, ...]
@@ -168,12 +194,15 @@ class Completion:
 
     @property
     def text(self) -> str:
-        """The text of the first sequence, or an empty string."""
+        """The text of the first sequence, or an empty string if the response has no sequence."""
         return self.texts[0] if self.texts else ""
 
     @property
     def tokens_per_s(self) -> float | None:
-        """Output tokens, including the first, divided by the latency; None if either is unknown."""
+        """The number of output tokens, including the first token, divided by the latency.
+
+        The rate is None if the number of output tokens or the latency is unknown or 0.
+        """
         if not self.num_output_tokens or self.latency_s <= 0:
             return None
         return self.num_output_tokens / self.latency_s
@@ -187,7 +216,10 @@ class _Sequence:
 
 
 def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
-    """Combine `pieces` into the completion of a request sent at `started_s`."""
+    """Combine the pieces of a response into a completion.
+
+    `started_s` is the time at which the request was sent.
+    """
     sequences: dict[int, _Sequence] = {}
     first_s: float | None = None
     num_input: int | None = None

@@ -1,8 +1,8 @@
-"""Translate the inputs of text models to the names of the llmapi layout.
+"""Translate the input names of text models to the names in the llmapi layout.
 
-A text model named `tensorrt_llm` has the llmapi layout: in the inflight layout, the model of that
-name does not take text. The tensors of the llmapi layout do not have a batch dimension. Source of
-the names: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08.
+A text model named `tensorrt_llm` has the llmapi layout, because the model with this name in the
+inflight layout does not accept text. Tensors in the llmapi layout do not have a batch dimension.
+Source of the names: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
 
 
 def name_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the name in `model` for each input to send.
+    """Return a mapping from each input to the name of its tensor in `model`.
 
-    Omit the inputs that request token counts from an llmapi model, because its responses always
-    include the counts. Raise `BadInput` if the model lacks any other tensor.
+    For an llmapi model, omit the inputs that request token counts, because the responses always
+    include the counts. Raise `BadInput` if the model does not have a tensor for any other input.
     """
     if model != LLMAPI_MODEL:
         return {name: name for name in names}
@@ -47,12 +47,12 @@ def name_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
         elif name not in _COUNTS:
             raise BadInput(
                 f"{model} does not support {name}.",
-                why="its layout, llmapi, does not have a tensor for it",
-                next_step="omit it, or import the model with --layout inflight",
+                why=f"the llmapi layout does not have a tensor for {name}",
+                next_step=f"omit {name}, or import the model with --layout inflight",
             )
     return named
 
 
 def shape_input(model: str, shape: Sequence[int]) -> list[int]:
-    """Return `shape` with the batch dimension removed if `model` does not have one."""
+    """Return `shape`, without the batch dimension if `model` has the llmapi layout."""
     return list(shape[1:] if model == LLMAPI_MODEL else shape)

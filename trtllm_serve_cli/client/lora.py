@@ -1,4 +1,4 @@
-"""Load LoRA adapters in the format of upstream's `hf_lora_convert.py`: two .npy files."""
+"""Load LoRA adapters from the two .npy files that upstream's `hf_lora_convert.py` writes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 
 
 def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
-    """Return the tensors `lora_weights` and `lora_config`. Raise `BadInput` if they are invalid."""
+    """Return the tensors `lora_weights` and `lora_config` of the adapter in `folder`.
+
+    Raise `BadInput` if a file cannot be read, or if the tensors are invalid or do not match.
+    """
     weights = _load(folder / LORA_WEIGHTS, "f", "<f2")
     config = _load(folder / LORA_CONFIG, "iu", "<i4")
     if config.shape[1] != weights.shape[1]:
         raise BadInput(
-            f"The files of the adapter in {folder} do not match.",
-            why=f"{LORA_WEIGHTS} has {weights.shape[1]} rows, {LORA_CONFIG} {config.shape[1]}",
-            next_step="convert the adapter again: `tllm lora convert`",
+            f"The weights and the configuration of the adapter in {folder} do not match.",
+            why=f"the number of rows is {weights.shape[1]} in {LORA_WEIGHTS}, "
+            f"but {config.shape[1]} in {LORA_CONFIG}",
+            next_step="convert the adapter again with `tllm lora convert`",
         )
     return _as_tensor(weights), _as_tensor(config)
 
@@ -33,15 +37,17 @@ def _load(file: Path, kinds: str, dtype: str) -> NDArray[Any]:
         raise BadInput(
             f"{file} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step=f"name a folder with {LORA_WEIGHTS} and {LORA_CONFIG}, "
-            "which `tllm lora convert` creates",
+            next_step=f"pass a folder that contains {LORA_WEIGHTS} and {LORA_CONFIG}, such as the "
+            "output of `tllm lora convert`",
         ) from error
     if array.dtype.kind not in kinds or array.ndim not in (2, 3) or len(array) == 0:
-        raise _invalid_adapter(file, f"it is {array.dtype} of shape {list(array.shape)}")
+        raise _invalid_adapter(
+            file, f"its array has the type {array.dtype} and the shape {list(array.shape)}"
+        )
     batched = array if array.ndim == 3 else array[None]
     if len(batched) != 1:
         raise _invalid_adapter(
-            file, f"it has a batch of {len(batched)}, but a request has one adapter"
+            file, f"it contains {len(batched)} adapters, but a request can use only one"
         )
     return batched.astype(dtype)
 

@@ -19,8 +19,8 @@ _PROBE_PROMPT = "Hello"
 class ModelInfo:
     """The settings in a model's `config.pbtxt` that clients use.
 
-    Most fields are parameters that tllm writes; they are `None`, empty or false if tllm did not
-    render the model. Only a decoupled model can stream responses.
+    Most fields are parameters that tllm writes. These fields are `None`, empty or false if tllm did
+    not render the model. Only a decoupled model can stream responses.
     """
 
     name: str
@@ -54,7 +54,10 @@ class IndexedModel:
 def fetch_model_config(
     endpoint: Endpoint, model: str, interface: Interface = "grpc", timeout_s: float = 10.0
 ) -> ModelInfo:
-    """Return the settings of a model. Raise `NoServer` or `RequestFailed`."""
+    """Return the settings of a model.
+
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
+    """
     config = _import_transport(interface).fetch_config(endpoint, model, timeout_s)
     parameters = {
         name: str(value.get("string_value", ""))
@@ -83,19 +86,25 @@ def _parse_count(text: str | None) -> int | None:
 def fetch_versions(
     endpoint: Endpoint, model: str, interface: Interface, timeout_s: float
 ) -> tuple[str, str]:
-    """Return the versions of the server and of the model. Raise `NoServer` or `RequestFailed`."""
+    """Return the versions of the server and of the model.
+
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
+    """
     server, served = _import_transport(interface).fetch_versions(endpoint, model, timeout_s)
     return server, served
 
 
 def _import_transport(interface: Interface) -> ModuleType:
-    """Import the module for `interface` only: importing gRPC takes a quarter of a second."""
+    """Import only the module for `interface`, because importing gRPC takes 0.25 s."""
     name = "over_grpc" if interface == "grpc" else "over_http"
     return import_module(f"trtllm_serve_cli.client.transport.{name}")
 
 
 def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:
-    """Return the models in the server's repository, sorted by name. Raise like `fetch_versions`."""
+    """Return the models in the server's repository, sorted by name.
+
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
+    """
     from trtllm_serve_cli.client.transport.over_http import fetch_index_http
 
     index = fetch_index_http(endpoint, timeout_s)
@@ -114,9 +123,9 @@ def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedMode
 def change_model(
     endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
 ) -> None:
-    """Load a model and wait until it is loaded, or start to unload it.
+    """Load a model and wait until it is loaded, or start unloading it.
 
-    Raise `NoServer`, or `RequestFailed` with Triton's message.
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` with Triton's message.
     """
     from trtllm_serve_cli.client.transport.over_http import change_model_http
 
@@ -126,17 +135,18 @@ def change_model(
 def probe_token(
     endpoint: Endpoint, model: str, timeout_s: float, interface: Interface = "grpc"
 ) -> Completion:
-    """Generate one token to prove that a model is ready; Triton's readiness check does not run it.
+    """Generate one token to check that a model is ready.
 
-    Raise `NoServer` or `RequestFailed` if no token arrives within `timeout_s`.
+    Triton's readiness check does not run the model. Raise `NoServer` if the server cannot be
+    reached, or `RequestFailed` if no token arrives within `timeout_s`.
     """
-    # Do not stream, because a model that is not decoupled cannot.
+    # Do not stream, because only decoupled models support streaming.
     request = GenerateRequest(_PROBE_PROMPT, max_tokens=1, stream=False)
     completion = ask.generate(endpoint, model, request, interface, timeout_s)
     if completion.ttft_s is None:
         raise RequestFailed(
             f"{model} did not generate a token.",
             why="the stream ended without a response",
-            next_step="check the model's log: `tllm logs`",
+            next_step="check the server's log with `tllm logs`",
         )
     return completion

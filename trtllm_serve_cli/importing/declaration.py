@@ -1,4 +1,4 @@
-"""Read and write `tllm.yaml`, which declares a model with all options for `tllm import`."""
+"""Read and write `tllm.yaml` files, which declare a model and the options for its import."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
 class Declaration:
     """The declaration of a model, from its checkpoint to its server.
 
-    `launch` contains only the fields of `LaunchOptions` that the file declares.
+    `launch` contains only the fields of `LaunchOptions` that the file sets.
     """
 
     model: ModelSection
@@ -41,7 +41,8 @@ class Declaration:
 def read_declaration(path: Path) -> Declaration:
     """Read a `tllm.yaml`.
 
-    Raise `BadInput` if the file is unreadable or invalid. The error names the invalid line.
+    Raise `BadInput` if the file cannot be read or is invalid. The message contains the number of
+    the invalid line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -49,15 +50,16 @@ def read_declaration(path: Path) -> Declaration:
         raise BadInput(
             f"{path} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step="pass a tllm.yaml: -f tllm.yaml",
+            next_step="pass the path of a tllm.yaml file with -f FILE",
         ) from error
     return parse_declaration(text, where=str(path), folder=path.absolute().parent)
 
 
 def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
-    """Parse a `tllm.yaml`, whose paths are relative to `folder`.
+    """Parse the text of a `tllm.yaml`, and resolve its relative paths against `folder`.
 
-    Raise `BadInput` if `text` is invalid. The error names the line and, as the file, `where`.
+    Raise `BadInput` if `text` is invalid. The message contains `where`, the name of the file, and
+    the number of the invalid line.
     """
     declared = parse_yaml(Declaration, text, where=where)
     return Declaration(
@@ -101,9 +103,10 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
 
 
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
-    """Return the declaration with `overrides`, by section and field.
+    """Return the declaration with the values in `overrides`, by section and field.
 
-    `None` keeps the declared value. Template parameters are added to the declared parameters.
+    A value of `None` keeps the declared value. Template parameters in `overrides` are added to the
+    declared parameters.
     """
     sections = {}
     for name, fields in overrides.items():
@@ -118,9 +121,9 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
 def declare_model(model: ImportedModel, repository: OpenRepository) -> Declaration:
     """Return the declaration that recreates an imported model in its current state.
 
-    It contains the pinned source, the selected engine kind, the repository folder, and the
-    parameters that were declared, set with `tllm set` or edited by hand. Raise `BadInput` if the
-    models of the repository differ in a parameter.
+    The declaration contains the pinned source, the selected engine kind, the repository folder, and
+    the parameters that were declared, set with `tllm set` or edited by hand. Raise `BadInput` if
+    a parameter has different values in the models of the repository.
     """
     where = str(model.path / MANIFEST)
     named = {"model": {"name": model.name}, **model.declaration}
@@ -156,14 +159,14 @@ def _inconsistent_setting(repository: OpenRepository, setting: Setting) -> BadIn
     name = setting.parameter.name
     values = ", ".join(f"{model}: {value or 'empty'}" for model, value in setting.values.items())
     return BadInput(
-        f"The models of {repository.name} differ in {name}.",
-        why=f"{values}; a tllm.yaml has one value for all models",
-        next_step=f"tllm set {repository.target} {name}=VALUE",
+        f"{name} has different values in the models of {repository.name}.",
+        why=f"a tllm.yaml has one value for all models, but the values are {values}",
+        next_step=f"set it in all models with `tllm set {repository.target} {name}=VALUE`",
     )
 
 
 def render_declaration(declaration: Declaration) -> str:
-    """Render the declaration as a `tllm.yaml`, without defaults."""
+    """Return the declaration as the text of a `tllm.yaml`, without default values."""
     return render_yaml(declaration)
 
 

@@ -47,9 +47,9 @@ from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, Source
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """The plan of an import.
+    """The plan for importing a model.
 
-    `build` is `None` if the checkpoint is not downloaded yet, or if the source is an engine.
+    `build` is `None` if the checkpoint has not been downloaded, or if the source is an engine.
     `repository` is the folder of the model repository.
     """
 
@@ -72,7 +72,7 @@ class ImportPlan:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan for `--json`."""
+        """Return the plan as data for `--json`."""
         return {
             "model": self.declaration.model.name,
             "source": str(self.source),
@@ -92,7 +92,7 @@ class ImportPlan:
         }
 
     def describe(self) -> str:
-        """Return the plan in a few lines."""
+        """Return a description of the plan, in a few lines."""
         lines = [self.fetch.description, self.choice.reason]
         if isinstance(self.source, EngineSource):
             lines.append("Nothing to build: the source is an engine.")
@@ -141,7 +141,7 @@ def plan_import(
 
 
 def find_source(name: str, home: Home) -> Source:
-    """Return the source of the model `name`: from the catalog, or else of the imported model.
+    """Return the source in the catalog for the model `name`, or else the imported model's source.
 
     Raise `UnknownModel` if the catalog and the imported models do not contain the name.
     """
@@ -152,7 +152,7 @@ def find_source(name: str, home: Home) -> Source:
 
 
 def serving_options(declaration: Declaration) -> ServingOptions:
-    """Return the options for serving the engine, including the limits that it is built for."""
+    """Return the options for serving the engine, including the limits in its build options."""
     return ServingOptions(
         max_batch_size=declaration.build.max_batch_size,
         max_seq_len=declaration.build.max_seq_len,
@@ -164,7 +164,10 @@ def serving_options(declaration: Declaration) -> ServingOptions:
 
 
 def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOptions:
-    """Return the options for fetching the checkpoint. Some engine kinds do not need its weights."""
+    """Return the options for fetching the checkpoint.
+
+    The weights are fetched only if the engine kind requires them.
+    """
     model = declaration.model
     return FetchOptions(
         model.revision,
@@ -222,7 +225,7 @@ def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> 
 
 
 def _find_source(declaration: Declaration, home: Home) -> Source:
-    """Return the source with an absolute path, so that it is valid in any working directory."""
+    """Return the source with an absolute path, which is valid in any working directory."""
     model = declaration.model
     source = find_source(model.name, home) if model.source is None else parse_source(model.source)
     return source.absolute()
@@ -235,7 +238,7 @@ def _detect_machine(declaration: Declaration) -> Machine:
 
 
 def _choose_kind(declaration: Declaration, source: Source, machine: Machine) -> EngineChoice:
-    """Return the engine kind that the source or the layout implies, or else the requested kind."""
+    """Return the engine kind that the source or the layout requires, or else the requested kind."""
     requested = declaration.engine.kind
     if isinstance(source, EngineSource):
         return _choose_for_engine_source(source, requested)
@@ -259,8 +262,8 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
     if requested not in (AUTO, name):
         raise BadInput(
             f"{source} is not an engine of the kind {requested}.",
-            why="engine:DIR is a TensorRT engine",
-            next_step="omit --engine, or use a checkpoint: -s hf:ORG/NAME",
+            why="a source of the form engine:DIR is a TensorRT engine",
+            next_step="omit --engine, or pass a checkpoint with -s hf:ORG/NAME",
         )
     return EngineChoice(name, f"Engine kind {name}: engine:DIR is a TensorRT engine.")
 

@@ -56,8 +56,9 @@ def _ignore(text: str) -> None:
 class Display:
     """Callbacks for the output of an import.
 
-    `notify` receives messages, `on_line` the log lines of build steps, and `watch` the download
-    progress. Without `watch`, `notify` receives the download progress every 30 s.
+    `notify` receives messages, `on_line` receives the log lines of build steps, and `watch`
+    receives the download progress. If `watch` is None, `notify` receives the download progress
+    every 30 s.
     """
 
     notify: Notify = _ignore
@@ -104,9 +105,9 @@ def import_model(
     """Fetch the checkpoint, build the engine and render the repository.
 
     Return the rendered repository and its folder. Reuse an existing checkpoint and engine, and keep
-    the settings made with `tllm set`. Raise `RepositoryError` if the name belongs to another source
-    and `force` is not set, `BadInput` if the repository folder contains other files, and another
-    `TllmError` if a stage fails.
+    the settings made with `tllm set`. Raise `RepositoryError` if the name is used for another
+    source and `force` is not set, `BadInput` if the repository folder contains other files, or
+    another `TllmError` if a stage fails.
     """
     plan = plan_import(declaration, home)
     with _locked(home, declaration.model.name, display.notify):
@@ -144,7 +145,7 @@ def _plan_repository(plan: ImportPlan, engine: Engine, kept: Mapping[str, str]) 
 def _obtain_engine(
     plan: ImportPlan, home: Home, *, force: bool, display: Display, build: Build
 ) -> Iterator[Engine]:
-    """Yield the engine. Hold its lock, so that no other process rebuilds or removes the engine."""
+    """Yield the engine, and hold its lock so that no other process rebuilds or removes it."""
     declaration, source = plan.declaration, plan.source
     display.notify(plan.choice.reason)
     if isinstance(source, EngineSource):
@@ -164,21 +165,22 @@ def _obtain_engine(
         lock_of(home, planned.engine_dir, planned.fingerprint),
         lambda: display.notify("Another tllm is building this engine; waiting for it to finish …"),
     ):
-        # Choose again: another process may have built the engine for a model of another name.
+        # Choose the folder again, because another process may have built the same engine under
+        # another model name.
         planned = choose_engine_dir(planned, declaration, home)
         built = build(planned, force=force, notify=display.notify, on_line=display.on_line)
         yield complete_engine(built)
 
 
 def _check_replaceable(repository: Path) -> None:
-    """Raise `BadInput` if the folder has other files, because an import replaces the folder."""
+    """Raise `BadInput` if the folder contains other files, which the import would delete."""
     if not repository.exists() or (repository / MANIFEST).exists():
         return
     if not repository.is_dir() or any(repository.iterdir()):
         raise BadInput(
             f"{repository} contains other files.",
             why="the model repository would replace the whole folder",
-            next_step="move them, or choose a new folder with --repo DIR",
+            next_step="move these files, or choose a new folder with --repo DIR",
         )
 
 
@@ -189,13 +191,13 @@ def _check_name_is_free(name: str, plan: ImportPlan) -> None:
     if taken_by.unpinned() != plan.source.unpinned():
         raise RepositoryError(
             f"The name {name} is already in use.",
-            why=f"it was imported from {taken_by}, not from {plan.source}",
-            next_step="choose another name with -m NAME, or replace it with --force",
+            why=f"{name} was imported from {taken_by}, not from {plan.source}",
+            next_step="choose another name with -m NAME, or replace the model with --force",
         )
 
 
 def _locked(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
-    """Hold the lock of a model, so that concurrent imports of the model run one after the other."""
+    """Hold the model's lock, so that concurrent imports of the model run one after the other."""
     return hold_lock(
         home.locks / f"{name}.lock",
         lambda: notify(f"Another tllm is importing {name}; waiting for it to finish …"),

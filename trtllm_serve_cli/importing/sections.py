@@ -1,6 +1,7 @@
 """Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-The fields are also options of `tllm import`. `tllm build` has no options for the repository.
+The fields are also options of `tllm import`. `tllm build` has the options for the model and the
+engine.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from trtllm_serve_cli.option_fields import OneOf, Option
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """The model's name, its checkpoint, and the code that the checkpoint may run."""
+    """The model's name, its checkpoint, and whether the checkpoint may run code."""
 
     name: Annotated[
         str,
         Option(
-            "Name of the model: an alias in the catalog, or any name with -s.",
+            "Name of the model: an alias from the catalog, or any name if -s sets the source.",
             flags=("-m", "--model"),
             metavar="NAME",
         ),
@@ -37,7 +38,7 @@ class ModelSection:
         ),
     ] = None
     revision: Annotated[
-        str | None, Option("Branch, tag or commit of an hf: source.", metavar="REVISION")
+        str | None, Option("Branch, tag or commit to fetch from an hf: source.", metavar="REVISION")
     ] = None
     trust_remote_code: Annotated[
         bool,
@@ -45,7 +46,10 @@ class ModelSection:
     ] = False
     allow_pickle: Annotated[
         bool,
-        Option("Allow loading pickled weights, which can run code.", flags=("--allow-pickle",)),
+        Option(
+            "Allow loading pickled weights, which can run arbitrary code.",
+            flags=("--allow-pickle",),
+        ),
     ] = False
 
 
@@ -56,29 +60,33 @@ class EngineSection:
     kind: Annotated[
         str,
         OneOf((AUTO, *kind_names())),
-        Option("Engine kind; auto selects one for this machine.", flags=("--engine",)),
+        Option(
+            "Engine kind. `auto` selects an engine kind that fits this machine.",
+            flags=("--engine",),
+        ),
     ] = AUTO
     trtllm_version: Annotated[
         str | None,
         Option(
-            "TensorRT-LLM version to plan for. Default: the installed version.", metavar="VERSION"
+            "TensorRT-LLM version for which to plan the build. Default: the installed version.",
+            metavar="VERSION",
         ),
     ] = None
     dir: Annotated[
         Path | None,
         Option(
-            "Folder of the engine. Default: the engine store in TLLM_HOME.",
+            "Folder for the engine. Default: a folder in the engine store in TLLM_HOME.",
             flags=("--engine-dir",),
             metavar="DIR",
         ),
     ] = None
     gpu: Annotated[
         str | None,
-        Option("GPU to simulate with --engine sim, such as h200.", metavar="GPU"),
+        Option("GPU that --engine sim simulates, such as h200.", metavar="GPU"),
     ] = None
     timing: Annotated[
         Path | None,
-        Option("Timing file of `tllm bench calibrate` for --engine sim.", metavar="FILE"),
+        Option("Timing file for --engine sim, written by `tllm bench calibrate`.", metavar="FILE"),
     ] = None
 
 
@@ -89,19 +97,19 @@ class RepositorySection:
     layout: Annotated[
         Layout,
         Option(
-            "Layout of the model repository: inflight and llmapi are upstream's, vllm is for "
-            "Triton's vLLM backend (docs/concepts/contract.md)."
+            "Layout of the model repository. inflight and llmapi are upstream's layouts; vllm is "
+            "for Triton's vLLM backend (see docs/concepts/contract.md)."
         ),
     ] = "inflight"
     dir: Annotated[
         Path | None,
         Option(
-            "Folder of the model repository. Default: under TLLM_HOME.",
+            "Folder for the model repository. Default: a folder in TLLM_HOME.",
             flags=("--repo",),
             metavar="DIR",
         ),
     ] = None
     parameters: Annotated[
         Mapping[str, str],
-        Option("Parameter of upstream's templates; repeatable.", flags=("--param",)),
+        Option("Parameter for upstream's templates; repeatable.", flags=("--param",)),
     ] = field(default_factory=dict)

@@ -232,7 +232,7 @@ def test_chat_template_is_applied(
         (("go", "-m", "nope"), "The server has no model 'nope'."),
         (("refuse",), "Why: max_tokens must be at least 1"),
         (("break",), "Why: the engine worker died"),
-        (("silent", "--timeout", "0.2"), "did not finish within 0.2 s"),
+        (("silent", "--timeout", "0.2"), "did not finish the request within 0.2 s"),
         (("go", "--batch", "no-such-file"), "use either PROMPT or --batch FILE"),
         (("--batch", "no-such-file"), "no-such-file cannot be read."),
     ],

@@ -174,8 +174,8 @@ def test_taken_name_is_refused(tllm: Tllm, model: str) -> None:
     assert (code, err) == (
         3,
         "Error: The name m is already in use.\n"
-        f"  Why: it was imported from {ENGINE.source}, not from "
-        f"{model}\n Next: choose another name with -m NAME, or replace it with --force\n",
+        f"  Why: m was imported from {ENGINE.source}, not from "
+        f"{model}\n Next: choose another name with -m NAME, or replace the model with --force\n",
     )
 
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 class Cancellation:
     """A signal that cancels requests immediately, even while they are waiting for the server.
 
-    Each request registers a hook that aborts its call. A flag alone would only take effect when the
-    next piece arrives.
+    Each request registers a hook that aborts the request's call. A flag without a hook would only
+    take effect when the next piece arrives.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Cancellation:
         return self._is_set
 
     def set(self) -> None:
-        """Cancel the requests in progress, and all later requests."""
+        """Cancel the requests in flight and all later requests."""
         with self._lock:
             self._is_set = True
             hooks = list(self._hooks)
@@ -33,7 +33,10 @@ class Cancellation:
 
     @contextmanager
     def calling(self, hook: Callable[[], object]) -> Iterator[None]:
-        """Call `hook` if the cancellation is set during the block, or was set before it."""
+        """Register `hook`, which `set` calls while the block is running.
+
+        If the signal is already set, call `hook` immediately.
+        """
         with self._lock:
             self._hooks.append(hook)
             was_set = self._is_set

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 
-# gRPC returns UNAVAILABLE if the address cannot be reached, but Triton returns UNAVAILABLE, too.
-# A message with one of these phrases is from Triton.
+# gRPC reports UNAVAILABLE if the address cannot be reached, but Triton also returns UNAVAILABLE for
+# some errors. A message that contains one of these phrases is from Triton.
 _FROM_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
 _QUEUE_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
-_IS_IT_RUNNING = "`tllm status` lists running servers and their ports, `tllm start` starts a server"
+_IS_IT_RUNNING = (
+    "list the running servers and their ports with `tllm status`, "
+    "or start a server with `tllm start`"
+)
 
 
 def is_from_triton(message: str) -> bool:
-    """Return whether the message of an UNAVAILABLE status is from Triton, not from gRPC."""
+    """Return whether Triton, instead of gRPC, created the message of an UNAVAILABLE status."""
     return any(phrase in message.lower() for phrase in _FROM_TRITON)
 
 
@@ -31,7 +34,7 @@ def connection_lost(address: str, why: str) -> RequestFailed:
     return RequestFailed(
         f"The connection to {address} was lost before the response was complete.",
         why=why,
-        next_step="check whether the server still runs: `tllm status`, `tllm logs`",
+        next_step="check the server's state with `tllm status` and its log with `tllm logs`",
     )
 
 
@@ -39,8 +42,8 @@ def timed_out(model: str, timeout_s: float | None) -> TimedOut:
     """Return the error for a request that was cancelled at its time limit."""
     within = f" within {timeout_s:g} s" if timeout_s is not None else " in time"
     return TimedOut(
-        f"{model} did not finish{within}.",
-        why="the time limit passed, and the request was cancelled",
+        f"{model} did not finish the request{within}.",
+        why="the time limit expired, and the client cancelled the request",
         next_step="increase --timeout, or reduce --max-tokens",
     )
 
@@ -49,8 +52,8 @@ def cancelled() -> RequestFailed:
     """Return the error for a request that another thread cancelled."""
     return RequestFailed(
         "The request was cancelled.",
-        why="the client cancelled it before the response was complete",
-        next_step="send it again",
+        why="the client cancelled the request before the response was complete",
+        next_step="send the request again",
     )
 
 
@@ -60,12 +63,12 @@ def refused(model: str, message: str) -> RequestFailed:
         return RequestFailed(
             f"The server has no model {model!r}.",
             why=message,
-            next_step="`tllm status` lists the models of the running server; select one with -m",
+            next_step="list the server's models with `tllm status`, and select a model with -m",
         )
     return RequestFailed(
-        f"{model} failed the request.",
+        f"The request to {model} failed.",
         why=message or "the server did not report a reason",
-        next_step="fix the reported problem; `tllm logs` shows the server's log",
+        next_step="fix the reported problem, or read the server's log with `tllm logs`",
     )
 
 
@@ -74,5 +77,5 @@ def invalid_response(address: str, why: str) -> RequestFailed:
     return RequestFailed(
         f"The response from {address} is invalid.",
         why=why,
-        next_step="check that the address is Triton's, and that the port matches the interface",
+        next_step="check that Triton uses this address, and that the port matches the interface",
     )

@@ -6,8 +6,8 @@ from __future__ import annotations
 class EventParser:
     """An incremental parser for a stream of server-sent events.
 
-    It skips lines other than `data:`, and joins the data lines of an event by newlines, as the HTML
-    standard requires.
+    The parser ignores all fields except `data`. It joins the `data` fields of an event with
+    newlines, as the HTML standard requires.
     """
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class EventParser:
         self._data: list[str] = []
 
     def feed(self, received: bytes) -> list[str]:
-        """Return the data of the events that `received` completes."""
+        """Return the data of each event that `received` completes."""
         *lines, self._rest = (self._rest + received).split(b"\n")
         events = []
         for line in lines:

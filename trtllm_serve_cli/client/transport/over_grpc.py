@@ -1,7 +1,8 @@
-"""Send requests to text models over gRPC, with `ModelStreamInfer`, which decoupled models require.
+"""Send requests to text models over gRPC with `ModelStreamInfer`.
 
-This module uses Triton's gRPC stub instead of `tritonclient`'s client: the stub returns an iterator
-that can be cancelled, while the client runs callbacks in its own thread.
+Decoupled models require `ModelStreamInfer`. This module uses Triton's gRPC stub instead of the
+client in `tritonclient`, because the stub returns an iterator that can be cancelled. The client
+runs callbacks in its own thread.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from trtllm_serve_cli.client.transport.tensors import (
 )
 from trtllm_serve_cli.errors import BadInput, TllmError
 
-# Time limit for a failed call to end; after it, the call is cancelled.
+# Maximum time to wait for the end of a failed call before the call is cancelled.
 _DRAIN_TIMEOUT_S = 2.0
 _OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -73,10 +74,10 @@ def stream_grpc(
 
 
 def _drain_call(call: Any) -> None:
-    """Wait for the end of a failed call, which follows immediately.
+    """Wait until a failed call has ended, which normally takes no time.
 
     Triton 2.51 never releases a call that is cancelled between its last response and its end.
-    Triton then cannot unload the model, and waits for its whole exit timeout before it stops.
+    Triton then cannot unload the model, and waits for the whole exit timeout before it stops.
     """
     limit = threading.Timer(_DRAIN_TIMEOUT_S, call.cancel)
     limit.start()
@@ -90,7 +91,7 @@ def _drain_call(call: Any) -> None:
 
 @contextmanager
 def connect(address: str, tls: Tls | None = None) -> Iterator[Any]:
-    """Yield a stub for Triton's gRPC service; cancel calls that are open after the block."""
+    """Yield a stub for Triton's gRPC service, and cancel open calls at the end of the block."""
     with _open_channel(address, tls) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
@@ -104,8 +105,8 @@ def _open_channel(address: str, tls: Tls | None) -> Any:
     except OSError as error:
         raise BadInput(
             f"{error.filename} cannot be read.",
-            why=f"{address} requires TLS with that file: {error.strerror}",
-            next_step="restore the file, or use HTTP: -i http",
+            why=f"the TLS connection to {address} requires this file: {error.strerror}",
+            next_step="restore the file, or use HTTP with -i http",
         ) from error
     target_name = ("grpc.ssl_target_name_override", tls.server_name)
     options = (*_OPTIONS, target_name) if tls.server_name else _OPTIONS
@@ -117,7 +118,7 @@ def _read_pem(path: str | None) -> bytes | None:
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration in JSON's types, without fields that have the default."""
+    """Return the model's configuration as JSON types, without fields that have default values."""
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
     config: dict[str, Any] = MessageToDict(reply.config, preserving_proto_field_name=True)
@@ -125,7 +126,7 @@ def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, 
 
 
 def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:
-    """Return the version of the server and the latest version of the model that it serves."""
+    """Return the server's version and the latest version of the model that the server serves."""
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         server = stub.ServerMetadata(service_pb2.ServerMetadataRequest(), timeout=timeout_s)
         request = service_pb2.ModelMetadataRequest(name=model)
@@ -171,8 +172,11 @@ def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
 def _translate_rpc_error(
     error: grpc.RpcError, address: str, model: str, timeout_s: float | None, *, has_begun: bool
 ) -> TllmError:
-    """Return the error for a failed gRPC call; `has_begun` is true if a response had arrived."""
-    # grpc raises an object that is both an `RpcError` and a `Call`, but has no type for both.
+    """Return the error for a failed gRPC call.
+
+    `has_begun` is true if the client had already received a response.
+    """
+    # The error is both an `RpcError` and a `Call`, but gRPC does not have a type for both.
     call: Any = error
     code, details = call.code(), call.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -181,5 +185,7 @@ def _translate_rpc_error(
         lost = error_mapping.connection_lost if has_begun else error_mapping.no_server
         return lost(address, details)
     if code is grpc.StatusCode.UNIMPLEMENTED:
-        return error_mapping.invalid_response(address, "it is a gRPC service, but not Triton's")
+        return error_mapping.invalid_response(
+            address, "the gRPC service at this address is not Triton"
+        )
     return error_mapping.refused(model, details or code.name)

@@ -1,8 +1,8 @@
-"""Send requests to text models over HTTP, with the generate_stream endpoint.
+"""Send requests to text models over HTTP with the generate_stream endpoint.
 
-The endpoint responds with server-sent events. It also accepts requests without streaming, and then
-sends one event, or one event per sequence. Unlike the generate endpoint, it cancels the request
-when the client disconnects.
+The endpoint responds with server-sent events. For requests without streaming, it sends one event,
+or one event per sequence. Unlike the generate endpoint, generate_stream cancels the request when
+the client disconnects.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ def stream_http(
             lost = error_mapping.connection_lost if has_begun else error_mapping.no_server
             raise lost(address, _describe(error)) from error
         except HTTPException as error:
-            raise error_mapping.invalid_response(address, "it is not HTTP") from error
+            raise error_mapping.invalid_response(address, "the response is not HTTP") from error
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration in JSON's types."""
+    """Return the model's configuration as JSON types."""
     path = f"/v2/models/{quote(model, safe='')}/config"
     return _fetch_json(endpoint.http, path, model, timeout_s)
 
 
 def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[str, str]:
-    """Return the version of the server and the latest version of the model that it serves."""
+    """Return the server's version and the latest version of the model that the server serves."""
     server = _fetch_json(endpoint.http, "/v2", model, timeout_s)
     path = f"/v2/models/{quote(model, safe='')}"
     metadata = _fetch_json(endpoint.http, path, model, timeout_s)
@@ -79,7 +79,7 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
 
 
 def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the JSON object at `path`. The messages of errors name `model`."""
+    """Return the JSON object at `path`. Error messages contain `model`."""
     return _load_object(address, _request(address, "GET", path, model, timeout_s))
 
 
@@ -92,13 +92,15 @@ def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str
     try:
         return [{key: str(value) for key, value in each.items()} for each in json.loads(content)]
     except (ValueError, TypeError, AttributeError) as error:
-        raise error_mapping.invalid_response(endpoint.http, "it is not a list of models") from error
+        raise error_mapping.invalid_response(
+            endpoint.http, "the response is not a list of models"
+        ) from error
 
 
 def change_model_http(
     endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
 ) -> None:
-    """Load or unload a model. Triton responds to an unload before the model is unloaded."""
+    """Load or unload a model. Triton acknowledges an unload before the model is unloaded."""
     path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
     _request(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
 
@@ -106,9 +108,9 @@ def change_model_http(
 def _request(
     address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
 ) -> bytes:
-    """Return the response body.
+    """Send a request and return the response body.
 
-    `token` grants access to restricted APIs. The messages of errors name `model`.
+    `token` grants access to restricted APIs. Error messages contain `model`.
     """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
@@ -122,7 +124,7 @@ def _request(
         except (OSError, IncompleteRead) as error:
             raise error_mapping.no_server(address, _describe(error)) from error
         except HTTPException as error:
-            raise error_mapping.invalid_response(address, "it is not HTTP") from error
+            raise error_mapping.invalid_response(address, "the response is not HTTP") from error
     if response.status != 200:
         raise error_mapping.refused(model, _read_error(response, content))
     return content
@@ -133,8 +135,8 @@ def _plan_body(model: str, request: GenerateRequest) -> str:
     if unsendable := RAW_TENSORS & inputs.keys():
         raise BadInput(
             f"{' and '.join(sorted(unsendable, reverse=True))} cannot be sent over HTTP.",
-            why="Triton's generate_stream endpoint takes JSON, which does not support FP16",
-            next_step="send the adapter once over gRPC; then use its task id over HTTP",
+            why="Triton's generate_stream endpoint accepts only JSON, which does not support FP16",
+            next_step="send the adapter once over gRPC, and then use its task id over HTTP",
         )
     body: dict[str, Any] = {
         served_name: inputs[name] for name, served_name in name_inputs(model, inputs).items()
@@ -163,8 +165,12 @@ def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
 def _post_for_events(
     connection: HTTPConnection, model: str, body: str, deadline_s: float | None
 ) -> Iterator[tuple[float, str]]:
-    """Yield the arrival time of each event's last bytes, and the event's data."""
-    # `connection.sock` becomes None if the response ends with the connection.
+    """Send the request, and yield the arrival time and the data of each event.
+
+    The arrival time of an event is the time at which its last bytes arrive.
+    """
+    # Keep the socket, because `connection.sock` becomes None if the server closes the connection
+    # after the response.
     sock = connection.sock
     sock.settimeout(_find_remaining_s(deadline_s))
     path = f"/v2/models/{quote(model, safe='')}/generate_stream"
@@ -185,8 +191,8 @@ def _post_for_events(
 
 
 def _shut_down(sock: socket.socket) -> None:
-    """Wake the thread that is reading from `sock`; closing the socket would not wake the thread."""
-    with suppress(OSError):  # already closed by the end of the response
+    """Wake the thread that is reading from `sock`. Closing the socket would not wake the thread."""
+    with suppress(OSError):  # the socket is already closed after the end of the response
         sock.shutdown(socket.SHUT_RDWR)
 
 
@@ -210,14 +216,19 @@ def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
     try:
         loaded = json.loads(text)
     except ValueError as error:
-        raise error_mapping.invalid_response(address, f"it is not JSON: {error}") from error
+        raise error_mapping.invalid_response(
+            address, f"the response is not JSON: {error}"
+        ) from error
     if not isinstance(loaded, dict):
-        raise error_mapping.invalid_response(address, "it is not a JSON object")
+        raise error_mapping.invalid_response(address, "the response is not a JSON object")
     return loaded
 
 
 def _read_error(response: HTTPResponse, content: bytes) -> str:
-    """Return the error message in a response whose body is JSON, or an event with JSON."""
+    """Return the error message in a response body, which is JSON or an event that contains JSON.
+
+    If the body is neither, return the HTTP status and the start of the body.
+    """
     text = content.decode(errors="replace").strip()
     try:
         return str(json.loads(text.removeprefix("data:"))["error"])
@@ -226,5 +237,5 @@ def _read_error(response: HTTPResponse, content: bytes) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """Return the system's message for an error, or the error's type."""
+    """Return the system's message for an error, or else the error's text or type."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""Convert requests to tensors and responses to pieces, for both interfaces."""
+"""Convert requests to tensors and responses to pieces, for both gRPC and HTTP."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ _LARGEST_FP32 = 3.4028234663852886e38
 
 
 def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
-    """Return the tensors to send, by name. Raise `BadInput` if a value does not fit its tensor.
+    """Return the values of the tensors to send, by tensor name.
 
-    Unset fields are not sent, nor are `return_…` fields that are false, because older servers lack
-    some of these tensors.
+    Omit fields that are not set. Also omit `return_…` fields that are false, because older servers
+    do not have some of these tensors. Raise `BadInput` if a value does not fit its tensor.
     """
     inputs: dict[str, Value] = {}
     for name, datatype in INPUTS.items():
@@ -65,7 +65,7 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
             continue
         _check(name, datatype, value)
         inputs[name] = value
-    # `stop_after_ms` is not sent as a tensor, but a batch file can contain an invalid value.
+    # Check `stop_after_ms`, too: it is not a tensor, but a batch file can contain an invalid value.
     if request.stop_after_ms is not None:
         _check("stop_after_ms", "UINT64", request.stop_after_ms)
     _check("request_id", "BYTES", request.request_id)
@@ -73,7 +73,7 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
 
 
 def plan_parameters(request: GenerateRequest) -> dict[str, str]:
-    """Return the request parameters to send. Raise `BadInput` like `plan_inputs`."""
+    """Return the request parameters to send. Raise `BadInput` if a value is invalid."""
     if request.lora_name is None:
         return {}
     _check("lora_name", "BYTES", request.lora_name)
@@ -82,11 +82,11 @@ def plan_parameters(request: GenerateRequest) -> dict[str, str]:
 
 def _check(name: str, datatype: Datatype, value: Any) -> None:
     if problem := _find_problem(name, datatype, value):
-        raise BadInput(f"{name} cannot be {value!r}.", why=f"it must be {problem}")
+        raise BadInput(f"{name} cannot be {value!r}.", why=f"{name} must be {problem}")
 
 
 def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
-    """Return a description of the values that the tensor accepts, or None if `value` is one."""
+    """Return a description of the values that the tensor accepts, or None if `value` is valid."""
     if name in RAW_TENSORS:
         return None if isinstance(value, RawTensor) else "a tensor"
     match datatype:
@@ -110,12 +110,12 @@ def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
 def _is_text(value: Any) -> bool:
     try:
         return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:  # a lone surrogate: an argument was not valid UTF-8
+    except UnicodeEncodeError:  # a surrogate, because an argument was not valid UTF-8
         return False
 
 
 def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
-    """Return the shape, with a batch dimension of 1, and the raw content of an input for gRPC."""
+    """Return the shape and the raw content of an input for gRPC. The batch dimension is 1."""
     if isinstance(value, RawTensor):
         return list(value.shape), value.content
     if datatype == "BYTES":
@@ -128,8 +128,8 @@ def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
 def decode_raw(datatype: str, content: bytes) -> list[Any]:
     """Return the elements of an output as a flat list.
 
-    The list is empty for datatypes that text models do not use. Bytes that are not UTF-8 become
-    replacement characters. Raise `struct.error` if the content is truncated.
+    The list is empty for data types that text models do not use. Bytes that are not valid UTF-8
+    become replacement characters. Raise `struct.error` if the content is truncated.
     """
     if datatype == "BYTES":
         return _decode_strings(content)
@@ -152,9 +152,10 @@ def _decode_strings(content: bytes) -> list[str]:
 def parse_pieces(
     request: GenerateRequest, outputs: Mapping[str, Sequence[Any]], at_s: float
 ) -> list[Piece]:
-    """Return one piece for each text in a response; `outputs` are flat lists by tensor name.
+    """Return one piece for each text in a response.
 
-    Outputs that were not requested are ignored, because models fill them with placeholders.
+    `outputs` maps tensor names to flat lists. Outputs that were not requested are ignored, because
+    models fill these outputs with placeholders.
     """
     texts = outputs.get("text_output", ())
     has_log_probs = request.return_log_probs
