@@ -78,12 +78,12 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
     [
         (("nonsense",), "No such command 'nonsense'"),
         (("list", "--nonsense"), "--nonsense"),
-        (("import",), "set the model with -m NAME"),
+        (("import",), "Set the model with -m NAME"),
         (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range x>=1"),
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
-        (("remove",), "a model, --all or --engines is required"),
-        (("remove", "a", "--all"), "use either a model or --all"),
+        (("remove",), "A model name, --all or --engines is required."),
+        (("remove", "a", "--all"), "A model name and --all cannot be used together."),
     ],
 )
 def test_wrong_usage_exits_with_2(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:
@@ -194,4 +194,4 @@ def test_a_misspelt_command_gets_one_suggestion(tllm: Tllm, arguments: tuple[str
 
 def test_help_explains_arguments(tllm: Tllm) -> None:
     _, out, _ = tllm("validate", "--help")
-    assert "[NAME]  Model." in out
+    assert "[NAME]  Name of the model." in out

@@ -1,1 +1,4 @@
-"""Commands of `tllm`: each module parses its options, calls one stage and prints the result."""
+"""Commands of `tllm`.
+
+Each module parses the options of its commands, calls one stage and prints the result.
+"""

@@ -1,7 +1,7 @@
 """List the commands of a group, and import a command only when it runs.
 
-Typer sets up all options of a command when the command is added to an application. Adding all
-commands would take most of the time of `tllm --help`.
+Typer creates all options of a command when the command is added to an application. If all commands
+were added, this would take most of the run time of `tllm --help`.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
 
-# Newer versions of Typer have their own copy of Click, so get the class from Typer's exception.
+# Newer versions of Typer contain a copy of Click. Get the class from Typer's exception, so that the
+# class is always the one that Typer raises.
 UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
 _NAME_WIDTH = max(map(len, _COMMANDS))
 
 
 def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the names and the Click object of each command and subgroup of a group."""
+    """Yield the full name and the Click object of each command and subgroup in a group."""
     for name, command in group.commands.items():
         yield (*names, name), command
         if isinstance(command, TyperGroup):
@@ -30,7 +31,7 @@ def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], An
 
 
 def _make_click_command(command: Command) -> Any:
-    """Import the target of the command and set up its options."""
+    """Import the command's target, and return the Click command for the target."""
     module_name, _, attribute = command.target.partition(":")
     target = getattr(import_module(f"trtllm_serve_cli.cli.{module_name}"), attribute)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -42,7 +43,7 @@ def _make_click_command(command: Command) -> Any:
 
 
 class _LazyCommands(Mapping[str, Any]):
-    """Click commands by name, each created on its first access."""
+    """A mapping from names to Click commands, each of which is created on its first access."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
@@ -60,13 +61,13 @@ class _LazyCommands(Mapping[str, Any]):
 
 
 class SuggestingGroup(TyperGroup):
-    """Group that suggests similar commands for an unknown command.
+    """A group that suggests similar commands if a command is unknown.
 
-    Typer and Click 8.4 or later both add a suggestion; this class keeps only one of them.
+    Both Typer and Click 8.4 or later add a suggestion. This class prints only one suggestion.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Return the name, the command that `args` select, and the remaining arguments."""
+        """Return the name of the command in `args`, the command, and the remaining arguments."""
         self.suggest_commands = False
         try:
             return super().resolve_command(ctx, args)
@@ -78,14 +79,14 @@ class SuggestingGroup(TyperGroup):
 
 
 class LazyGroup(SuggestingGroup):
-    """Group that lists the commands of COMMAND_GROUPS without importing them."""
+    """A group that lists the commands in COMMAND_GROUPS without importing their modules."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads the mapping
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each group under its title, with all summaries in one column."""
+        """Write the commands of each group under the group's title, with the summaries aligned."""
         for title, commands in COMMAND_GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(
@@ -94,7 +95,10 @@ class LazyGroup(SuggestingGroup):
 
 
 class FullSummaryGroup(SuggestingGroup):
-    """Group that lists the first sentence of each command's help in full; Click truncates it."""
+    """A group that lists the full first sentence of each command's help.
+
+    By default, Click truncates this sentence.
+    """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the name and the first sentence of each command."""

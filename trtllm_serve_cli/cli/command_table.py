@@ -1,4 +1,4 @@
-"""Table of the `tllm` commands by group, with their summaries and the code that runs them."""
+"""Declare the `tllm` commands by group, with the summary and the function of each command."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class Command(NamedTuple):
     """A command of `tllm`.
 
     `target` names the function or Typer application that implements the command, in the form
-    "module:attribute". The module's name is relative to `trtllm_serve_cli.cli`. `summary` is shown
-    in `tllm --help`.
+    "module:attribute". The module's name is relative to `trtllm_serve_cli.cli`. `tllm --help` shows
+    the `summary`.
     """
 
     name: str

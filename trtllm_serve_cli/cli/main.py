@@ -1,7 +1,7 @@
 """Run a command of `tllm`, and report errors as messages and exit codes.
 
-A command's module is imported when the command runs, and the modules that do the work are imported
-inside the command's function, so that `tllm --help` and usage errors respond immediately.
+A command's module is imported when the command runs. The command's function imports the modules
+that do the work, so that `tllm --help` and usage errors are printed without a delay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-# Disk errors, which the user can fix. `main` treats other system errors as bugs.
+# Disk errors, which the user can fix. `main` treats all other instances of `OSError` as bugs.
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
@@ -69,7 +69,11 @@ def _describe_disk_error(error: OSError) -> TllmError:
 
 
 def main() -> None:
-    """Run `tllm`; exit codes: 0 success, 1 bug, 2 wrong usage, 3 user error, 130 interrupted."""
+    """Run `tllm` and exit.
+
+    The exit code is 0 for success, 1 for a bug in tllm, 2 for wrong usage, 3 for an error that the
+    user can fix, and 130 for an interrupt.
+    """
     try:
         app()
     except TllmError as error:

@@ -91,7 +91,7 @@ def test_commands(triton: FakeTriton) -> None:
         send_line(terminal, "three")
         send_line(terminal, "/nonsense")
         terminal.expect("Unknown command /nonsense. Commands:")
-        terminal.expect("Exit; so does Ctrl-D.")
+        terminal.expect("Exit. Ctrl-D also exits.")
         send_line(terminal, "")
         send_line(terminal, " /four")
         send_line(terminal, "/quit")
@@ -136,5 +136,5 @@ def test_conversation_requires_a_chat_template(triton: FakeTriton) -> None:
 @pytest.mark.parametrize("option", ["--raw", "--json", "--num-return-sequences=2"])
 def test_options_without_a_conversation_are_wrong_usage(triton: FakeTriton, option: str) -> None:
     with run_at_terminal(*open_conversation(triton), option) as terminal:
-        terminal.expect("a conversation needs a terminal")
+        terminal.expect("A conversation requires a terminal")
         assert terminal.wait() == 2

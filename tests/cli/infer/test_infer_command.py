@@ -233,7 +233,7 @@ def test_chat_template_is_applied(
         (("refuse",), "Why: max_tokens must be at least 1"),
         (("break",), "Why: the engine worker died"),
         (("silent", "--timeout", "0.2"), "did not finish the request within 0.2 s"),
-        (("go", "--batch", "no-such-file"), "use either PROMPT or --batch FILE"),
+        (("go", "--batch", "no-such-file"), "PROMPT and --batch cannot be used together."),
         (("--batch", "no-such-file"), "no-such-file cannot be read."),
     ],
 )
@@ -241,7 +241,7 @@ def test_user_errors_exit_with_3(
     triton: FakeTriton, run: Run, arguments: tuple[str, ...], message: str
 ) -> None:
     code, _, err = run(*arguments, "-u", triton.endpoint.grpc)
-    assert code == (2 if "PROMPT or" in message else 3)
+    assert code == (2 if "PROMPT and" in message else 3)
     assert message in err
     assert "Traceback" not in err
 
@@ -303,7 +303,7 @@ def test_several_models_require_a_name(
     monkeypatch.setattr(running_servers, "find_running", lambda home, model: running)
     code, _, err = run("go")
     assert code == 3
-    assert "it serves demo, llama" in err and "tllm infer -m demo" in err
+    assert "the server's models are demo, llama" in err and "tllm infer -m demo" in err
 
 
 def test_batch_prints_responses_in_the_order_of_the_file(

@@ -68,8 +68,8 @@ def model(tmp_path: Path) -> str:
         (
             ("import", "-m", "demo", "--param", "max_beam_width"),
             [
-                "Error: --param 'max_beam_width' is not KEY=VALUE.",
-                " Next: for example --param enable_kv_cache_reuse=false",
+                "Error: --param 'max_beam_width' does not have the form KEY=VALUE.",
+                " Next: pass a name and a value, such as --param enable_kv_cache_reuse=false",
             ],
         ),
         (
@@ -254,7 +254,7 @@ def test_parameters(pairs: list[str], parsed: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("word", ["a", "=1", "", "  =1"])
 def test_invalid_parameter(word: str) -> None:
-    with pytest.raises(BadInput, match="is not KEY=VALUE"):
+    with pytest.raises(BadInput, match="does not have the form KEY=VALUE"):
         parse_pairs([word], option="--param ")
 
 

@@ -141,8 +141,8 @@ def test_remove_engines_frees_what_nothing_uses(tllm: Tllm, home: Home) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ((), "a model, --all or --engines is required"),
-        (("a", "--all"), "use either a model or --all"),
+        ((), "A model name, --all or --engines is required."),
+        (("a", "--all"), "A model name and --all cannot be used together."),
     ],
 )
 def test_remove_requires_a_model(tllm: Tllm, words: tuple[str, ...], error: str) -> None:
@@ -207,7 +207,9 @@ def test_remove_without_a_terminal_requires_yes(tllm: Tllm, home: Home) -> None:
     code, out, err = tllm("remove", "a")
     assert (code, out, names(home)) == (3, "", ["a"])
     assert err.endswith(
-        "Error: Nothing was deleted.\n  Why: stdin is not a terminal\n Next: confirm with --yes\n"
+        "Error: Nothing was deleted.\n"
+        "  Why: stdin is not a terminal, so you cannot confirm the deletion\n"
+        " Next: confirm with --yes\n"
     )
 
 
@@ -226,5 +228,6 @@ def test_served_model_is_not_removed(tllm: Tllm, home: Home) -> None:
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
     write_state(plan.directory, describe_supervisor("ready"))
     assert tllm("remove", "m", "--yes") == (
-        3, "", "Error: m is being served.\n Next: tllm stop -m m\n",
+        3, "", "Error: m is being served.\n  Why: a running server uses the model repository\n"
+        " Next: stop the server with `tllm stop -m m`\n",
     )  # fmt: skip

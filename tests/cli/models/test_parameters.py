@@ -134,10 +134,13 @@ def test_set_names_the_server_to_restart(tllm: Tllm, home: Home) -> None:
     ("arguments", "what"),
     [
         (("set", "a", "max_beam=2"), "Error: There is no parameter 'max_beam'."),
-        (("set", "a", "max_beam_width"), "Error: 'max_beam_width' is not KEY=VALUE."),
-        (("set", "a"), "Error: No parameter to set was specified."),
+        (
+            ("set", "a", "max_beam_width"),
+            "Error: 'max_beam_width' does not have the form KEY=VALUE.",
+        ),
+        (("set", "a"), "Error: No parameter was specified."),
         (("set", "b", "max_beam_width=2"), "Error: No model 'b' has been imported."),
-        (("show", "a", "--repo", "x"), "Error: a and --repo x exclude each other."),
+        (("show", "a", "--repo", "x"), "Error: a and --repo x cannot be used together."),
         (("validate", "--repo", "/nowhere"), "Error: /nowhere is not a model repository."),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

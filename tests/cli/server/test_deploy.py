@@ -138,7 +138,7 @@ def test_manifests_as_yaml_and_as_json(tllm: Tllm, tmp_path: Path) -> None:
 def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     file = tmp_path / "m.sbatch"
     code, out, err = tllm("deploy", "slurm", "--submit", "-o", str(file))
-    assert (code, out, "excludes --submit" in err, file.exists()) == (2, "", True, False)
+    assert (code, out, "cannot be used with --submit" in err, file.exists()) == (2, "", True, False)
     code, out, err = tllm("deploy", "slurm", "--json")
     assert (code, out, "requires --submit" in err) == (2, "", True)
     assert not home.servers.exists()

@@ -110,5 +110,5 @@ def test_help_has_the_defaults_and_the_order_of_the_signature() -> None:
 
 @pytest.mark.parametrize("word", ["", "novalue", "=x"])
 def test_word_that_is_not_a_pair_is_refused(word: str) -> None:
-    with pytest.raises(BadInput, match="is not KEY=VALUE"):
+    with pytest.raises(BadInput, match="does not have the form KEY=VALUE"):
         parse_pairs([word], option="--param ")

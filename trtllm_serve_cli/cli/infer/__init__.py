@@ -1,1 +1,1 @@
-"""Commands of `tllm infer`: prompts, batches and conversations."""
+"""`tllm infer`: send a prompt or a batch, or hold a conversation."""

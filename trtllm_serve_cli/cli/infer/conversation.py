@@ -1,4 +1,4 @@
-"""Hold a conversation on a terminal: `tllm infer` without a PROMPT."""
+"""Hold a conversation on a terminal, if `tllm infer` is called without a PROMPT."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 _PROMPT = "> "
 _HELP = """\
 /reset        Clear the conversation.
-/system TEXT  Set the system prompt; without TEXT, clear it.
-/quit         Exit; so does Ctrl-D.
+/system TEXT  Set the system prompt. Without TEXT, clear the system prompt.
+/quit         Exit. Ctrl-D also exits.
 Ctrl-C cancels a response. To start a message with /, put a space before it."""
 
 
 def converse(
     target: Target, info: ModelInfo, request: GenerateRequest, system: str | None, *, is_live: bool
 ) -> None:
-    """Send each line that the user enters; `request` contains the options for all requests."""
+    """Send each line that the user enters, until the user exits.
+
+    `request` contains the options for all requests.
+    """
     from trtllm_serve_cli.client.conversation import Conversation
 
     check_template(info)
@@ -48,21 +51,21 @@ def converse(
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:  # at the prompt: start a new line, as a shell does
+        except KeyboardInterrupt:  # Ctrl-C at the prompt starts a new line, as in a shell
             print()
         except TllmError as error:
             output.show_error(error)
 
 
 def _prepare_editing() -> None:
-    with contextlib.suppress(ImportError):  # some builds of Python lack readline
+    with contextlib.suppress(ImportError):  # some builds of Python do not have readline
         import readline  # noqa: F401  (the import enables line editing in `input`)
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="replace")
 
 
 def _run_command(line: str, conversation: Conversation) -> bool:
-    """Run a command such as /reset; return whether the conversation continues."""
+    """Run a command such as /reset, and return whether the conversation continues."""
     command, _, argument = line.partition(" ")
     match command:
         case "/quit" | "/exit" | "/bye":

@@ -1,4 +1,4 @@
-"""Read the guide for a response from the options for guided decoding."""
+"""Read the options for guided decoding."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ from trtllm_serve_cli.errors import BadInput
 
 
 class Guide(NamedTuple):
-    """The tensors `guided_decoding_guide_type` and `guided_decoding_guide`."""
+    """The values of the tensors `guided_decoding_guide_type` and `guided_decoding_guide`."""
 
     kind: str | None = None
     text: str | None = None
 
 
 def plan_guide(options: InferOptions) -> Guide:
-    """Return the guide that the options select; schemas, grammars and tags may be text or files."""
+    """Return the guide that the options select.
+
+    The value of an option for a schema, grammar or structural tag is its text or a file.
+    """
     guides = {
         f"--{name.replace('_', '-')}": getattr(options, name)
         for name in ("guide", "json_schema", "regex", "grammar", "structural_tag")
     }
     names = [name for name, value in guides.items() if value is not None]
     if len(names) > 1:
-        raise typer.BadParameter(f"use only one of {' and '.join(names)}")
+        raise typer.BadParameter(f"{' and '.join(names)} cannot be used together.")
     if options.json_schema is not None:
         return Guide("json_schema", _read_json(options.json_schema, "--json-schema"))
     if options.structural_tag is not None:
@@ -49,7 +52,7 @@ def _read_json(value: str, option: str) -> str:
         raise BadInput(
             f"The value of {option} is not valid JSON.",
             why=str(error),
-            next_step=f"""set JSON such as {option} '{{"type": "object"}}', or a JSON file""",
+            next_step=f"""pass JSON such as {option} '{{"type": "object"}}', or a JSON file""",
         ) from error
     return text
 
@@ -63,5 +66,5 @@ def _read(value: str, option: str, is_text: Callable[[str], bool]) -> str:
         raise BadInput(
             f"{value} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step=f"set {option} to a UTF-8 file or to the text itself",
+            next_step=f"set {option} to the text itself, or to the path of a UTF-8 file",
         ) from error

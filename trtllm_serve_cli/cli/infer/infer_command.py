@@ -42,9 +42,10 @@ def infer(
 ) -> None:
     """Send a prompt to a running model and print the response as it arrives.
 
-    By default, the request goes to the server that `tllm start` keeps running. Without PROMPT, the
-    prompt is read from stdin; on a terminal, a conversation starts. Ctrl-C cancels the request on
-    the server. With --batch, responses are printed as JSONL, in the order of the file.
+    By default, the request is sent to the server that `tllm start` keeps running. Without PROMPT,
+    the prompt is read from stdin, or a conversation starts if stdin is a terminal. Ctrl-C cancels
+    the request on the server. With --batch, the responses are printed as JSONL, in the order of the
+    file.
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
@@ -60,15 +61,15 @@ def infer(
         )
     guide = guided_decoding.plan_guide(options)
     lora_weights, lora_config = _load_adapter(options, request.get("lora_task_id"))
-    # Replace characters that the terminal's encoding lacks; otherwise, `print` would fail.
+    # Replace characters that stdout's encoding does not support. Otherwise, `print` would fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     from trtllm_serve_cli.client.server import fetch_model_config
 
     target = find_target(options.url, options.interface, model, options.timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
-    # Some requests are streamed even with --no-stream: --stop-after-ms keeps the parts received so
-    # far, and over HTTP the server detects a disconnected client only between two parts.
+    # Some requests are streamed even with --no-stream. --stop-after-ms prints the parts that were
+    # received in time. Over HTTP, the server detects a disconnected client only between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
     defaults = GenerateRequest(
@@ -98,18 +99,18 @@ def infer(
 
 def _check_usage(prompt: str | None, options: InferOptions) -> None:
     if prompt is not None and options.batch is not None:
-        raise typer.BadParameter("use either PROMPT or --batch FILE", param_hint="PROMPT")
+        raise typer.BadParameter("PROMPT and --batch cannot be used together.", param_hint="PROMPT")
     if options.system is not None and options.chat is False:
         raise typer.BadParameter(
-            "requires the chat template: leave out --raw", param_hint="--system"
+            "A system prompt requires the chat template. Omit --raw.", param_hint="--system"
         )
 
 
 def _check_conversation(*, is_possible: bool) -> None:
     if not is_possible or not _is_terminal(sys.stdout):
         raise typer.BadParameter(
-            "is required, or --batch FILE: a conversation needs a terminal, and cannot be used "
-            "with --raw, --json, --beam-width or --num-return-sequences",
+            "Pass a PROMPT or --batch FILE. A conversation requires a terminal, and does not "
+            "support --raw, --json, --beam-width or --num-return-sequences.",
             param_hint="PROMPT",
         )
 
@@ -124,9 +125,11 @@ def _load_adapter(
     if options.lora_dir is None:
         return None, None
     if task_id is None:
-        raise typer.BadParameter("requires --lora-task-id N", param_hint="--lora-dir")
+        raise typer.BadParameter("An adapter requires --lora-task-id N.", param_hint="--lora-dir")
     if options.interface == "http":
-        raise typer.BadParameter("requires gRPC: leave out -i http", param_hint="--lora-dir")
+        raise typer.BadParameter(
+            "Sending an adapter requires gRPC. Omit -i http.", param_hint="--lora-dir"
+        )
     from trtllm_serve_cli.client.lora import load_adapter
 
     return load_adapter(options.lora_dir)
@@ -186,7 +189,7 @@ def _infer_batch(
 def _assign_ids(
     requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
 ) -> Iterator[GenerateRequest | TllmError]:
-    """Yield the requests of a batch with unique ids, and append the ids to `names`."""
+    """Yield the requests in a batch with unique ids, and append the ids to `names`."""
     for index, request in enumerate(requests):
         if isinstance(request, TllmError):
             names.append("")

@@ -15,7 +15,7 @@ _FILE_OR_TEXT = "FILE|TEXT"
 
 PromptArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[PROMPT]", help="Prompt to send; `-` reads it from stdin."),
+    typer.Argument(metavar="[PROMPT]", help="Prompt to send. `-` reads the prompt from stdin."),
 ]
 
 
@@ -24,7 +24,7 @@ class InferOptions:
     """Options for the server, the prompt, the output and guided decoding."""
 
     interface: Annotated[
-        Interface, Option("Protocol of the request.", flags=("-i", "--interface"))
+        Interface, Option("Protocol for the request.", flags=("-i", "--interface"))
     ] = "grpc"
     url: Annotated[
         str | None,
@@ -38,7 +38,9 @@ class InferOptions:
     timeout: Annotated[
         float | None,
         Within(0.001),
-        Option("Time limit, after which the request is cancelled.", metavar="SECONDS"),
+        Option(
+            "Time limit after which the request is cancelled. Default: no limit.", metavar="SECONDS"
+        ),
     ] = None
     chat: Annotated[
         bool | None,
@@ -54,13 +56,13 @@ class InferOptions:
     batch: Annotated[
         Path | None,
         Option(
-            "File with one request per line: a prompt, or JSON with prompt, max_tokens and so on; "
-            "`-` reads stdin.",
+            "File with one request per line: a prompt, or a JSON object with fields such as prompt "
+            "and max_tokens. `-` reads from stdin.",
             metavar="FILE",
         ),
     ] = None
     stream: Annotated[
-        bool, Option("Print the text as it is generated.", flags=("--stream/--no-stream",))
+        bool, Option("Print the response as it is generated.", flags=("--stream/--no-stream",))
     ] = True
     json_schema: Annotated[
         str | None, Option("Generate JSON that matches this schema.", metavar=_FILE_OR_TEXT)
@@ -83,7 +85,7 @@ class InferOptions:
     request_id: Annotated[
         str | None,
         Option(
-            "Id of the request in the server's log and traces. Default: random.",
+            "Id of the request in the server's log and traces. Default: a random id.",
             metavar="ID",
         ),
     ] = None

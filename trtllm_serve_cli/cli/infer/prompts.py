@@ -14,13 +14,19 @@ if TYPE_CHECKING:
 
 
 def check_prompt(words: str) -> None:
-    """Raise `BadInput` for an empty prompt, which a chat template would hide from the server."""
+    """Raise `BadInput` if the prompt is empty.
+
+    The server cannot detect an empty prompt after the chat template has been applied.
+    """
     if not words:
-        raise BadInput("The prompt is empty.", next_step='tllm infer "What is ML?"')
+        raise BadInput(
+            "The prompt is empty.",
+            next_step='pass a prompt, for example `tllm infer "What is ML?"`',
+        )
 
 
 def read_prompt(prompt: str) -> str:
-    """Return the prompt; for `-`, the content of stdin without its last newline."""
+    """Return the prompt. If `prompt` is `-`, return stdin's content without the last newline."""
     if prompt != "-":
         return prompt
     if sys.stdin is None:  # stdin is closed, for example by `<&-`
@@ -29,7 +35,7 @@ def read_prompt(prompt: str) -> str:
 
 
 def read_lines(file: Path) -> Iterable[str]:
-    """Return the lines of a file, or of stdin for `-`."""
+    """Return the lines of `file`, or the lines of stdin if `file` is `-`."""
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
@@ -44,7 +50,7 @@ def read_lines(file: Path) -> Iterable[str]:
 def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Callable[[str], str]:
     """Return a function that applies the chat template to a prompt, or keeps the prompt unchanged.
 
-    Raise `BadInput` if a chat template is required and the model has none.
+    Raise `BadInput` if a chat template is required, but the model does not have a template.
     """
     if chat is True or system is not None:
         check_template(info)
@@ -60,8 +66,8 @@ def check_template(info: ModelInfo) -> None:
     if info.chat_template is None:
         raise BadInput(
             f"{info.name} has no chat template.",
-            why="conversations, --chat and --system require one",
-            next_step="tllm infer --raw PROMPT, with a complete prompt",
+            why="conversations, --chat and --system require a chat template",
+            next_step="send a complete prompt with `tllm infer --raw PROMPT`",
         )
 
 
@@ -71,6 +77,6 @@ def _decode(content: bytes, origin: str) -> str:
     except UnicodeDecodeError as error:
         raise BadInput(
             f"{origin} is not UTF-8 text.",
-            why=f"byte {error.start} is invalid",
-            next_step="convert it, for example with `iconv -t utf-8`",
+            why=f"the byte at offset {error.start} is invalid",
+            next_step="convert the text to UTF-8, for example with `iconv -t utf-8`",
         ) from error

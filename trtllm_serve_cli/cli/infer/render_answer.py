@@ -1,4 +1,4 @@
-"""Print a response: its text as it arrives and then its statistics, or JSON."""
+"""Print a response, either as text followed by statistics or as JSON."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
-# Placeholder for a space at which lines must not break. Texts cannot contain the placeholder,
-# because `repr` escapes it.
+# Placeholder for a space at which lines must not break. The text of a piece cannot contain the
+# placeholder, because `repr` escapes NUL.
 _NO_BREAK = "\0"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
 class CollectedStream:
-    """A response: the whole response, or the part received before the user pressed Ctrl-C."""
+    """A whole response, or the part that was received before the user pressed Ctrl-C."""
 
     pieces: Sequence[Piece]
     completion: Completion
@@ -36,9 +36,10 @@ class CollectedStream:
 
 
 def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -> CollectedStream:
-    """Send the request, and print the response as it arrives if `is_live`.
+    """Send the request, and collect the response.
 
-    Ctrl-C cancels the request and returns the part of the response that was received.
+    If `is_live` is set, print the response as it arrives. If the user presses Ctrl-C, cancel the
+    request and return the part of the response that was received.
     """
     from trtllm_serve_cli.client.ask import stream_in_thread
     from trtllm_serve_cli.client.generate import summarize_pieces
@@ -70,7 +71,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence about what Ctrl-C did to a request."""
+    """Return a sentence that describes the effect of Ctrl-C on a request."""
     if target.interface == "http" and not request.stream:
         return f"Disconnected, {what}. Over HTTP the server still finishes it; -i grpc cancels it."
     return f"Cancelled on the server, {what}."
@@ -86,7 +87,7 @@ def show_texts(completion: Completion) -> None:
 
 
 def show_figures(collected: CollectedStream, request_id: str, *, was_streamed: bool) -> None:
-    """Print log probabilities, performance metrics, token counts and times on stderr."""
+    """Print log probabilities, performance metrics, token counts and times to stderr."""
     for line in describe_log_probs(collected, _width()):
         output.notify(line)
     completion = collected.completion
@@ -163,10 +164,10 @@ def describe_perf(perf: Mapping[str, float]) -> str:
 
 
 def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
-    """Return lines for each sequence: its log probability, then the log probability of each piece.
+    """Return the log probability of each sequence, followed by the log probability of each piece.
 
-    If the whole sequence is a single piece, return only the numbers: the text cannot be split into
-    tokens.
+    If a sequence has only one piece, return the numbers without text, because the text cannot be
+    split into tokens.
     """
     lines: list[str] = []
     completion = collected.completion

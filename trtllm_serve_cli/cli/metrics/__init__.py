@@ -1,1 +1,1 @@
-"""Commands of `tllm metrics`: a page, a live dashboard and exports."""
+"""`tllm metrics`: show a server's metrics once, show them live, or export a configuration."""

@@ -1,4 +1,4 @@
-"""Draw the live screen of `tllm metrics --watch`: current values and trends."""
+"""Draw the live screen of `tllm metrics --watch` with current values and trends."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.metrics.summary import ModelRow, Summary
     from trtllm_serve_cli.metrics.watch import Watch, WatchQueue
 
-# Time span of the means and percentiles in the table.
+# Time span for the means and percentiles in the table.
 _WINDOW_S = 30.0
-# Maximum length of a trend, more than the columns of the widest terminal.
+# Maximum number of points in a trend, which is more than the columns of the widest terminal.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
-# Interval at which keys are read and the screen is checked for changes.
+# Interval at which the dashboard reads keys and checks for new scrapes and a resized terminal.
 _TICK_S = 0.1
 _BAR_WIDTH = 12
 
 
 class Feed:
-    """The scrapes of one server in the last `_WINDOW_S`, and the trends of its metrics."""
+    """The scrapes of one server in the last `_WINDOW_S` seconds, and the trends of its metrics."""
 
     def __init__(self, address: str, interval_s: float) -> None:
         self.address = address
@@ -50,7 +50,7 @@ class Feed:
         self._snapshots: deque[Snapshot] = deque()
 
     def add_scrape(self, scraped: Snapshot | TllmError) -> None:
-        """Add the next scrape, or the error of a failed one."""
+        """Add the next scrape, or the error if the scrape failed."""
         from trtllm_serve_cli.metrics.summary import summarize
 
         if isinstance(scraped, TllmError):
@@ -66,7 +66,8 @@ class Feed:
             else ""
         )
         self._snapshots.append(scraped)
-        # Keep the last two scrapes even if the window is shorter, because a rate requires two.
+        # Keep at least two scrapes even if the interval exceeds the window, because a rate requires
+        # two scrapes.
         while (
             len(self._snapshots) > 2
             and scraped.taken_at_s - self._snapshots[0].taken_at_s > _WINDOW_S
@@ -81,13 +82,13 @@ class Feed:
             self.trends.setdefault(name, deque(maxlen=_MAX_POINTS)).append(value)
 
     def last(self, name: str) -> float | None:
-        """Return the latest value of a trend."""
+        """Return the latest value of a trend, or None if the value is unknown."""
         trend = self.trends.get(name)
         return trend[-1] if trend else None
 
 
 def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
-    """Scrape each address in `sources` in a thread; draw the results until the user presses q."""
+    """Scrape each address in `sources` in a thread, and draw the results until the user quits."""
     from rich.live import Live
 
     from trtllm_serve_cli.cli.shared import output
@@ -121,7 +122,10 @@ def _receive_scrapes(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
 
 
 def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Group:
-    """Render the screen, `width` columns wide: one server in full, several in one line each."""
+    """Render the screen with a width of `width` columns.
+
+    A single server is shown in detail. Several servers are shown in one line each.
+    """
     from rich.console import Group
 
     parts: list[RenderableType] = [_render_title(feeds, width, interval_s)]
@@ -134,7 +138,7 @@ def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Gr
 
 
 def sparkline(values: Sequence[float | None], width: int, maximum: float | None = None) -> str:
-    """Return the last `width` values as bars, with a gap for None.
+    """Return the last `width` values as bars, with a gap for each None.
 
     The tallest bar is `maximum`, or the highest value if `maximum` is not set.
     """
@@ -236,7 +240,10 @@ def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
 
 
 def render_servers(feeds: Sequence[Feed], width: int) -> Table:
-    """Render a line per server, with the latencies of the model that generated the most tokens."""
+    """Render a line for each server.
+
+    The latencies are those of the model that generated the most tokens.
+    """
     names = ("server", "ok/s", "tok/s", "TTFT", "ITL", "batch", "wait", "KV", "CPU")
     table = _table(*names)
     table.add_column("trend of tok/s", no_wrap=True, overflow="crop")

@@ -47,25 +47,28 @@ def metrics(
     model: ModelOption = None,
     url: UrlsOption = None,
     as_json: JsonOption = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the metrics page unchanged.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Print the server's metrics page unchanged.")
+    ] = False,
     since: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Show rates and latencies since this file, a saved output of --raw.",
+            help="File with saved output of --raw. Show rates and latencies since this output.",
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show a live screen with trends and rates; q quits.")
+        bool,
+        typer.Option("--watch", help="Show a live screen with trends and rates. Press q to quit."),
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Interval of --watch.")
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two updates of --watch.")
     ] = _INTERVAL_S,
 ) -> None:
     """Show the metrics of running servers: requests, engine and host.
 
-    Counters start with the server. If stdout is not a terminal, --watch prints a line per interval
-    until Ctrl-C.
+    Counters are 0 when the server starts. If stdout is not a terminal, --watch prints one line per
+    interval until you press Ctrl-C.
 
     Example:  tllm metrics --watch --interval 5
     """
@@ -75,10 +78,15 @@ def metrics(
         return
     if raw and (as_json or watch or since or len(url or ()) > 1):
         raise typer.BadParameter(
-            "requires one server, and excludes --json, --watch and --since", param_hint="--raw"
+            "The option requires a single server, and cannot be used with --json, --watch or "
+            "--since.",
+            param_hint="--raw",
         )
     if since is not None and (watch or len(url or ()) > 1):
-        raise typer.BadParameter("requires one server, and excludes --watch", param_hint="--since")
+        raise typer.BadParameter(
+            "The option requires a single server, and cannot be used with --watch.",
+            param_hint="--since",
+        )
     addresses = _find_addresses(url, model)
     if watch:
         _watch(addresses, interval, as_json=as_json)
@@ -94,7 +102,9 @@ def metrics(
 
 @metrics_app.command("export")
 def export(
-    what: Annotated[MetricsExport, typer.Argument(help="Program to export for.")],
+    what: Annotated[
+        MetricsExport, typer.Argument(help="Program for which to write the configuration.")
+    ],
     output_dir: Annotated[
         Path, typer.Option("-o", "--output", metavar="DIR", help="Folder to write the files to.")
     ],
@@ -105,15 +115,15 @@ def export(
         typer.Option(
             "--for",
             metavar="TIME",
-            help=f"Time that a condition must last before it raises an alert. Default: {_HOLD}.",
+            help=f"Time that a condition must last before an alert fires. Default: {_HOLD}.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,
 ) -> None:
-    """Write the configuration of Prometheus or Grafana to monitor servers.
+    """Write a configuration for Prometheus or Grafana that monitors servers.
 
-    prometheus: a scrape configuration, recording rules for common queries, and alerts. grafana: a
-    dashboard of the same metrics.
+    `prometheus` writes a scrape configuration, recording rules for common queries, and alerts.
+    `grafana` writes a dashboard for the same metrics.
 
     Example:  tllm metrics export prometheus -o monitoring
     """
@@ -121,7 +131,7 @@ def export(
 
     if what == "grafana" and any((model, url, hold)):
         raise typer.BadParameter(
-            "-m, -u and --for apply to prometheus only: the dashboard is for any server."
+            "-m, -u and --for apply only to prometheus. The dashboard for grafana fits any server."
         )
     addresses = _find_addresses(url, model) if what == "prometheus" else ()
     for path in write_export(output_dir, plan_export(what, addresses, hold or _HOLD), force=force):
@@ -130,7 +140,9 @@ def export(
 
 def _find_addresses(urls: list[str] | None, model: str | None) -> tuple[str, ...]:
     if urls and model is not None:
-        raise typer.BadParameter("selects a server of `tllm start`: leave out -u", param_hint="-m")
+        raise typer.BadParameter(
+            "The option selects a server that `tllm start` runs. Omit -u.", param_hint="-m"
+        )
     return find_metrics(urls or (), model)
 
 
@@ -149,7 +161,7 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the servers that respond, then raise the error of the first server that does not."""
+    """Show the servers that respond, then raise the error of the first server that failed."""
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics
     from trtllm_serve_cli.metrics.parse import parse_metrics
@@ -221,7 +233,7 @@ def _as_data(address: str, summary: Summary) -> dict[str, Any]:
 
 
 def _as_line(name: str, summary: Summary) -> str:
-    """Return a scrape as one line, for logs."""
+    """Return the summary of a scrape as one line for logs."""
     from trtllm_serve_cli.cli.metrics.metrics_screen import percent, rate, text
 
     parts = [f"{time.strftime('%H:%M:%S')}  {name}".rstrip()]

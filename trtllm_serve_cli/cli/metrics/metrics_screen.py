@@ -1,4 +1,4 @@
-"""Render a server's metrics as one screen, in tables that fit 80 columns."""
+"""Render a server's metrics on one screen, in tables that fit into 80 columns."""
 
 from __future__ import annotations
 
@@ -78,14 +78,17 @@ def _render_answers(rows: list[ModelRow]) -> Table:
 
 
 def show_latency(latency: Latency | None) -> tuple[str, str]:
-    """Return the median and the 90th percentile, in milliseconds."""
+    """Return the median and the 90th percentile in milliseconds, as text."""
     if latency is None:
         return UNKNOWN, UNKNOWN
     return show_ms(latency.p50_ms), show_ms(latency.p90_ms)
 
 
 def show_ms(value: float) -> str:
-    """Return milliseconds as text; histograms are too coarse for decimals of values above 10."""
+    """Return milliseconds as text.
+
+    Values of 10 or more have no decimals, because histograms are not that precise.
+    """
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
@@ -181,7 +184,7 @@ def describe_gpu(gpu: GpuRow) -> str:
 
 
 def bar(fraction: float | None, width: int = _BAR_WIDTH) -> str:
-    """Return a bar that is filled to the fraction."""
+    """Return a bar of `width` characters that is filled to `fraction`."""
     filled = round(min(1.0, max(0.0, fraction or 0.0)) * width)
     return "█" * filled + "░" * (width - filled)
 

@@ -1,4 +1,4 @@
-"""`tllm list --engines`: list the engines in the store and partial builds."""
+"""`tllm list --engines`: list the engines in the engine store and the partial builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def list_engines(*, as_json: bool) -> None:
-    """List the engines in the store, the repositories that use each engine, and partial builds."""
+    """List the stored engines, the repositories that use each engine, and the partial builds."""
     from trtllm_serve_cli.build import store
     from trtllm_serve_cli.build.partial_build import list_partial_builds
     from trtllm_serve_cli.engine_kinds.dispatch import load_engine
@@ -55,12 +55,12 @@ def list_engines(*, as_json: bool) -> None:
 
 
 def show_user(home: Home, repository: Path) -> str:
-    """Return the name of an imported model's repository, or the path of another repository."""
+    """Return the name of the imported model in `repository`, or the path of another repository."""
     return repository.name if repository.parent == home.models else str(repository)
 
 
 def show_age(seconds: float) -> str:
-    """Return a duration in its largest unit, such as "2 hours", or "just now" below a minute."""
+    """Return a duration in its largest unit, such as "2 hours", or "just now" if under a minute."""
     for size, unit in ((86_400, "day"), (3600, "hour"), (60, "minute")):
         if (count := int(seconds / size)) >= 1:
             return f"{count} {unit}{'s' if count > 1 else ''}"
@@ -106,7 +106,7 @@ def _describe_unfinished(build: PartialBuild) -> dict[str, Any]:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    """Return the format of the weights and the other build options."""
+    """Return the format of the weights, followed by the other build options."""
     options = (row["facts"] or {}).get("options") or {}
     chosen = [f"{name}={value}" for name, value in options.items()]
     return " ".join([row["weights"] or "", *chosen]).strip()

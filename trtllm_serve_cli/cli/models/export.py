@@ -16,12 +16,14 @@ def export(
     ] = None,
     repo: Annotated[
         Path | None,
-        typer.Option("--repo", metavar="DIR", help="Model repository outside of TLLM_HOME."),
+        typer.Option(
+            "--repo", metavar="DIR", help="Folder of a model repository outside TLLM_HOME."
+        ),
     ] = None,
 ) -> None:
     """Export a model as tllm.yaml.
 
-    The source is pinned to the imported checkpoint, and changes by `tllm set` are included.
+    The source is pinned to the imported checkpoint. Changes made with `tllm set` are included.
 
     Example:  tllm export demo > tllm.yaml && tllm import -f tllm.yaml
     """

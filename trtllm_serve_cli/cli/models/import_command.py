@@ -1,4 +1,4 @@
-"""`tllm import` and `tllm build`: build the engine and render the repository of a model."""
+"""`tllm import` and `tllm build`: build a model's engine and render its repository."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ FileOption = Annotated[
         "-f",
         "--file",
         metavar="TLLM.YAML",
-        help="File with all of these options (docs/reference/tllm-yaml.md). Options on the "
-        "command line override it.",
+        help="tllm.yaml file that sets these options (see docs/reference/tllm-yaml.md). Options on "
+        "the command line override the file.",
     ),
 ]
 BuildOptionsOption = Annotated[
@@ -37,7 +37,7 @@ BuildOptionsOption = Annotated[
     typer.Option(
         "--build-option",
         metavar="KEY=VALUE",
-        help="Other build option, by upstream's name (docs/reference/tllm-yaml.md); repeatable.",
+        help="Build option with upstream's name (see docs/reference/tllm-yaml.md); repeatable.",
     ),
 ]
 
@@ -62,8 +62,8 @@ def import_model(
 ) -> None:
     """Fetch a model, build its engine and render its repository.
 
-    An import can be repeated: it reuses existing checkpoints and engines, and keeps changes made by
-    `tllm set`.
+    You can repeat an import. It reuses existing checkpoints and engines, and keeps changes made
+    with `tllm set`.
 
     Example:  tllm import -m demo
 
@@ -151,7 +151,7 @@ def _declare(
         declared = Declaration(ModelSection(sections["model"]["name"]))
     else:
         raise typer.BadParameter(
-            "set the model with -m NAME, or with a file that names it: -f tllm.yaml"
+            "Set the model with -m NAME, or with a file that contains its name: -f tllm.yaml."
         )
     words = parse_pairs(build_options, option="--build-option ")
     named = parse_text_fields(EngineOptions, words, where="--build-option")

@@ -35,7 +35,7 @@ def list_models(
     Example:  tllm list --engines
     """
     if catalog and engines:
-        raise typer.BadParameter("use only one of --catalog and --engines")
+        raise typer.BadParameter("--catalog and --engines cannot be used together.")
     if catalog:
         _list_catalog(as_json=as_json)
         return
@@ -78,16 +78,16 @@ def remove(
 ) -> None:
     """Delete a model's repository, and its engine if unused.
 
-    Downloaded checkpoints and engines outside of the engine store are kept.
+    Downloaded checkpoints are kept, as are engines outside the engine store.
 
     Example:  tllm remove demo --yes
 
     Example:  tllm remove --engines
     """
     if name is not None and everything:
-        raise typer.BadParameter("use either a model or --all")
+        raise typer.BadParameter("A model name and --all cannot be used together.")
     if name is None and not everything and not engines:
-        raise typer.BadParameter("a model, --all or --engines is required")
+        raise typer.BadParameter("A model name, --all or --engines is required.")
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model import store
     from trtllm_serve_cli.repository.settings import engine_references
@@ -124,7 +124,9 @@ def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
     for model in models:
         if model.name in served:
             raise RepositoryError(
-                f"{model.name} is being served.", next_step=f"tllm stop -m {model.name}"
+                f"{model.name} is being served.",
+                why="a running server uses the model repository",
+                next_step=f"stop the server with `tllm stop -m {model.name}`",
             )
 
 
@@ -137,7 +139,9 @@ def _confirm(paths: list[str], *, yes: bool) -> None:
     output.notify("These will be deleted:\n  " + "\n  ".join(paths))
     if not sys.stdin.isatty():
         raise BadInput(
-            "Nothing was deleted.", why="stdin is not a terminal", next_step="confirm with --yes"
+            "Nothing was deleted.",
+            why="stdin is not a terminal, so you cannot confirm the deletion",
+            next_step="confirm with --yes",
         )
     if not typer.confirm("Continue?", err=True):
         output.notify("Nothing was deleted.")

@@ -16,7 +16,7 @@ lora_app = typer.Typer(cls=FullSummaryGroup, help="Convert LoRA adapters.", no_a
 
 
 class Dtype(str, Enum):
-    """Values of `--dtype`."""
+    """The values of `--dtype`."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -26,13 +26,17 @@ class Dtype(str, Enum):
 @lora_app.command()
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="IN", help="Folder of a PEFT adapter (safetensors).")
+        Path,
+        typer.Argument(metavar="IN", help="Folder of a PEFT adapter in the safetensors format."),
     ],
     destination: Annotated[
-        Path, typer.Argument(metavar="OUT", help="Folder to write both files to.")
+        Path, typer.Argument(metavar="OUT", help="Folder to write the two files to.")
     ],
     dtype: Annotated[
-        Dtype, typer.Option("--dtype", help="Data type of the weights. Requests send float16.")
+        Dtype,
+        typer.Option(
+            "--dtype", help="Data type of the weights in the file. Requests send float16."
+        ),
     ] = Dtype.float16,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
@@ -40,9 +44,9 @@ def convert(
 ) -> None:
     """Convert a PEFT adapter to model.lora_weights.npy and model.lora_config.npy.
 
-    Send them in one request as the tensors lora_weights and lora_config, with a lora_task_id of
-    your choice. To load them when the server starts, put the folder, named after the task id, into
-    the model's lora_prefetch_dir.
+    Send the contents of the files in one request as the tensors lora_weights and lora_config, with
+    a lora_task_id of your choice. To load the adapter when the server starts, name the folder after
+    the task id and move the folder to the model's lora_prefetch_dir.
 
     Example:  tllm lora convert ./my-adapter ./lora/1
     """

@@ -24,12 +24,14 @@ if TYPE_CHECKING:
 
 NameArgument = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="Model. Default: the only imported model."),
+    typer.Argument(metavar="[NAME]", help="Name of the model. Default: the only imported model."),
 ]
 RepoOption = Annotated[
     Path | None,
     typer.Option(
-        "--repo", metavar="DIR", help="Other model repository, such as a copy of upstream's."
+        "--repo",
+        metavar="DIR",
+        help="Folder of a model repository outside TLLM_HOME, such as a copy of upstream's.",
     ),
 ]
 _WIDTH = 80
@@ -46,7 +48,7 @@ _ORIGINS = {
 def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
     """Show and explain a model's parameters.
 
-    Each parameter has its value, the origin of the value, and its meaning.
+    The output contains each parameter's value, the origin of the value, and an explanation.
 
     Example:  tllm show demo
     """
@@ -77,7 +79,7 @@ def set_(
         list[str],
         typer.Argument(
             metavar="[NAME] KEY=VALUE...",
-            help="Model, if there are several, and parameters by upstream's template names.",
+            help="Name of the model, required if there are several, and parameters to change.",
         ),
     ],
     repo: RepoOption = None,
@@ -85,8 +87,8 @@ def set_(
 ) -> None:
     """Change a model's parameters.
 
-    The rest of the repository is unchanged, byte for byte. Restart a running server to apply the
-    changes.
+    All other bytes of the repository stay unchanged. Parameters have the names in upstream's
+    templates. Restart a running server to apply the changes.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
@@ -100,8 +102,8 @@ def set_(
     requested = resolve_paths(pairs, Path.cwd())
     if not requested:
         raise BadInput(
-            "No parameter to set was specified.",
-            next_step=f"for example: tllm set {words[0]} enable_kv_cache_reuse=false",
+            "No parameter was specified.",
+            next_step=f"add a parameter: `tllm set {words[0]} enable_kv_cache_reuse=false`",
         )
     repository = open_named(words[0] if has_name else None, repo)
     changes = settings.plan_changes(repository, requested)
@@ -133,7 +135,7 @@ def validate(
 ) -> None:
     """Check a model repository for errors.
 
-    The exit code is 3 if there is an error, and 0 if there are only warnings.
+    The exit code is 3 if the repository has an error, and 0 if it has only warnings.
 
     Example:  tllm validate demo
     """
@@ -148,7 +150,7 @@ def validate(
         for each in findings:
             print("\n".join(_render_finding(each, repository.path)))
         counts = f"{_count(num_errors, 'error')}, {_count(len(findings) - num_errors, 'warning')}"
-        output.notify(f"{repository.path}: {counts} in {len(repository.texts)} models.")
+        output.notify(f"{repository.path}: {counts} in {_count(len(repository.texts), 'model')}.")
     if num_errors:
         raise typer.Exit(USER_CAN_FIX)
 
@@ -166,7 +168,8 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
         return open_repository(load_model(find_home(), name).path)
     if name is not None:
         raise BadInput(
-            f"{name} and --repo {repo} exclude each other.", next_step="leave out one of them"
+            f"{name} and --repo {repo} cannot be used together.",
+            next_step=f"omit either {name} or --repo",
         )
     return open_repository(repo.absolute())
 
@@ -193,7 +196,7 @@ def _name_served(repository: OpenRepository, server: RunningServer) -> str:
 
 
 def _show_changes(changes: list[Change]) -> None:
-    """Print the changes, with one row for identical changes to several fields of a model."""
+    """Print the changes; identical changes to several fields of a model share one row."""
     rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))
 
@@ -218,9 +221,10 @@ def _describe(setting: Setting) -> dict[str, Any]:
 
 
 def _render_setting(setting: Setting, *, has_versions: bool) -> list[str]:
-    """Return the lines of `name = value  (origin)` and the explanation, up to 80 columns wide.
+    """Return the setting and its explanation as lines with up to 80 columns.
 
-    With `has_versions`, the explanation includes the TensorRT-LLM version that added the parameter.
+    The first line has the form `name = value  (origin)`. If `has_versions` is set, the explanation
+    includes the TensorRT-LLM version that added the parameter.
     """
     parameter, origin = setting.parameter, _ORIGINS[setting.origin]
     if setting.origin == "unset":

@@ -32,7 +32,10 @@ def plan(
     name: Annotated[
         str | None,
         typer.Option(
-            "-m", "--model", metavar="NAME", help="Alias in the catalog, or imported model."
+            "-m",
+            "--model",
+            metavar="NAME",
+            help="Name of an alias in the catalog or of an imported model.",
         ),
     ] = None,
     model: OptionValues,
@@ -41,13 +44,15 @@ def plan(
         typer.Option(
             "--gpu",
             metavar="GPU",
-            help="GPU type, such as h200. Default: the GPUs of this machine.",
+            help="GPU type, such as h200. Default: the GPU type of this machine.",
         ),
     ] = None,
     num_gpus: Annotated[
         int | None,
         typer.Option(
-            "--num-gpus", min=1, help="Number of GPUs. Default: 8, or the GPUs of this machine."
+            "--num-gpus",
+            min=1,
+            help="Number of GPUs. Default: 8 with --gpu, otherwise the GPUs of this machine.",
         ),
     ] = None,
     size: SizeOptions,
@@ -55,7 +60,7 @@ def plan(
 ) -> None:
     """Estimate whether a model fits on GPUs, and how fast it runs.
 
-    For a model on the hub, only config.json and the index of its weights are read.
+    For a model on the hub, only config.json and the index of the weights are downloaded.
     docs/concepts/sizing.md describes the estimate.
 
     Example:  tllm plan -m llama-3.1-8b --gpu h200
@@ -78,7 +83,7 @@ def plan(
 
 
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
-    """Return the GPU type `named`, or else this machine's GPU type and number of GPUs."""
+    """Return the GPU type `named` and None, or else this machine's GPU type and GPU count."""
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 
     if named is not None:
@@ -97,7 +102,7 @@ def _find_source(name: str | None, source: str | None, home: Home) -> Source:
         raise BadInput(
             "No model was specified.",
             why="neither -m nor -s is set",
-            next_step="tllm plan -m llama-3.1-8b --gpu h200",
+            next_step="specify a model: `tllm plan -m llama-3.1-8b --gpu h200`",
         )
     check_model_name(name)
     return find_source(name, home)
@@ -145,9 +150,7 @@ def _describe_smallest(plan: SizePlan) -> str:
     experts = f" --moe-tp {at.moe_tp} --moe-ep {at.moe_ep}" if plan.facts.shape.experts else ""
     where = f"--tp {at.tp} --pp {at.pp}{experts}"
     if at.world_size > plan.num_gpus:
-        return (
-            f"The model does not fit on {plan.num_gpus} GPUs; it fits on {at.world_size}: {where}"
-        )
+        return f"The model requires {at.world_size} GPUs ({where}), but the plan is for {plan.num_gpus}."
     return f"Minimum number of GPUs: {at.world_size} ({where})"
 
 

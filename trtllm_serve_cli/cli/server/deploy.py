@@ -26,7 +26,10 @@ OutputOption = Annotated[
     typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: stdout."),
 ]
 NodesOption = Annotated[
-    int, typer.Option("--nodes", min=1, help="Number of nodes that share the ranks of the engine.")
+    int,
+    typer.Option(
+        "--nodes", min=1, help="Number of nodes across which the engine's ranks are split."
+    ),
 ]
 HttpPortOption = Annotated[
     int | None, typer.Option(min=1, max=65535, help="HTTP port. Default: a free port.")
@@ -55,26 +58,31 @@ def slurm(
     nodes: NodesOption = 1,
     ntasks_per_node: Annotated[
         int | None,
-        typer.Option(min=1, help="Tasks per node. Default: the ranks of the engine on a node."),
+        typer.Option(
+            min=1, help="Number of tasks per node. Default: the engine's ranks on each node."
+        ),
     ] = None,
     gpus_per_node: Annotated[
         int | None,
         typer.Option(
-            min=0, help="GPUs per node; 0 requests none. Default: the GPUs of the engine."
+            min=0,
+            help="Number of GPUs per node; 0 requests no GPUs. Default: the engine's GPUs on each "
+            "node.",
         ),
     ] = None,
     time: Annotated[
         str | None, typer.Option(metavar="[D-]HH:MM:SS", help="Time limit of the job.")
     ] = None,
     mpi: Annotated[
-        str | None, typer.Option(help="MPI type of srun. Default: pmix for several ranks.")
+        str | None,
+        typer.Option(help="MPI type for srun. Default: pmix if the engine has several ranks."),
     ] = None,
     container_image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with Triton, for pyxis; `auto` selects NVIDIA's image for the "
-            "engine. Default: Triton on the nodes, at the same path as here.",
+            help="Container image with Triton, started with pyxis. `auto` selects NVIDIA's image "
+            "for the engine. Default: no container; Triton has the same path on the nodes as here.",
         ),
     ] = None,
     container_mounts: Annotated[
@@ -88,7 +96,7 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="OPTION",
-            help="Other option of sbatch, such as --sbatch=--exclusive; repeatable.",
+            help="Additional option for sbatch, such as --sbatch=--exclusive; repeatable.",
         ),
     ] = None,
     prologue: Annotated[
@@ -104,20 +112,22 @@ def slurm(
     log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Verbosity of Triton's log.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Write the sbatch script that serves a model, or submit it.
+    """Write an sbatch script that serves a model, or submit the script.
 
-    TLLM_HOME must be on a file system that the nodes share. A submitted job has its own folder with
-    its script, which --json prints. The server binds all addresses of its node, so that clients on
-    other machines can connect; restricted APIs of Triton stay restricted.
+    TLLM_HOME must be on a file system that the nodes share. --submit writes the script to a new
+    folder for the job, and --json prints the path of this folder. The server binds all addresses of
+    its node, so that clients on other machines can connect. Triton's restricted APIs stay
+    restricted.
 
     Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
     if submit and output_file is not None:
         raise typer.BadParameter(
-            "excludes --submit: the script of a job is in the job's folder", param_hint="-o"
+            "The option cannot be used with --submit, which writes the script to the job's folder.",
+            param_hint="-o",
         )
     if as_json and not submit:
-        raise typer.BadParameter("requires --submit", param_hint="--json")
+        raise typer.BadParameter("The option requires --submit.", param_hint="--json")
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.launch.launch_options import LaunchOptions
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
@@ -171,30 +181,36 @@ def k8s(
     image: Annotated[
         str | None,
         typer.Option(
-            help="Container image with Triton; several nodes also require kubectl in it. Default: "
-            "NVIDIA's image for the engine."
+            help="Container image with Triton. For several nodes, the image must also contain "
+            "kubectl. Default: NVIDIA's image for the engine."
         ),
     ] = None,
     image_pull_secret: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Secret for the image's registry.")
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the pull secret for the image's registry."),
     ] = None,
     nodes: NodesOption = 1,
     replicas: Annotated[
-        int, typer.Option(min=1, help="Number of servers, or of groups of nodes.")
+        int,
+        typer.Option(
+            min=1, help="Number of replicas of the server. Each replica runs on --nodes nodes."
+        ),
     ] = 1,
     max_replicas: Annotated[
-        int, typer.Option(min=1, help="Maximum number of replicas for the autoscaler.")
+        int, typer.Option(min=1, help="Maximum number of replicas that the autoscaler starts.")
     ] = 4,
     queue_target: Annotated[
         int,
-        typer.Option(min=1, help="Target of waiting requests per replica for the autoscaler."),
+        typer.Option(
+            min=1, help="Number of waiting requests per replica that the autoscaler targets."
+        ),
     ] = 4,
     claim: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="PersistentVolumeClaim with a copy of TLLM_HOME. Default: the nodes have the "
-            "model at the same paths as this machine.",
+            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim; the "
+            "model has the same paths on the nodes as on this machine.",
         ),
     ] = None,
     shared_memory: Annotated[
@@ -209,7 +225,7 @@ def k8s(
     gpu_resource: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Resource name of a GPU, such as nvidia.com/mig-1g.10gb."
+            metavar="NAME", help="Name of the GPU resource, such as nvidia.com/mig-1g.10gb."
         ),
     ] = "nvidia.com/gpu",
     service_type: Annotated[ServiceType, typer.Option(help="Type of the Service.")] = "ClusterIP",
@@ -225,9 +241,9 @@ def k8s(
 ) -> None:
     """Write the manifests that serve a model on Kubernetes.
 
-    A single node is a Deployment, several nodes are a LeaderWorkerSet. The manifests include a
-    Service, an autoscaler by waiting requests, and a PodMonitor. With --json, they are one List,
-    also in a file.
+    A server on a single node is a Deployment. A server on several nodes is a LeaderWorkerSet. The
+    manifests include a Service, an autoscaler that scales by the number of waiting requests, and a
+    PodMonitor. With --json, the manifests are written as a single List.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
@@ -275,6 +291,6 @@ def _write_or_print(text: str, file: Path | None, command: str) -> None:
         raise BadInput(
             f"{file} cannot be written.",
             why=error.strerror or str(error),
-            next_step="choose a file in an existing folder: -o FILE",
+            next_step="choose a file in an existing folder with -o FILE",
         ) from error
     output.notify(f"Next: {command} {shlex.quote(str(file))}")

@@ -46,7 +46,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _fold(before: str, text: str) -> str:
-    """Return `text` after `before`, wrapped between words on a terminal."""
+    """Return `before` followed by `text`; on a terminal, wrap the text between words."""
     if not sys.stdout.isatty():
         return before + text
     return textwrap.fill(

@@ -14,7 +14,7 @@ NameArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="Imported model with all of its Triton models, or a single Triton model.",
+        help="Name of an imported model, with all of its Triton models, or of one Triton model.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -25,7 +25,7 @@ TimeoutOption = Annotated[
 def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
     """Load a model into a server that was started with --model-control-mode explicit.
 
-    A loaded model is reloaded, so that changes by `tllm set` take effect.
+    A model that is already loaded is reloaded, so that changes made with `tllm set` take effect.
 
     Example:  tllm load demo
     """
@@ -40,7 +40,9 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
 
 
 def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
-    """Unload a model after its requests in flight; other models stay loaded.
+    """Unload a model after its requests in flight have finished.
+
+    Other models stay loaded.
 
     Example:  tllm unload demo
     """

@@ -23,26 +23,26 @@ def logs(
     model: ModelOption = None,
     url: ServerOption = None,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Keep printing as the log grows.")
+        bool, typer.Option("-f", "--follow", help="Keep printing new lines as they are logged.")
     ] = False,
     lines: Annotated[
         int, typer.Option("-n", "--lines", min=0, help="Number of lines to print.")
     ] = 100,
     level: Annotated[
         Literal["error", "warning", "info"],
-        typer.Option(help="Lowest level to print."),
+        typer.Option(help="Lowest log level to print."),
     ] = "info",
     source: Annotated[
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Print only lines of this Triton model, by its name in `tllm status`.",
+            help="Triton model, as shown by `tllm status`. Only lines from this model are printed.",
         ),
     ] = None,
 ) -> None:
-    """Print the end of a server's log, also after the server died.
+    """Print the end of a server's log, even if the server has died.
 
-    A traceback has the level and the model of the line before it.
+    The lines of a traceback have the level and the model of the line before the traceback.
 
     Example:  tllm logs -f --level warning
     """
@@ -55,13 +55,13 @@ def logs(
     if source is not None and source not in server.plan.every_model:
         raise BadInput(
             f"The server has no model {source!r}.",
-            why=f"it serves {', '.join(server.plan.every_model)}",
-            next_step=f"tllm logs --source {server.plan.every_model[0]}",
+            why=f"the server's models are {', '.join(server.plan.every_model)}",
+            next_step=f"select a model: `tllm logs --source {server.plan.every_model[0]}`",
         )
     log, reader = server.plan.log, LogReader(server.plan.every_model)
     output.notify(f"{log}:")
-    # With --follow, stop at the last complete line: `follow_lines` continues from there, so that it
-    # prints the rest exactly once.
+    # With --follow, stop at the last complete line. `follow_lines` continues after this line, so
+    # that each line is printed exactly once.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))

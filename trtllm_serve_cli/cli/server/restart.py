@@ -11,9 +11,9 @@ from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 def restart(
     model: ModelOption = None, url: ServerOption = None, timeout: DrainOption = None
 ) -> None:
-    """Stop a server after the requests in flight, and start it with the same options.
+    """Finish the requests in flight, stop a server, and start it with the same options.
 
-    Changes of its model repository take effect. A server that died is started again.
+    Changes to the server's model repositories take effect. A server that has died is started again.
 
     Example:  tllm restart
     """

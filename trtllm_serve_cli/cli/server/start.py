@@ -34,16 +34,16 @@ def start(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of the model, as shown by `tllm list`; repeatable to serve several models. "
-            "Default: the only imported model.",
+            help="Name of the model, as shown by `tllm list`. Repeat the option to serve several "
+            "models. Default: the only imported model.",
         ),
     ] = None,
     repo: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Model repository to serve: one of `tllm import --repo DIR`, or a copy of "
-            "upstream's templates with all variables filled in; repeatable.",
+            help="Folder of a model repository to serve, which `tllm import --repo` rendered, or "
+            "which is a copy of upstream's templates with all variables filled in; repeatable.",
         ),
     ] = None,
     launch: OptionValues,
@@ -55,10 +55,11 @@ def start(
 ) -> None:
     """Start a server for imported models, and wait until it has generated a token.
 
-    A supervisor keeps the server running until `tllm stop`. A server of one model also has the
-    models ensemble, tensorrt_llm and so on; a server of several models has NAME_ensemble,
-    NAME_tensorrt_llm and so on for each. The section `launch` of a model's tllm.yaml overrides the
-    defaults of these options. Arguments after -- are passed to tritonserver.
+    A supervisor keeps the server running until `tllm stop`. If the server has one model, it also
+    serves the Triton models ensemble, tensorrt_llm and so on. If the server has several models, it
+    serves NAME_ensemble, NAME_tensorrt_llm and so on for each model. The section `launch` in a
+    model's tllm.yaml overrides the defaults of these options. Arguments after -- are passed to
+    tritonserver.
 
     Example:  tllm start -m demo -- --http-thread-count=16
     """
@@ -86,7 +87,7 @@ def start(
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
-    """Print the reason for the mode and a warning about public addresses; fetch the image."""
+    """Print the reason for the launch mode, warn about public addresses, and fetch the image."""
     if plan.reason:
         output.notify(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
@@ -131,7 +132,7 @@ def _serve_attached(plan: LaunchPlan) -> None:
     def on_ready() -> None:
         output.notify(f"Ready on http://{plan.endpoint.http}; Ctrl-C stops it.")
 
-    # SIGTERM must also stop the server cleanly before this process ends.
+    # Turn SIGTERM into an exception, so that the server stops cleanly before this process ends.
     with exit_on_signals():
         run_in_foreground(plan, on_ready=on_ready)
 
@@ -155,7 +156,7 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
-    """Yield a function that shows the models that are loading, in a spinner or as lines."""
+    """Yield a function that shows which models are loading, in a spinner or as lines."""
     if sys.stderr.isatty():
         from rich.text import Text
 

@@ -100,7 +100,7 @@ def _show_server(server: dict[str, Any]) -> None:
 
 
 def _show_parts(server: dict[str, Any]) -> None:
-    """Print a line for each Triton model and each other process, with the memory it uses."""
+    """Print a line for each Triton model and each other process, with its memory usage."""
     from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
@@ -120,7 +120,7 @@ def _show_parts(server: dict[str, Any]) -> None:
 
 
 def _describe_state(model: dict[str, Any]) -> str:
-    """Return a model's state, or "unloaded" if Triton reports that as the reason for the state."""
+    """Return a model's state, or "unloaded" if Triton reports "unloaded" as the reason."""
     if model["reason"] == "unloaded":
         return "unloaded"
     return model["state"].lower() or "not loaded"

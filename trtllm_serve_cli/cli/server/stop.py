@@ -22,7 +22,8 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help="Time limit for the requests in flight; 0 cancels them, as Slurm does. Default: 30.",
+        help="Time limit for the requests in flight; 0 cancels these requests. Slurm jobs support "
+        "only 0. Default: 30.",
     ),
 ]
 
@@ -35,8 +36,8 @@ def stop(
 ) -> None:
     """Finish the requests in flight, then stop a server.
 
-    The server rejects new requests immediately. All of its processes stop with it: engine workers,
-    models and ranks. A Slurm job that has already ended is removed from the list of `tllm status`.
+    New requests are rejected immediately. The engine workers, models and ranks stop with the
+    server. A Slurm job that has already ended is removed from the output of `tllm status`.
 
     Example:  tllm stop --timeout 120
     """
@@ -54,7 +55,7 @@ def stop(
 
 
 def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
-    """Stop a server; return an error instead of raising it, so that other servers are stopped."""
+    """Stop a server. Return errors instead of raising them, so that other servers are stopped."""
     try:
         stop_and_notify(server, timeout_s)
     except TllmError as error:
@@ -75,7 +76,7 @@ def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
 
 
 def _progress() -> Callable[[Mapping[str, int]], None]:
-    """Return a function that prints the requests in flight when they change."""
+    """Return a function that prints the number of requests in flight when the number changes."""
     reported: Mapping[str, int] = {}
 
     def report(in_flight: Mapping[str, int]) -> None:

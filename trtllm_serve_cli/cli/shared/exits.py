@@ -1,6 +1,7 @@
-"""Exit codes that tllm sets itself.
+"""Define the exit codes that the commands set.
 
-In addition, 0 is success, 1 is a bug in tllm, and 2 is wrong usage, which Typer reports.
+The exit code is also 0 for success, 1 for a bug in tllm, and 2 for wrong usage, which Typer
+reports.
 """
 
 USER_CAN_FIX = 3

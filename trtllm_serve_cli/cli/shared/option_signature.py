@@ -1,4 +1,8 @@
-"""Add the fields of options classes to the signature of a command, which Typer reads."""
+"""Turn the fields of dataclasses into options of a command.
+
+Typer reads a command's options from the signature of its function. This module adds a parameter to
+the signature for each field.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +17,18 @@ import typer
 
 from trtllm_serve_cli.option_fields import OptionField, option_fields
 
-# The value of each option, by the name of its field.
+# Values of options, by field name.
 OptionValues = dict[str, Any]
 
 
 def takes_options(
     **groups: tuple[OptionField, ...],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add groups of options to a command; each keyword is the parameter that receives the group.
+    """Add groups of options to a command.
 
-    The command receives each group as a dictionary of the options that were set, with absolute
-    paths. `--help` lists the options of a group in the place of its parameter.
+    Each keyword is the name of the command's parameter that receives a group. The parameter's value
+    is a dictionary of the options that were set, in which paths are absolute. `--help` lists the
+    options of a group at the position of the group's parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -59,10 +64,11 @@ def builds_options(
     key: Callable[[OptionField], Any] | None = None,
     at_end: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of a class to a command, which receives an instance as `parameter`.
+    """Add the options of a class to a command.
 
-    `--help` lists the options in the place of the parameter, or after all others if `at_end` is
-    set. `key` sorts the options.
+    The command receives an instance of `options` in the parameter `parameter`. `--help` lists the
+    options at the position of this parameter, or after all other options if `at_end` is set. The
+    options are sorted by `key`.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -89,8 +95,8 @@ def with_signature(
 ) -> Callable[..., None]:
     """Return `command` with the name, help and signature of `function`.
 
-    `replaced` maps the names of parameters to the parameters that replace them. `appended` are
-    added at the end.
+    `replaced` maps the name of a parameter to the parameters that replace it. The parameters in
+    `appended` are added at the end.
     """
     own = [
         new
@@ -115,7 +121,7 @@ def _is_switch(field: OptionField) -> bool:
 
 
 def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> inspect.Parameter:
-    """Return the option as a parameter; without `has_default`, its default is None or False."""
+    """Return the option as a parameter. Without `has_default`, its default is None or False."""
     option, within = field.option, field.within
     settings: dict[str, Any] = {"help": _help(field, has_default=has_default)}
     if option.metavar is not None:
@@ -154,7 +160,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 
 
 def _help(field: OptionField, *, has_default: bool) -> str:
-    """Return the help, with the default unless Typer or the help itself states the default."""
+    """Return the help text, and add the default unless Typer or the text already shows it."""
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
     if is_stated or has_default or field.kind is bool:
@@ -183,7 +189,7 @@ def _plain(field: OptionField, value: Any) -> Any:
 
 
 def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
-    """Return KEY=VALUE words as a dictionary; raise `BadInput` for any other word."""
+    """Return KEY=VALUE words as a dictionary. Raise `BadInput` if a word has another form."""
     from trtllm_serve_cli.errors import BadInput
 
     pairs = {}
@@ -191,8 +197,8 @@ def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
             raise BadInput(
-                f"{option}{word!r} is not KEY=VALUE.",
-                next_step=f"for example {option}enable_kv_cache_reuse=false",
+                f"{option}{word!r} does not have the form KEY=VALUE.",
+                next_step=f"pass a name and a value, such as {option}enable_kv_cache_reuse=false",
             )
         pairs[key.strip()] = value.strip()
     return pairs

@@ -1,4 +1,4 @@
-"""Print results to stdout and messages to stderr; with --json, stdout contains only JSON."""
+"""Print results to stdout and messages to stderr. With --json, stdout contains only JSON."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
 
 
 def notify(message: str) -> None:
-    """Print a message on stderr."""
+    """Print a message to stderr."""
     print(message, file=sys.stderr, flush=True)
 
 
 def show_json(value: Any) -> None:
-    """Print `value` as JSON on stdout."""
+    """Print `value` as JSON to stdout."""
     print(json.dumps(value, indent=2, default=str, ensure_ascii=False))
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a Rich console that does not highlight text or interpret markup in it."""
+    """Return a Rich console that does not highlight text and does not interpret markup."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a Rich renderable on stdout, as plain text if stdout is not a terminal."""
+    """Print a Rich renderable to stdout, as plain text if stdout is not a terminal."""
     console().print(renderable)
 
 
@@ -44,8 +44,8 @@ def show_table(
 ) -> None:
     """Print a table that wraps long cells instead of truncating them.
 
-    `is_first_column_whole` keeps the cells of the first column on one line. `is_numeric`
-    does the same, and aligns the other columns to the right.
+    If `is_first_column_whole` is set, the cells in the first column do not wrap. If `is_numeric`
+    is set, they also do not wrap, and the other columns are aligned to the right.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -65,7 +65,7 @@ def show_table(
 
 
 def show_error(error: TllmError) -> None:
-    """Print what happened, why, and what to do next on stderr."""
+    """Print what happened, why it happened, and what to do next to stderr."""
     screen = console(stderr=True)
     screen.print(f"Error: {error.what}", style="bold red", soft_wrap=True)
     if error.why:

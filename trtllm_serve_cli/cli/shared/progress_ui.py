@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class WorkDisplay:
-    """Print messages as lines; on a terminal, also show the progress of a download or build step.
+    """The messages of an import or build and, on a terminal, the live progress.
 
-    The progress stays visible from its first update until the next message.
+    Messages are printed as lines. The progress of a download or build step is visible from its
+    first update until the next message.
     """
 
     def __init__(self, *, is_live: bool) -> None:
@@ -34,14 +35,14 @@ class WorkDisplay:
         self._is_counted = False
 
     def notify(self, text: str) -> None:
-        """Print a message, which stays on the screen."""
+        """Clear the live progress and print a message."""
         self.stop()
         output.notify(text)
 
     def on_line(self, line: str) -> None:
-        """Show the progress that a line of a step's output contains.
+        """Show the progress that a line in a step's output reports.
 
-        Until a step has reported progress, show the line itself.
+        Show the line itself until the step has reported progress.
         """
         if not self._is_live:
             return
@@ -62,7 +63,7 @@ class WorkDisplay:
 
     @property
     def watch(self) -> Watch | None:
-        """The callback for the progress of a download, or None without a terminal."""
+        """The callback for the progress of a download, or None if the display is not live."""
         return self._show_transfer if self._is_live else None
 
     def _show_transfer(self, progress: Transfer) -> None:
@@ -77,7 +78,7 @@ class WorkDisplay:
         self._transfer.update(draw_transfer(progress))
 
     def stop(self) -> None:
-        """Clear the live progress, if any is shown."""
+        """Clear the live progress if it is visible."""
         if self._transfer is not None:
             self._transfer.stop()
             self._transfer = None
@@ -111,7 +112,7 @@ class WorkDisplay:
 
 @contextmanager
 def show_work() -> Iterator[Display]:
-    """Yield a display on stderr; SIGTERM and SIGHUP end the block as Ctrl-C does."""
+    """Yield a display on stderr. SIGTERM and SIGHUP end the block in the same way as Ctrl-C."""
     from trtllm_serve_cli.importing.importer import Display
     from trtllm_serve_cli.processes import exit_on_signals
 

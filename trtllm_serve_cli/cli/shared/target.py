@@ -1,4 +1,4 @@
-"""Find the server for a command: the address in `-u`, or the server that `tllm start` runs."""
+"""Find the server for a command, from the address in `-u` or among the running servers."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 ServerOption = Annotated[
     str | None,
     typer.Option(
-        "-u", "--url", metavar="HOST:PORT", help="Server, by an address in `tllm status`."
+        "-u", "--url", metavar="HOST:PORT", help="Address of the server, as shown by `tllm status`."
     ),
 ]
-# The text model in every copy of upstream's repository.
+# Each copy of upstream's repository contains this text model.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """The endpoint, model and interface to send requests to, and the time limit for a request."""
+    """The endpoint, model and interface for requests, and the time limit for each request."""
 
     endpoint: Endpoint
     model: str
@@ -39,7 +39,7 @@ class Target:
 def find_target(
     url: str | None, interface: Interface, model: str | None, timeout_s: float | None
 ) -> Target:
-    """Return the text model to send requests to.
+    """Return the text model for a command's requests, and the model's server.
 
     Raise `NoServer` if no server or several servers match, or `BadInput` if the server has several
     models and `model` is None.
@@ -132,8 +132,8 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
     if len(running.models) > 1:
         raise BadInput(
             "The server has several models.",
-            why=f"it serves {', '.join(running.models)}",
-            next_step=f"tllm {command} -m {running.models[0]} …",
+            why=f"the server's models are {', '.join(running.models)}",
+            next_step=f"select a model: `tllm {command} -m {running.models[0]} …`",
         )
     return running.models[0]
 
@@ -141,7 +141,8 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
 def parse_url(url: str | None) -> str | None:
     """Return `url` as `host:port`, or None if it is not set.
 
-    Replace `localhost` by 127.0.0.1, as in the stored addresses of local servers.
+    Replace `localhost` with 127.0.0.1, because the stored addresses of local servers contain
+    127.0.0.1.
     """
     if url is None:
         return None

@@ -1,4 +1,4 @@
-"""Draw a download on a terminal: size, rate and remaining time, in total and per file."""
+"""Draw the size, rate and remaining time of a download on a terminal, in total and per file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME_WIDTH = 24  # leaves space for the numbers in 80 columns
 
 
 def draw_transfer(progress: Progress) -> RenderableType:
-    """Draw a line for the total, and a line for each of the first files in progress."""
+    """Draw a line for the total, and lines for the first `_MAX_FILES` files in progress."""
     from rich.table import Table
 
     from trtllm_serve_cli.sources.progress import show_progress

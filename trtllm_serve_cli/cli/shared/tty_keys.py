@@ -14,7 +14,7 @@ from types import FrameType
 
 
 class Keyboard:
-    """Reader of the keys that the user presses in the terminal on stdin."""
+    """A reader for the keys that the user presses in the terminal on stdin."""
 
     def __init__(self, resize_read_end: int) -> None:
         self._resize_read_end = resize_read_end
@@ -22,7 +22,7 @@ class Keyboard:
     def wait(self, timeout_s: float) -> str:
         """Wait for a key or a resize, and return the keys pressed since the last call.
 
-        The result is "" after a timeout or a resize.
+        Return "" after a timeout or a resize.
         """
         stdin = sys.stdin.fileno()
         ready, _, _ = select.select([stdin, self._resize_read_end], [], [], timeout_s)
@@ -33,7 +33,7 @@ class Keyboard:
 
 @contextmanager
 def open_keyboard() -> Iterator[Keyboard]:
-    """Yield the keyboard on stdin; within the block, turn off echo and line buffering."""
+    """Yield the keyboard on stdin, with echo and line buffering turned off during the block."""
     stdin = sys.stdin.fileno()
     before = termios.tcgetattr(stdin)
     resize_read_end, resize_write_end = os.pipe()
