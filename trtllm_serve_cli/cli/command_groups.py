@@ -1,7 +1,7 @@
 """List the commands of a group, and import a command only when it runs.
 
-Typer creates all options of a command when the command is added to an application. If all commands
-were added, this would take most of the run time of `tllm --help`.
+Typer creates all options of a command when the command is added to an application. Adding all
+commands would take most of the run time of `tllm --help`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class _LazyCommands(Mapping[str, Any]):
 class SuggestingGroup(TyperGroup):
     """A group that suggests similar commands if a command is unknown.
 
-    Both Typer and Click 8.4 or later add a suggestion. This class prints only one suggestion.
+    Both Typer and Click 8.4 or later add a suggestion. This class ensures that
+    only one suggestion is printed.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:

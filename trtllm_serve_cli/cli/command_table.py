@@ -60,7 +60,7 @@ COMMAND_GROUPS = {
         Command(
             "status",
             "server.status:status",
-            "Show servers: state, ports, models, memory and GPUs.",
+            "Show the state, ports, models, memory and GPUs of servers.",
         ),
         Command("logs", "server.logs:logs", "Print a server's log."),
         Command("load", "server.load:load", "Load a model into a running server."),

@@ -130,14 +130,18 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         values: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadInput(
-            "the line is not valid JSON.", why=str(error), next_step='write {"prompt": "…"}'
+            "the line is not valid JSON.",
+            why=str(error),
+            next_step='write a line such as {"prompt": "…"}',
         ) from error
     if not isinstance(values, dict):
-        raise BadInput("the line is not a JSON object.", next_step='write {"prompt": "…"}')
+        raise BadInput(
+            "the line is not a JSON object.", next_step='write a line such as {"prompt": "…"}'
+        )
     if "prompt" in values:
         values.setdefault("text_input", values.pop("prompt"))
     if "text_input" not in values:
-        raise BadInput("the line has no prompt.", next_step='write {"prompt": "…"}')
+        raise BadInput("the line has no prompt.", next_step='write a line such as {"prompt": "…"}')
     if unknown := sorted(values.keys() - _FIELDS):
         raise BadInput(
             f"a request has no field {' or '.join(unknown)}.",
@@ -149,7 +153,9 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         values[name] = (words,) if isinstance(words, str) else words
         if isinstance(words, list):
             values[name] = tuple(words)
-    if isinstance(values.get("guided_decoding_guide"), dict):  # a schema as an object, not as text
+    if isinstance(
+        values.get("guided_decoding_guide"), dict
+    ):  # the schema is an object instead of a string
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
     # A null value selects the default, as a missing key does.
     overrides = {name: value for name, value in values.items() if value is not None}

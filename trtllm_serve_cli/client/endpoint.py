@@ -22,7 +22,7 @@ class Tls:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The addresses of a Triton server in the form `host:port`, and the credentials for it.
+    """The addresses (`host:port`) and the credentials of a Triton server.
 
     `restricted_token` grants access to the APIs that `tllm start` restricts, such as the model
     repository API. Clients send the token in the HTTP header `RESTRICTED_HEADER`. The server's

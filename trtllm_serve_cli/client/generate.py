@@ -85,21 +85,22 @@ class GenerateRequest:
     repetition_penalty: Annotated[
         float | None,
         Option(
-            "Multiplicative penalty for tokens that already occur in the text; 1 disables it.",
+            "Multiplicative penalty for tokens that already occur in the text. 1 disables the "
+            "penalty.",
             metavar="X",
         ),
     ] = None
     presence_penalty: Annotated[
         float | None,
         Option(
-            "Additive penalty for tokens that already occur in the text; 0 disables it.",
+            "Additive penalty for tokens that already occur in the text. 0 disables the penalty.",
             metavar="X",
         ),
     ] = None
     frequency_penalty: Annotated[
         float | None,
         Option(
-            "Additive penalty for each occurrence of a token in the text; 0 disables it.",
+            "Additive penalty for each occurrence of a token in the text. 0 disables the penalty.",
             metavar="X",
         ),
     ] = None

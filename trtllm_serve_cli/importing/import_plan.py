@@ -180,7 +180,7 @@ def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOption
 def find_preserved_settings(
     declaration: Declaration, source: Source, engine_kind: str, repository: Path
 ) -> PreservedSettings:
-    """Return the settings of the existing repository that an import preserves or drops."""
+    """Return the existing repository's settings that an import preserves or drops."""
     with contextlib.suppress(RepositoryError, BadInput):
         imported = read_manifest(repository)
         if parse_source(imported.source).unpinned() != source.unpinned():

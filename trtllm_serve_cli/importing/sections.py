@@ -1,7 +1,7 @@
 """Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-The fields are also options of `tllm import`. `tllm build` has the options for the model and the
-engine.
+The fields are also options of `tllm import`. `tllm build` does not have the options for the
+repository.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
     code, out, _ = tllm("plan", "-s", "local:m", "--gpu", "h100", "--tp", "8")
     assert code == 0
     assert "too large" in out
-    assert "The model requires 16 GPUs (--tp 8 --pp 2), but the plan is for 8." in out
+    assert "The model requires 16 GPUs (--tp 8 --pp 2), but the plan has 8." in out
 
 
 @pytest.mark.parametrize(

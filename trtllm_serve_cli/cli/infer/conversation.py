@@ -1,4 +1,4 @@
-"""Hold a conversation on a terminal, if `tllm infer` is called without a PROMPT."""
+"""Hold a conversation on a terminal when `tllm infer` is called without a PROMPT."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Guide(NamedTuple):
 def plan_guide(options: InferOptions) -> Guide:
     """Return the guide that the options select.
 
-    The value of an option for a schema, grammar or structural tag is its text or a file.
+    Options for schemas, grammars and structural tags accept text or the path of a file.
     """
     guides = {
         f"--{name.replace('_', '-')}": getattr(options, name)

@@ -125,7 +125,9 @@ def _load_adapter(
     if options.lora_dir is None:
         return None, None
     if task_id is None:
-        raise typer.BadParameter("An adapter requires --lora-task-id N.", param_hint="--lora-dir")
+        raise typer.BadParameter(
+            "An adapter requires a task id. Add --lora-task-id N.", param_hint="--lora-dir"
+        )
     if options.interface == "http":
         raise typer.BadParameter(
             "Sending an adapter requires gRPC. Omit -i http.", param_hint="--lora-dir"

@@ -54,7 +54,7 @@ def metrics(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="File with saved output of --raw. Show rates and latencies since this output.",
+            help="Show rates and latencies since this file was saved with --raw.",
         ),
     ] = None,
     watch: Annotated[
@@ -65,10 +65,10 @@ def metrics(
         float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two updates of --watch.")
     ] = _INTERVAL_S,
 ) -> None:
-    """Show the metrics of running servers: requests, engine and host.
+    """Show the request, engine and host metrics of running servers.
 
-    Counters are 0 when the server starts. If stdout is not a terminal, --watch prints one line per
-    interval until you press Ctrl-C.
+    Counters start at 0 when the server starts. If stdout is not a terminal, --watch prints one line
+    per interval until you press Ctrl-C.
 
     Example:  tllm metrics --watch --interval 5
     """
@@ -131,7 +131,8 @@ def export(
 
     if what == "grafana" and any((model, url, hold)):
         raise typer.BadParameter(
-            "-m, -u and --for apply only to prometheus. The dashboard for grafana fits any server."
+            "-m, -u and --for apply only to prometheus. Omit these options for grafana, because "
+            "the dashboard works with any server."
         )
     addresses = _find_addresses(url, model) if what == "prometheus" else ()
     for path in write_export(output_dir, plan_export(what, addresses, hold or _HOLD), force=force):
@@ -141,7 +142,7 @@ def export(
 def _find_addresses(urls: list[str] | None, model: str | None) -> tuple[str, ...]:
     if urls and model is not None:
         raise typer.BadParameter(
-            "The option selects a server that `tllm start` runs. Omit -u.", param_hint="-m"
+            "-m and -u cannot be used together. Omit one of these options.", param_hint="-m"
         )
     return find_metrics(urls or (), model)
 

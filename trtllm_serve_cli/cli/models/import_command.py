@@ -37,7 +37,8 @@ BuildOptionsOption = Annotated[
     typer.Option(
         "--build-option",
         metavar="KEY=VALUE",
-        help="Build option with upstream's name (see docs/reference/tllm-yaml.md); repeatable.",
+        help="Any other build option, with its upstream name; repeatable. "
+        "docs/reference/tllm-yaml.md lists the names.",
     ),
 ]
 

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def list_models(
     catalog: Annotated[
-        bool, typer.Option("--catalog", help="List the aliases in the catalog instead.")
+        bool, typer.Option("--catalog", help="List the aliases in the catalog instead of models.")
     ] = False,
     engines: Annotated[
         bool,
         typer.Option(
-            "--engines", help="List the engines and the repositories that use them instead."
+            "--engines", help="List the engines and the repositories that use each engine."
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -78,7 +78,7 @@ def remove(
 ) -> None:
     """Delete a model's repository, and its engine if unused.
 
-    Downloaded checkpoints are kept, as are engines outside the engine store.
+    Downloaded checkpoints are not deleted. Engines outside the engine store are not deleted either.
 
     Example:  tllm remove demo --yes
 

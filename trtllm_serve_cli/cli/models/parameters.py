@@ -79,7 +79,7 @@ def set_(
         list[str],
         typer.Argument(
             metavar="[NAME] KEY=VALUE...",
-            help="Name of the model, required if there are several, and parameters to change.",
+            help="Name of the model (required if several are imported), and parameters to change.",
         ),
     ],
     repo: RepoOption = None,
@@ -87,8 +87,8 @@ def set_(
 ) -> None:
     """Change a model's parameters.
 
-    All other bytes of the repository stay unchanged. Parameters have the names in upstream's
-    templates. Restart a running server to apply the changes.
+    Parameters have the same names as in upstream's templates. The rest of the repository is not
+    modified. Restart a running server to apply the changes.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
@@ -196,7 +196,7 @@ def _name_served(repository: OpenRepository, server: RunningServer) -> str:
 
 
 def _show_changes(changes: list[Change]) -> None:
-    """Print the changes; identical changes to several fields of a model share one row."""
+    """Print the changes. Identical changes to several fields of a model share one row."""
     rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))
 

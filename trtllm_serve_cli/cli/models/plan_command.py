@@ -35,7 +35,7 @@ def plan(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of an alias in the catalog or of an imported model.",
+            help="Alias in the catalog, or name of an imported model.",
         ),
     ] = None,
     model: OptionValues,
@@ -52,7 +52,7 @@ def plan(
         typer.Option(
             "--num-gpus",
             min=1,
-            help="Number of GPUs. Default: 8 with --gpu, otherwise the GPUs of this machine.",
+            help="Number of GPUs. Default: 8 with --gpu, otherwise the number in this machine.",
         ),
     ] = None,
     size: SizeOptions,
@@ -150,7 +150,9 @@ def _describe_smallest(plan: SizePlan) -> str:
     experts = f" --moe-tp {at.moe_tp} --moe-ep {at.moe_ep}" if plan.facts.shape.experts else ""
     where = f"--tp {at.tp} --pp {at.pp}{experts}"
     if at.world_size > plan.num_gpus:
-        return f"The model requires {at.world_size} GPUs ({where}), but the plan is for {plan.num_gpus}."
+        return (
+            f"The model requires {at.world_size} GPUs ({where}), but the plan has {plan.num_gpus}."
+        )
     return f"Minimum number of GPUs: {at.world_size} ({where})"
 
 

@@ -59,15 +59,15 @@ def slurm(
     ntasks_per_node: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of tasks per node. Default: the engine's ranks on each node."
+            min=1, help="Number of tasks per node. Default: the number of ranks on each node."
         ),
     ] = None,
     gpus_per_node: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Number of GPUs per node; 0 requests no GPUs. Default: the engine's GPUs on each "
-            "node.",
+            help="Number of GPUs per node; 0 requests no GPUs. Default: the number of GPUs "
+            "that the engine uses on each node.",
         ),
     ] = None,
     time: Annotated[
@@ -81,8 +81,9 @@ def slurm(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with Triton, started with pyxis. `auto` selects NVIDIA's image "
-            "for the engine. Default: no container; Triton has the same path on the nodes as here.",
+            help="Container image with Triton, which pyxis starts. `auto` selects NVIDIA's image "
+            "for the engine. Default: no container, with Triton at the same path on the nodes as "
+            "on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[
@@ -193,7 +194,8 @@ def k8s(
     replicas: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of replicas of the server. Each replica runs on --nodes nodes."
+            min=1,
+            help="Number of server replicas. Each replica uses the number of nodes in --nodes.",
         ),
     ] = 1,
     max_replicas: Annotated[
@@ -209,8 +211,8 @@ def k8s(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim; the "
-            "model has the same paths on the nodes as on this machine.",
+            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim, with "
+            "the model at the same paths on the nodes as on this machine.",
         ),
     ] = None,
     shared_memory: Annotated[
@@ -241,9 +243,9 @@ def k8s(
 ) -> None:
     """Write the manifests that serve a model on Kubernetes.
 
-    A server on a single node is a Deployment. A server on several nodes is a LeaderWorkerSet. The
-    manifests include a Service, an autoscaler that scales by the number of waiting requests, and a
-    PodMonitor. With --json, the manifests are written as a single List.
+    The manifest for a single node is a Deployment, and the manifest for several nodes is a
+    LeaderWorkerSet. The manifests include a Service, an autoscaler that scales by the number of
+    waiting requests, and a PodMonitor. With --json, the manifests are written as a single List.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """

@@ -42,8 +42,8 @@ def start(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of a model repository to serve, which `tllm import --repo` rendered, or "
-            "which is a copy of upstream's templates with all variables filled in; repeatable.",
+            help="Folder of a model repository to serve; repeatable. Use a folder from `tllm "
+            "import --repo`, or a copy of upstream's templates with all variables filled in.",
         ),
     ] = None,
     launch: OptionValues,
@@ -53,7 +53,7 @@ def start(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a server for imported models, and wait until it has generated a token.
+    """Start a server for imported models, and wait until the server has generated a token.
 
     A supervisor keeps the server running until `tllm stop`. If the server has one model, it also
     serves the Triton models ensemble, tensorrt_llm and so on. If the server has several models, it

@@ -15,7 +15,7 @@ _PART = "model "
 
 
 def status(as_json: JsonOption = False) -> None:
-    """Show servers: state, ports, models, memory and GPUs.
+    """Show the state, ports, models, memory and GPUs of servers.
 
     Example:  tllm status
     """

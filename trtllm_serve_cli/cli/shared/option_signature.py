@@ -26,9 +26,9 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add groups of options to a command.
 
-    Each keyword is the name of the command's parameter that receives a group. The parameter's value
-    is a dictionary of the options that were set, in which paths are absolute. `--help` lists the
-    options of a group at the position of the group's parameter.
+    Each keyword argument names the command's parameter that receives a group. The parameter's value
+    is a dictionary of the options that were set. Paths in this dictionary are absolute. `--help`
+    lists the options of a group at the position of the group's parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:

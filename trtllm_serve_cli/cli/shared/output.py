@@ -44,8 +44,8 @@ def show_table(
 ) -> None:
     """Print a table that wraps long cells instead of truncating them.
 
-    If `is_first_column_whole` is set, the cells in the first column do not wrap. If `is_numeric`
-    is set, they also do not wrap, and the other columns are aligned to the right.
+    If `is_first_column_whole` or `is_numeric` is set, the cells in the first column do not wrap.
+    `is_numeric` also aligns the other columns to the right.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -65,7 +65,7 @@ def show_table(
 
 
 def show_error(error: TllmError) -> None:
-    """Print what happened, why it happened, and what to do next to stderr."""
+    """Print an error to stderr, with its cause and the next step."""
     screen = console(stderr=True)
     screen.print(f"Error: {error.what}", style="bold red", soft_wrap=True)
     if error.why:

@@ -15,7 +15,7 @@ _IS_IT_RUNNING = (
 
 
 def is_from_triton(message: str) -> bool:
-    """Return whether Triton, instead of gRPC, created the message of an UNAVAILABLE status."""
+    """Return whether the message of an UNAVAILABLE status is from Triton instead of gRPC."""
     return any(phrase in message.lower() for phrase in _FROM_TRITON)
 
 

@@ -74,7 +74,7 @@ def stream_grpc(
 
 
 def _drain_call(call: Any) -> None:
-    """Wait until a failed call has ended, which normally takes no time.
+    """Wait until a failed call has ended, which normally happens immediately.
 
     Triton 2.51 never releases a call that is cancelled between its last response and its end.
     Triton then cannot unload the model, and waits for the whole exit timeout before it stops.

@@ -192,7 +192,7 @@ def _post_for_events(
 
 def _shut_down(sock: socket.socket) -> None:
     """Wake the thread that is reading from `sock`. Closing the socket would not wake the thread."""
-    with suppress(OSError):  # the socket is already closed after the end of the response
+    with suppress(OSError):  # the socket may already be closed after the response
         sock.shutdown(socket.SHUT_RDWR)
 
 

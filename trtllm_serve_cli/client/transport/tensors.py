@@ -65,7 +65,7 @@ def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
             continue
         _check(name, datatype, value)
         inputs[name] = value
-    # Check `stop_after_ms`, too: it is not a tensor, but a batch file can contain an invalid value.
+    # `stop_after_ms` is not a tensor, but its value may also be invalid in a batch file.
     if request.stop_after_ms is not None:
         _check("stop_after_ms", "UINT64", request.stop_after_ms)
     _check("request_id", "BYTES", request.request_id)
