@@ -106,10 +106,10 @@ def test_keeps_the_scheduler_limits() -> None:
 @pytest.mark.parametrize(
     ("run", "why"),
     [
-        (measure(stream=False), "its responses contain several tokens"),
-        (measure(number=1), "only "),
-        (measure(stdev=0), "all prompts are about 600 tokens long"),
-        (measure(concurrency=1), "about 1 sequences were in each step"),
+        (measure(stream=False), "some responses contain several tokens"),
+        (measure(number=1), "calibration requires 100 gaps between tokens, but "),
+        (measure(stdev=0), "most prompts have a similar length (median: 600)"),
+        (measure(concurrency=1), "most steps have a similar number of sequences (median: 1)"),
         (MeasuredRun("none", (), 1), "calibration requires completed requests"),
     ],
     ids=["not streamed", "too short", "one length", "one in flight", "nothing"],
@@ -147,5 +147,5 @@ def test_ramp_requests_are_included() -> None:
 
 
 def test_rejects_a_result_of_several_targets() -> None:
-    with pytest.raises(BadInput, match="a measured several targets"):
+    with pytest.raises(BadInput, match="result a contains measurements of several targets"):
         runs_of(stored((), num_targets=2))

@@ -154,10 +154,13 @@ def test_empty_prompts_are_skipped(tmp_path: Path) -> None:
     ("value", "words"),
     [
         ({"input": "a", "instruction": "b"}, "output is missing"),
-        ({"prompt": 3, "output_length": 1}, "must be text"),
+        ({"prompt": 3, "output_length": 1}, "must be a string"),
         ({"prompt": "a", "output_length": 0}, "an integer above 0"),
-        ({"nothing": 1}, "prompt or text or text_input is missing; its fields are nothing"),
-        ({"conversations": [{"from": "human", "value": "a"}]}, "no user message with an answer"),
+        ({"nothing": 1}, "prompt or text or text_input is missing (fields: nothing)"),
+        (
+            {"conversations": [{"from": "human", "value": "a"}]},
+            "a user message with an answer",
+        ),
         ({"conversations": "a"}, "not a list of objects"),
         ({"conversations": [{"from": "human"}, {"from": "gpt"}]}, "a message without text"),
     ],
@@ -169,31 +172,31 @@ def test_invalid_entry_is_rejected_with_file_and_line(
     source = _read(tmp_path, LINE, value, lines=True)
     with pytest.raises(BadInput) as refused:
         read_entries(source)
-    assert refused.value.what.startswith(f"{source}:2:")
+    assert refused.value.what == f"The entry at {source}:2 is invalid."
     assert words in refused.value.why
 
 
 def test_entry_without_an_output_length_is_rejected(tmp_path: Path) -> None:
     source = _read(tmp_path, {"prompt": "a"}, lines=True)
-    with pytest.raises(BadInput, match=f"{source}:1: this entry has no output length"):
+    with pytest.raises(BadInput, match=f"{source}:1 does not have an output length"):
         tokenize("d", read_entries(source), Words(), Lengths())
 
 
 def test_text_without_a_tokenizer_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="require a tokenizer"):
+    with pytest.raises(BadInput, match="without a tokenizer"):
         tokenize("d", read_entries(_read(tmp_path, LINE)), None, Lengths())
 
 
 def test_data_set_with_only_long_prompts_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no usable prompt"):
+    with pytest.raises(BadInput, match="does not have a usable prompt"):
         tokenize("d", read_entries(_read(tmp_path, LINE)), Words(), Lengths(max_input_tokens=1))
 
 
 def test_empty_data_set_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="has no entries"):
+    with pytest.raises(BadInput, match="does not have any entries"):
         read_entries(_read(tmp_path))
 
 
 def test_hub_data_set_reports_the_missing_package_or_name() -> None:
-    with pytest.raises(TllmError, match=r"requires the package datasets|could not be loaded"):
+    with pytest.raises(TllmError, match=r"`datasets` is not installed|could not be loaded"):
         read_entries("hf:no-such-user/no-such-data-set")

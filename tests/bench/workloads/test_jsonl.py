@@ -45,7 +45,7 @@ def test_invalid_line_is_rejected_with_its_number(tmp_path: Path, content: str, 
     file.write_text(content)
     with pytest.raises(BadInput) as refused:
         read_jsonl(file)
-    assert f"{file}:{line}:" in refused.value.what
+    assert f" at {file}:{line} is " in refused.value.what
 
 
 def test_truncated_array_is_rejected_with_its_line(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_truncated_array_is_rejected_with_its_line(tmp_path: Path) -> None:
     file.write_text('[\n{"a": 1},\n{"b"')
     with pytest.raises(BadInput) as refused:
         read_objects(file)
-    assert f"{file}:3:" in refused.value.what
+    assert f" at {file}:3 is " in refused.value.what
 
 
 def test_missing_file_is_reported(tmp_path: Path) -> None:

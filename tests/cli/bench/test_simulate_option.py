@@ -107,9 +107,7 @@ def test_conversations_and_prefixes_are_simulated(timing: Path) -> None:
 def test_server_options_are_wrong_usage(timing: Path, words: tuple[str, ...]) -> None:
     result = simulate(timing, *words)
     assert result.exit_code == 2
-    assert f"--simulate does not use a server: leave out {words[0]}." in " ".join(
-        result.stderr.split()
-    )
+    assert f"--simulate does not use a server. Omit {words[0]}." in " ".join(result.stderr.split())
 
 
 def test_more_replicas_have_a_shorter_ttft(timing: Path) -> None:
@@ -165,7 +163,7 @@ def test_calibration_refuses_a_result_without_requests(timing: Path, tmp_path: P
     (tmp_path / "run" / "requests.jsonl").write_text("")
     result = bench("calibrate", str(tmp_path / "run"))
     assert isinstance(result.exception, BadInput)
-    assert "No request of run completed" in result.exception.what
+    assert "No request in run completed" in result.exception.what
 
 
 def test_calibration_refuses_a_folder_without_a_result(tmp_path: Path) -> None:

@@ -71,21 +71,21 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--num-requests", "2", "--duration", "2"), "exclude each other"),
-        (("--duration", "2"), "--duration needs --request-rate or --concurrency"),
-        (("--ramp", "2"), "--ramp needs --request-rate or --concurrency"),
-        (("--duration", "0"), "not a number above 0"),
-        (("--slo", "ttft:p95<1s"), "needs --stream"),
-        (("--slo", "queue:p95<1s"), "needs --server-times"),
-        (("--check-perf-json", "x"), "needs --check-perf-key"),
-        (("--check-perf-key", "x"), "needs --check-perf-json"),
-        (("--replicas", "2"), "--replicas needs --simulate"),
-        (("--request-rate", "0"), "not a number above 0"),
-        (("--request-rate", "nan"), "not a number above 0"),
-        (("--request-rate", "inf"), "not a number above 0"),
+        (("--num-requests", "2", "--duration", "2"), "cannot be combined"),
+        (("--duration", "2"), "--duration requires --request-rate or --concurrency"),
+        (("--ramp", "2"), "--ramp requires --request-rate or --concurrency"),
+        (("--duration", "0"), "not a finite number above 0"),
+        (("--slo", "ttft:p95<1s"), "requires --stream"),
+        (("--slo", "queue:p95<1s"), "requires --server-times"),
+        (("--check-perf-json", "x"), "requires --check-perf-key"),
+        (("--check-perf-key", "x"), "requires --check-perf-json"),
+        (("--replicas", "2"), "--replicas requires --simulate"),
+        (("--request-rate", "0"), "not a finite number above 0"),
+        (("--request-rate", "nan"), "not a finite number above 0"),
+        (("--request-rate", "inf"), "not a finite number above 0"),
         (("--concurrency", "0"), "Invalid value"),
-        (("--arrival", "constant"), "--arrival needs --request-rate"),
-        (("--request-rate", "2", "--burstiness", "2"), "--burstiness needs --arrival gamma"),
+        (("--arrival", "constant"), "--arrival requires --request-rate"),
+        (("--request-rate", "2", "--burstiness", "2"), "--burstiness requires --arrival gamma"),
         (("--num-requests", "0"), "Invalid value"),
         (("--input-mean", "0"), "Invalid value"),
         (("--seed", "-1"), "Invalid value"),
@@ -121,8 +121,8 @@ def test_bench_prints_tables_even_if_every_request_failed(server: FakeTriton) ->
     result = _bench("-u", server.endpoint.grpc, *SMALL)
     assert "Failed requests" in result.stdout
     assert isinstance(result.exception, RequestFailed)
-    assert "Every request failed: 4 of 4." in str(result.exception)
-    assert "4 of them failed with server: out of cheese" in str(result.exception)
+    assert "Every request failed (4 of 4)." in str(result.exception)
+    assert "(4 of 4) is server: out of cheese" in str(result.exception)
 
 
 def test_bench_prints_why_requests_failed(server: FakeTriton) -> None:
@@ -155,7 +155,7 @@ def test_interrupted_bench_prints_what_was_measured(server: FakeTriton) -> None:
         result = _bench("-u", address, "--concurrency", "1", "--warmup", "0", *SMALL)
     assert result.exit_code == 130
     assert "Interrupted requests" in result.stdout
-    assert "the results are partial" in result.stderr
+    assert "The results are partial" in result.stderr
 
 
 def test_bench_describes_the_load(server: FakeTriton) -> None:
@@ -233,11 +233,11 @@ def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--max-input-len", "9"), "--max-input-len needs --dataset"),
-        (("--op-tokens-per-word", "1.3"), "--op-tokens-per-word needs --dataset"),
+        (("--max-input-len", "9"), "--max-input-len requires --dataset"),
+        (("--op-tokens-per-word", "1.3"), "--op-tokens-per-word requires --dataset"),
         (
             ("--dataset", "x.json", "--input-words", "9"),
-            "--input-words applies to random prompts only",
+            "--input-words applies only to random prompts",
         ),
     ],
     ids=lambda value: value[-2] if isinstance(value, tuple) else "",
@@ -388,7 +388,7 @@ def test_points_of_a_sweep_and_their_warm_ups_share_no_prompt(server: FakeTriton
 def test_sweep_ignores_a_repeated_model(server: FakeTriton) -> None:
     options = ("-m", "tensorrt_llm", "-m", "tensorrt_llm", "--num-requests", "3", "--json")
     sweep = ("sweep", "token-norm-dist", "-u", server.endpoint.grpc, *options)
-    assert "A sweep needs several loads" in _invoke(*sweep).stderr
+    assert "A sweep requires several loads" in _invoke(*sweep).stderr
     points = json.loads(_invoke(*sweep, "--concurrency", "1,2").stdout)["points"]
     assert [len(point["targets"]) for point in points] == [1, 1]
 
@@ -418,8 +418,8 @@ LOST = make_result(num_requests=3, ending="server_lost")
 @pytest.mark.parametrize(
     ("results", "words"),
     [
-        ([BAD, GOOD], "Every request failed: 3 of 3."),
-        ([GOOD, BAD], "Every request failed: 3 of 3."),
+        ([BAD, GOOD], "Every request failed"),
+        ([GOOD, BAD], "Every request failed"),
         ([LOST, GOOD], "connection to the server was lost"),
         ([BAD, LOST], "connection to the server was lost"),
     ],
@@ -437,12 +437,12 @@ def test_sweep_with_some_failed_requests_succeeds() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "A sweep needs several loads"),
-        (("--concurrency", "4"), "A sweep needs several loads"),
-        (("--concurrency", "4,x"), "'4,x' is not a list of whole numbers"),
-        (("--concurrency", "1.5,2"), "not a list of whole numbers"),
-        (("--request-rate", "1,0"), "not a number above 0"),
-        (("--request-rate", "1,inf"), "not a number above 0"),
+        ((), "A sweep requires several loads"),
+        (("--concurrency", "4"), "A sweep requires several loads"),
+        (("--concurrency", "4,x"), "The value '4,x' for --concurrency is not"),
+        (("--concurrency", "1.5,2"), "The value '1.5,2' for --concurrency is not"),
+        (("--request-rate", "1,0"), "--request-rate contains an invalid number: 0 is not"),
+        (("--request-rate", "1,inf"), "--request-rate contains an invalid number: inf is not"),
     ],
 )
 def test_sweep_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
@@ -465,7 +465,7 @@ def test_search_finds_a_rate_and_writes_its_probes(server: FakeTriton, tmp_path:
 
 def test_search_reports_that_the_lowest_rate_fails() -> None:
     measured = Measured("ttft:p95<500ms", 500, None, (None, None), False, True)
-    with pytest.raises(CheckFailed, match="The lowest rate, 2/s, already misses") as failed:
+    with pytest.raises(CheckFailed, match="misses an objective at the lowest rate, 2/s") as failed:
         check_rate_found(conclude([Probe(2.0, 1, (measured,))], None))
     assert failed.value.why == "ttft:p95<500ms was not measured"
     assert "--min-rate 0.2" in failed.value.next_step
@@ -476,15 +476,15 @@ def test_search_reports_why_all_requests_failed(server: FakeTriton) -> None:
     options = ("--slo", "latency:p95<5s", "--min-rate", "40", *SMALL)
     result = _invoke("search", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert isinstance(result.exception, RequestFailed)
-    assert "4 of them failed with server: out of cheese" in result.exception.why
+    assert "(4 of 4) is server: out of cheese" in result.exception.why
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "A search needs objectives"),
-        (("--slo", "ttft:p95<1s"), "needs --stream"),
-        (("--slo", "latency<1s", "--min-rate", "0"), "not a number above 0"),
+        ((), "A search requires at least one objective"),
+        (("--slo", "ttft:p95<1s"), "requires --stream"),
+        (("--slo", "latency<1s", "--min-rate", "0"), "not a finite number above 0"),
         (("--slo", "latency<1s", "--min-rate", "3", "--max-rate", "2"), "below --min-rate"),
     ],
 )

@@ -110,7 +110,7 @@ def test_rejects_invalid_scheduler_limits(
     with pytest.raises(RepositoryError, match="invalid scheduler limits") as raised:
         limits_of(tmp_path / "r", parameter, value)
     assert why in raised.value.why
-    assert raised.value.next_step == f"tllm validate --repo {tmp_path / 'r'}"
+    assert f"`tllm validate --repo {tmp_path / 'r'}`" in raised.value.next_step
 
 
 def test_llmapi_layout_has_the_same_arguments_in_model_yaml() -> None:

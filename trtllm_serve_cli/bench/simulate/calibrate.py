@@ -1,13 +1,15 @@
 """Estimate the timing of a simulated engine from measured runs.
 
-Every gap between two tokens of a request is a step of the engine. The records of all requests show
-what the step computed: how many sequences were generating in the middle of the step, how long these
-sequences were, and which requests received their first token at the end of the step. The first
-token of a request that ran alone shows the overhead of the server. Each observation is a linear
-equation. Their least-squares solution without negative values gives the fields of `StepTiming`.
+Each gap between two consecutive tokens of a request is one engine step. The records of all requests
+show what the engine computed in this step: how many sequences were generating tokens in the middle
+of the step, how long these sequences were, and which requests received their first token at the end
+of the step. If a request ran alone, its time to first token also includes the server's overhead.
 
-A prompt is assumed to be computed in the step that produces its first token. With chunked prefill,
-the prompt times are therefore less accurate.
+Each observation is a linear equation. The least-squares solution without negative values determines
+the fields of `StepTiming`.
+
+A prompt is assumed to be computed in the step that produces the request's first token. With chunked
+prefill, several steps compute a prompt, so the estimated prompt times are less accurate.
 """
 
 from __future__ import annotations
@@ -44,20 +46,24 @@ Floats = NDArray[np.float64]
 
 _COLUMNS = ("step_s", "sequence_s", "kv_token_s", "prompt_token_s", "prompt_pair_s", "request_s")
 _MIN_GAPS = 100
-# The minimum ratio between the 95th and the 5th percentile. With less variation, the fit cannot
-# separate the duration of a step from its dependence on the length or the number of sequences.
+# Minimum ratios of the 95th to the 5th percentile of prompt lengths and of sequences per step. With
+# less variation, the fit cannot distinguish the fixed duration of a step from the time per token or
+# per sequence.
 _MIN_LENGTH_SPREAD, _MIN_IN_FLIGHT_SPREAD = 1.25, 2.0
-# Tokens of different requests belong to the same step if they arrive within this fraction of the
-# median gap.
+# Tokens for different requests are assigned to the same step if they arrive within this fraction of
+# the median gap.
 _SAME_STEP = 0.4
-# Gaps that deviate by more than this many median deviations are outliers.
+# A step is an outlier if its relative error exceeds the median relative error by this factor.
 _OUTLIER = 5.0
 _ROUNDS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run of a benchmark; `concurrency` is `None` if the run was an open loop."""
+    """One run of a benchmark.
+
+    `concurrency` is the number of requests in flight in a closed loop, or `None` in an open loop.
+    """
 
     name: str
     records: tuple[RequestRecord, ...]
@@ -66,7 +72,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A metric measured in a run, and the same metric in a simulation of the run's requests."""
+    """The value of one metric in a measured run and in a simulation of the same requests."""
 
     run: str
     figure: str
@@ -75,17 +81,17 @@ class Comparison:
 
     @property
     def deviation(self) -> float:
-        """The deviation as a fraction of the measured value."""
+        """The simulated value's relative deviation from the measured value."""
         return self.simulated / self.measured - 1 if self.measured else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """The result of a calibration from `num_steps` observed steps.
+    """The result of a calibration that observed `num_steps` steps.
 
-    For half of the steps, the simulated duration deviates from the measured one by at most
-    `median_error` (a fraction). If no request ran alone, `knows_request_s` is false and the timing
-    has a `request_s` of 0.
+    `median_error` is the median relative deviation of simulated step durations from measured step
+    durations. If no request ran alone, `knows_request_s` is false and the timing's `request_s` is
+    0.
     """
 
     simulation: Simulation
@@ -96,16 +102,17 @@ class Calibration:
 
 
 def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
-    """Return the runs of one benchmark, including ramp requests, because the engine ran them too.
+    """Return the runs in the result of one benchmark.
 
-    Raise `BadInput` if the benchmark had several targets, because each target has its own engine.
+    The runs include requests from the ramp, because these requests also used the engine. Raise
+    `BadInput` if the benchmark had several targets, because each target has its own engine.
     """
     if len(result.summary["targets"]) > 1:
         raise BadInput(
-            f"{result.name} measured several targets.",
-            why="each target has its own engine, and a timing describes one engine",
-            next_step="measure one of them: tllm bench token-norm-dist --stream -u HOST:PORT "
-            "-m NAME --output DIR",
+            f"The result {result.name} contains measurements of several targets.",
+            why="each target has its own engine, but a timing describes only one engine",
+            next_step="measure a single target: tllm bench token-norm-dist --stream "
+            "-u HOST:PORT -m NAME --output DIR",
         )
     load = result.settings["load"]
     closed = load["concurrency"] if load["kind"] == "concurrency" else None
@@ -121,7 +128,7 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
 
 
 def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
-    """Fit the timing to the runs. Raise `BadInput` if the runs do not determine the timing."""
+    """Fit a timing to measured runs. Raise `BadInput` if the runs do not determine the timing."""
     observed = [_observe(run) for run in runs]
     _check_steps_suffice(runs, observed)
     work = np.concatenate([each.work for each in observed])
@@ -140,17 +147,17 @@ def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None
 
 
 def write_timing(simulation: Simulation, path: Path) -> None:
-    """Atomically write the file for `--timing` and `--simulate`.
+    """Atomically write a timing file, which `--timing` and `--simulate` can read.
 
-    Raise `BadInput` if it cannot be written.
+    Raise `BadInput` if the file cannot be written.
     """
     try:
         write_text(path, json.dumps(simulation.to_json(), indent=2) + "\n")
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be written.",
+            f"The timing file {path} cannot be written.",
             why=error.strerror or str(error),
-            next_step="specify a file in an existing folder: -o timing.json",
+            next_step="choose a file in an existing folder with -o FILE",
         ) from error
 
 
@@ -158,8 +165,9 @@ def write_timing(simulation: Simulation, path: Path) -> None:
 class _Observed:
     """The observed steps of a run.
 
-    Each row of `work` has the amounts that `_COLUMNS` are multiplied by. `duration_s` has the same
-    number of rows. `sequences` is the number of sequences in each step between two tokens.
+    Each row of `work` describes one step and contains a factor for each time in `_COLUMNS`.
+    `duration_s` contains the durations of these steps. `sequences` contains the number of sequences
+    in each step between two tokens.
     """
 
     work: Floats
@@ -169,9 +177,10 @@ class _Observed:
 
 @dataclass(frozen=True, slots=True)
 class _RunningSums:
-    """Sums over time; `times_s` are sorted.
+    """A running sum as a function of time.
 
-    `values[0]` is the sum before the first time, and `values[i]` the sum from `times_s[i - 1]` on.
+    `times_s` contains the times at which the sum changes, in ascending order. `values[0]` is the
+    sum before the first change, and `values[i]` is the sum from `times_s[i - 1]` onwards.
     """
 
     times_s: Floats
@@ -191,9 +200,9 @@ def _observe(run: MeasuredRun) -> _Observed:
     answers = [record for record in run.records if record.is_completed]
     if not answers:
         raise BadInput(
-            f"No request of {run.name} completed.",
+            f"No request in {run.name} completed.",
             why="calibration requires completed requests",
-            next_step="tllm bench token-norm-dist --stream --output DIR",
+            next_step="measure again: tllm bench token-norm-dist --stream --output DIR",
         )
     _check_streamed(run, answers)
     lengths = np.array([each.num_input_tokens for each in answers], np.float64)
@@ -203,13 +212,13 @@ def _observe(run: MeasuredRun) -> _Observed:
     all_s = np.concatenate([each.chunk_s for each in answers])
     start_s = np.concatenate([each.chunk_s[:-1] for each in answers])
     stop_s = np.concatenate([each.chunk_s[1:] for each in answers])
-    # Tokens that arrived in one read have the same timestamp, so the duration of the step between
-    # them is unknown.
+    # Tokens that were received in the same read have the same timestamp. Exclude the steps between
+    # such tokens, because their duration is unknown.
     is_separate = stop_s > start_s
     start_s, stop_s = start_s[is_separate], stop_s[is_separate]
     if not len(start_s):
         raise _insufficient_steps(
-            run.name, "its responses have a single token", "--output-mean 100"
+            run.name, "no response has tokens with different timestamps", "--output-mean 100"
         )
 
     ends = np.concatenate([first_s, last_s])
@@ -242,7 +251,7 @@ def _observe(run: MeasuredRun) -> _Observed:
 def _observe_alone(
     answers: Sequence[RequestRecord], lengths: Floats, first_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the work and the TTFT of each request that ran alone until its first token."""
+    """Return the work and the TTFT of each request that ran alone until its first token arrived."""
     sent_s = np.array([each.sent_s for each in answers])
     end_s = np.array([each.end_s for each in answers])
     in_flight = _RunningSums.of(
@@ -256,7 +265,7 @@ def _observe_alone(
 
 
 def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
-    """Return the fitted times and the relative error of each row. The fit excludes outliers."""
+    """Return the fitted times and the relative error of each row. Exclude outliers from the fit."""
     weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
     counts = np.ones(len(duration_s), bool)
     for _ in range(_ROUNDS):
@@ -268,9 +277,10 @@ def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
 
 
 def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
-    """Return the best least-squares solution without negative values.
+    """Return the least-squares solution without negative values.
 
-    There are few unknowns, so this function tries every subset of them.
+    The number of unknowns is small, so this function solves the equations for every subset of the
+    unknowns.
     """
     scale = np.abs(rows).max(axis=0)
     known = [column for column in range(rows.shape[1]) if scale[column] > 0]
@@ -279,8 +289,8 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     for number in range(1, len(known) + 1):
         for chosen in combinations(known, number):
             at = np.array(chosen)
-            # Scale the columns: the counts of sequences and token pairs differ by orders of
-            # magnitude, so `lstsq` would treat the smaller ones as 0.
+            # Scale the columns. The numbers of sequences and of token pairs differ by orders of
+            # magnitude, so `lstsq` would otherwise treat the smaller numbers as 0.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
             found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():
@@ -293,7 +303,7 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
 
 
 def _compare(run: MeasuredRun, simulation: Simulation) -> tuple[Comparison, ...]:
-    """Compare the latencies and the token rate of a run with a simulation of its requests."""
+    """Compare the measured latencies and token rate with a simulation of the run's requests."""
     completed = (each for each in run.records if each.is_completed)
     answers = sorted(completed, key=lambda each: each.sent_s)
     requests = [_to_spec(each) for each in answers]
@@ -324,7 +334,7 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """Return a measured request with ids that share no prefix with any other prompt."""
+    """Convert a measured request, with a prompt that shares no prefix with other prompts."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 
@@ -332,9 +342,9 @@ def _to_spec(record: RequestRecord) -> RequestSpec:
 def _check_streamed(run: MeasuredRun, answers: Sequence[RequestRecord]) -> None:
     if any(tokens > 1 for each in answers for tokens in each.chunk_tokens):
         raise BadInput(
-            f"{run.name} has no timestamp for each token.",
-            why="its responses contain several tokens",
-            next_step="measure with streaming: tllm bench token-norm-dist --stream "
+            f"The result {run.name} does not have a timestamp for each token.",
+            why="some responses contain several tokens",
+            next_step="measure again with streaming: tllm bench token-norm-dist --stream "
             f"--output {shlex.quote(run.name + '-stream')}",
         )
 
@@ -343,24 +353,27 @@ def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observ
     names = ", ".join(run.name for run in runs)
     sequences = np.concatenate([each.sequences for each in observed])
     if len(sequences) < _MIN_GAPS:
-        what = f"only {len(sequences)} of {_MIN_GAPS} required gaps between tokens were measured"
+        what = (
+            f"calibration requires {_MIN_GAPS} gaps between tokens, but the runs have only "
+            f"{len(sequences)}"
+        )
         raise _insufficient_steps(names, what, "--num-requests 200")
     lengths = [each.num_input_tokens for run in runs for each in run.records if each.is_completed]
     if not _is_spread(np.array(lengths, np.float64), _MIN_LENGTH_SPREAD):
-        what = f"all prompts are about {int(np.median(lengths))} tokens long"
+        what = f"most prompts have a similar length (median: {int(np.median(lengths))})"
         mean = int(np.median(lengths))
         raise _insufficient_steps(
             names, what, f"--input-mean {mean} --input-stdev {max(mean // 2, 1)}"
         )
     if not _is_spread(sequences, _MIN_IN_FLIGHT_SPREAD):
         number = int(np.median(sequences))
-        what = f"about {number} sequences were in each step"
+        what = f"most steps have a similar number of sequences (median: {number})"
         other = 32 if number < 16 else 1
         raise BadInput(
-            f"{names} does not show how step duration depends on the number of sequences.",
+            f"The time per sequence in a step cannot be determined from {names}.",
             why=what,
-            next_step=f"measure again with --concurrency {other} and specify both folders: "
-            "tllm bench calibrate DIR DIR",
+            next_step=f"measure again with --concurrency {other}, then calibrate from both "
+            "results: tllm bench calibrate DIR DIR",
         )
 
 
@@ -371,7 +384,7 @@ def _is_spread(values: Floats, factor: float) -> bool:
 
 def _insufficient_steps(names: str, why: str, options: str) -> BadInput:
     return BadInput(
-        f"{names} does not determine the engine's step timing.",
+        f"The engine's step timing cannot be determined from {names}.",
         why=why,
-        next_step=f"tllm bench token-norm-dist --stream {options} --output DIR",
+        next_step=f"measure again: tllm bench token-norm-dist --stream {options} --output DIR",
     )

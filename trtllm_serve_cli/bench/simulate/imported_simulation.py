@@ -1,4 +1,4 @@
-"""Read an imported model's simulation, with the limits currently set in its repository."""
+"""Read the simulation of an imported model, with the limits set in its model repository."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
 
-# The scheduler limits, and the parameters of the model `tensorrt_llm` that set them.
+# Maps each scheduler limit to the parameter in the model `tensorrt_llm` that sets the limit.
 _LIMITS = {
     "max_batch_size": "max_num_seqs",
     "max_num_tokens": "max_num_tokens",
@@ -23,26 +23,27 @@ _LIMITS = {
 
 
 def read_imported_simulation(model: ImportedModel) -> Simulation:
-    """Return an imported model's simulation, with the limits currently set in its repository.
+    """Return the simulation of an imported model, with the limits set in its model repository.
 
     Raise `BadInput` if the model's engine is not simulated.
     """
     simulation = read_details(model.engine_kind, model.engine_path)
     if not isinstance(simulation, Simulation):
         raise BadInput(
-            f"The engine of {model.name} is not simulated.",
-            why=f"the timing of engine kind {model.engine_kind} is unknown",
-            next_step="measure it and create a timing: tllm bench calibrate RESULT_DIR "
-            "-o timing.json",
+            f"The engine of the model {model.name!r} is not simulated.",
+            why=f"the step timing of the engine kind {model.engine_kind} is unknown",
+            next_step="benchmark the model, then create a timing file: tllm bench calibrate "
+            "RESULT_DIR -o timing.json",
         )
     limits = read_scheduler_limits(open_repository(model.path), simulation.limits)
     return replace(simulation, limits=limits)
 
 
 def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
-    """Return the scheduler limits that the repository's parameters set, for any engine kind.
+    """Return the scheduler limits that a model repository sets, for any engine kind.
 
-    Use `defaults` for limits that are not set. Raise `RepositoryError` if a value is invalid.
+    Use `defaults` for limits that the repository does not set. Raise `RepositoryError` if a value
+    is invalid.
     """
     manifest = repository.manifest
     parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}
@@ -58,14 +59,14 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
         return parse_limits({"tokens_per_block": defaults.tokens_per_block, **typed})
     except ValueError as error:
         raise RepositoryError(
-            f"{repository.path} has invalid scheduler limits.",
+            f"The model repository {repository.path} contains invalid scheduler limits.",
             why=str(error),
-            next_step=f"tllm validate {repository.target}",
+            next_step=f"check the repository with `tllm validate {repository.target}`",
         ) from error
 
 
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # The LLM API spells scheduler policies in capitals, `SchedulerLimits` in lower case.
+    # The LLM API uses upper case for scheduler policies, but `SchedulerLimits` uses lower case.
     return int(value) if isinstance(default, int) else value.lower()

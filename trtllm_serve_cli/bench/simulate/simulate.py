@@ -18,16 +18,17 @@ from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 def open_simulated(
     settings: BenchmarkSettings, simulation: Simulation, name: str, replicas: int = 1
 ) -> Benchmark:
-    """Return a benchmark of `replicas` simulated engines, without warm-up.
+    """Return a benchmark that runs on `replicas` simulated engines, without warm-up.
 
-    Requests and due times are the same as for a server. Raise `BadInput` if the workload is text,
-    because a server would have to tokenize it, or if each request has several prompts.
+    The requests and their due times are the same as in a benchmark of a server. Raise `BadInput` if
+    the workload is text, because simulated engines cannot tokenize text, or if each request has
+    several prompts.
     """
     if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(
-            f"tllm bench {settings.name} cannot be simulated.",
-            why="simulation requires one prompt of token ids per request",
-            next_step="tllm bench token-norm-dist --simulate NAME, or remove --simulate",
+            f"The workload {settings.name} cannot be simulated.",
+            why="a simulated engine requires exactly one prompt of token ids per request",
+            next_step="choose another workload, such as token-norm-dist, or omit --simulate",
         )
     model = ServedModel(
         address=f"virtual clock, {replicas} x {name}",

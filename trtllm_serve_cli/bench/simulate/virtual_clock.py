@@ -1,7 +1,7 @@
-"""Run requests on simulated engines, with a clock that jumps from one event to the next.
+"""Run requests on simulated engines, with a clock that advances from one event to the next.
 
-Each engine uses the scheduler of the engine kind `sim`. A request arrives `request_s` after it is
-sent, at the engine with the fewest requests (the first one if several have equally few). An idle
+Each engine uses the scheduler of the engine kind `sim`. A request arrives `request_s` after it was
+sent, at the engine with the fewest requests, or at the first of several such engines. An idle
 engine immediately starts a step with all requests that have arrived. A busy engine adds new
 requests when its current step ends.
 """
@@ -23,9 +23,10 @@ from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 class SendSchedule:
     """A schedule for sending requests, as in `worker_plan.Share`.
 
-    In an open loop, `due_s` has the sorted due times of the requests, and `concurrency` is an
-    optional cap. In a closed loop, `due_s` is `None`. The number of requests in flight then
-    increases at a constant rate during `ramp_s`, and no request starts after `duration_s`.
+    In an open loop, `due_s` contains the due times in ascending order, and `concurrency` is an
+    optional limit for the requests in flight. In a closed loop, `due_s` is `None`, and
+    `concurrency` is the number of requests in flight. This number increases at a constant rate
+    during `ramp_s`, and no new request starts after `duration_s`.
     """
 
     due_s: Sequence[float] | None = None
@@ -45,7 +46,7 @@ def run_simulated(
 ) -> tuple[RequestRecord, ...]:
     """Simulate the requests and return their records, sorted by request and turn.
 
-    `replicas` is the number of engines. `seed` determines the random variation of their steps.
+    `replicas` is the number of engines. `seed` determines the random variation of step durations.
     """
     engines = [_Engine(Scheduler(simulation, seed=seed + each)) for each in range(replicas)]
     clock = _VirtualClock(iter(specs), simulation, engines, schedule)
@@ -56,7 +57,10 @@ def run_simulated(
 
 @dataclass(slots=True, eq=False)
 class _Conversation:
-    """A request and the later turns of its conversation; `prompt` includes the history so far."""
+    """A request and the later turns of its conversation.
+
+    `prompt` contains all tokens of the conversation so far.
+    """
 
     index: int
     spec: RequestSpec
@@ -67,7 +71,7 @@ class _Conversation:
 
 @dataclass(slots=True)
 class _Answer:
-    """The response to one request so far."""
+    """One request and the tokens of its response so far."""
 
     conversation: _Conversation
     turn: int
@@ -99,9 +103,10 @@ class _Answer:
 
 @dataclass(slots=True, eq=False)
 class _Engine:
-    """An engine; `tokens` has the requests that receive a token at the end of its current step.
+    """A simulated engine.
 
-    Between steps, `tokens` is `None`.
+    `tokens` contains the requests that receive a token at the end of the current step. Between
+    steps, `tokens` is `None`.
     """
 
     scheduler: Scheduler
@@ -117,18 +122,18 @@ class _VirtualClock:
     answers: list[_Answer] = field(default_factory=list)
     num_started: int = 0
     num_in_flight: int = 0
-    # The time of the last scheduled wake-up, so that it is not scheduled twice.
+    # The time of the last scheduled wake-up, which prevents duplicate wake-ups at the same time.
     wakeup_s: float = -1.0
-    # A heap of (time, order of scheduling, event). The event is a `SimRequest` that arrives, an
-    # `_Engine` whose step ends, a `_Conversation` whose next turn is due, or `None`: then the clock
-    # only wakes up to send requests that are due.
+    # A heap of (time, sequence number, event). The event is a `SimRequest` that arrives, an
+    # `_Engine` that ends a step, a `_Conversation` with a turn that is due, or `None`. At a `None`
+    # event, the clock wakes up only to send requests that are due.
     events: list[tuple[float, int, SimRequest | _Engine | _Conversation | None]] = field(
         default_factory=list
     )
     order: count[int] = field(default_factory=count)
 
     def run(self) -> None:
-        """Process events until none are left."""
+        """Process events until the heap is empty."""
         self._schedule(0.0, None)
         while self.events:
             now_s = self.events[0][0]
@@ -157,7 +162,7 @@ class _VirtualClock:
                 self._send(event, now_s, now_s)
 
     def _send_open(self, due_s: Sequence[float], now_s: float) -> None:
-        """Send the due requests that the cap allows, and schedule a wake-up for the next one."""
+        """Send due requests up to the limit, and schedule a wake-up for the next request."""
         cap = self.schedule.concurrency
         while self.num_started < len(due_s) and (cap is None or self.num_in_flight < cap):
             due = due_s[self.num_started]
@@ -167,7 +172,7 @@ class _VirtualClock:
             self._start_next(due, now_s)
 
     def _send_closed(self, now_s: float) -> None:
-        """Send requests until as many are in flight as the ramp allows."""
+        """Send requests until the number in flight reaches the limit, which grows during a ramp."""
         num_slots, duration_s = self.schedule.concurrency or 1, self.schedule.duration_s
         if duration_s is not None and now_s >= duration_s:
             return
@@ -185,7 +190,7 @@ class _VirtualClock:
             self._schedule(at_s, None)
 
     def _start_next(self, due_s: float, now_s: float) -> bool:
-        """Send the next request. Return `False` if none is left."""
+        """Send the next request. Return `False` if no requests remain."""
         spec = next(self.specs, None)
         if spec is None:
             return False
@@ -231,12 +236,12 @@ class _VirtualClock:
     def _continue_conversation(
         self, conversation: _Conversation, num_tokens: int, now_s: float
     ) -> None:
-        """Schedule the next turn after its think time, or end the conversation."""
+        """Schedule the next turn after the think time, or end the conversation."""
         if conversation.num_turns > len(conversation.spec.turns):
             self.num_in_flight -= 1
             return
-        # Represent generated tokens by an id that no other conversation has, so that no other
-        # prompt reuses their KV-cache blocks.
+        # Represent generated tokens by an id that no other conversation uses. Otherwise, prompts
+        # in other conversations would reuse the KV-cache blocks of these tokens.
         conversation.prompt = [*conversation.prompt, *[-1 - conversation.index] * num_tokens]
         self._schedule(
             now_s + conversation.spec.turns[conversation.num_turns - 1].think_s, conversation

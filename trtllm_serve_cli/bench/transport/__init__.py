@@ -1,1 +1,1 @@
-"""Encode requests, decode responses, and send both over gRPC or HTTP connections."""
+"""Encode requests, send them over gRPC or HTTP connections, and decode the responses."""

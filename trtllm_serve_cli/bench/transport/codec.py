@@ -1,8 +1,8 @@
-"""Encode requests and decode responses, for gRPC and HTTP (no I/O).
+"""Encode requests and decode responses for gRPC and HTTP, without I/O.
 
 The load generator sends and receives bytes, so that encoding and decoding do not affect the
-timestamps. It encodes requests before the run, except requests of endless workloads and requests
-that include earlier responses. It decodes a response after the timestamp of its arrival is taken.
+timestamps. It encodes requests before the run, except for endless workloads and for requests that
+include earlier responses. It records the arrival time of a response before decoding the response.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
 
 _REQUEST_ID_PREFIX = re.compile(r"^\[request id: [^\]]*\] ")
-# An end id that is not a token id, so that generation continues to the requested length.
+# This end id is not a valid token id, so generation continues to the requested length.
 _NEVER_END_ID = -1
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """The options for all requests of a run.
+    """The options for all requests in a run.
 
-    With `server_times`, the server reports when each request arrived and when it was scheduled. A
-    request that exceeds `timeout_s` fails.
+    If `server_times` is set, the server reports when each request arrived and when it was
+    scheduled. A request fails if it takes longer than `timeout_s`.
     """
 
     stream: bool = False
@@ -43,9 +43,9 @@ class RequestOptions:
 class Response:
     """One decoded response.
 
-    `num_tokens` is 0 in an empty final response. If the request has a single prompt, `ids` has the
-    generated ids as INT32 bytes. `text` is set if the model returns text. `is_counted` is whether
-    the server reported how many tokens the text has.
+    `num_tokens` is 0 in an empty final response. If the request has a single prompt, `ids` contains
+    the generated token ids as INT32 bytes. `text` is set if the model returns text. `is_counted` is
+    false if the server did not report the number of tokens in the text.
     """
 
     num_tokens: int
@@ -98,12 +98,12 @@ def decode_stream_response(raw: bytes) -> Response:
 
 
 def decode_unary_response(raw: bytes) -> Response:
-    """Decode a `ModelInferResponse`, the only response of a model that is not decoupled."""
+    """Decode a `ModelInferResponse`, the only response from a model that is not decoupled."""
     return _read_reply(service_pb2.ModelInferResponse.FromString(raw), is_final=True)
 
 
 def decode_event(data: bytes) -> Response:
-    """Decode the JSON of one event or response. Empty data marks the end of the stream."""
+    """Decode the JSON data of one event or response. Empty data marks the end of the stream."""
     if not data:
         return Response(0, True)
     try:
@@ -128,10 +128,10 @@ _DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
 def _plan_tensors(
     spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
-    """Return the tensors to send by the model's input names, each with a batch dimension.
+    """Return a tensor with a batch dimension for each input of the model that the request sets.
 
     Without an end id, generation continues to `request_output_len`. `exclude_input_in_output`
-    removes the prompt from the output, so every returned token is new.
+    removes the prompt from the output, so that all returned tokens are generated tokens.
     """
     num_rows = spec.input_ids.shape[0] if spec.input_ids.ndim == 2 else 1
 
@@ -168,7 +168,8 @@ def _plan_tensors(
         **optional_inputs,
     }
     names = name_inputs(model.name, tensors)
-    # Older servers lack some of the `return_*` inputs and would reject the request.
+    # Omit `return_*` inputs that the model does not have. Models on older servers lack some of
+    # these inputs and would reject the request.
     return {
         names[name]: value
         for name, value in tensors.items()
@@ -184,9 +185,9 @@ def _pack_text(text: str) -> bytes:
 def _read_reply(reply: Any, *, is_final: bool) -> Response:
     """Decode one response.
 
-    `output_ids` has the shape [rows, beams, n], and `sequence_length` the shape [rows, beams]. If a
-    length is below n, the remaining ids are padding. If it is above n, the length includes the
-    tokens of earlier responses.
+    `output_ids` has the shape [rows, beams, n], and `sequence_length` has the shape [rows, beams].
+    If a sequence length is below n, the remaining ids are padding. If it is above n, it includes
+    the tokens in earlier responses.
     """
     raw = {
         output.name: (output, content)
@@ -198,7 +199,8 @@ def _read_reply(reply: Any, *, is_final: bool) -> Response:
         if name in raw
     }
     if "text_output" in raw:
-        # Each text has a length prefix. The texts of other beams may follow the first text.
+        # Read only the first text, because texts for other beams may follow. Each text is preceded
+        # by its length.
         content = raw["text_output"][1]
         length = int.from_bytes(content[:4], "little")
         outputs["text_output"] = content[4 : 4 + length].decode(errors="replace")
@@ -221,7 +223,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
     text = outputs.get("text_output")
     counted = outputs.get("num_output_tokens")
     num_input_tokens = outputs.get("num_input_tokens")
-    if isinstance(text, list):  # one text for each of several sequences: use the first
+    if isinstance(text, list):  # The list has one text per sequence. Use the first text.
         text = text[0] if text else ""
     if text is None:
         num_tokens = num_ids
@@ -240,7 +242,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return a tensor as a list, because the generate endpoints return one element as a scalar."""
+    """Return a tensor as a list. The generate endpoints return a single element as a scalar."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

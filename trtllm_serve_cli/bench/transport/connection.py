@@ -10,14 +10,14 @@ from trtllm_serve_cli.bench.model.records import TIMED_OUT, RequestError
 from trtllm_serve_cli.bench.transport.codec import Response
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-TIMEOUT_ERROR = RequestError(TIMED_OUT, "the response did not finish within the timeout")
-# The `time.perf_counter` time when a response arrived, and its bytes.
+TIMEOUT_ERROR = RequestError(TIMED_OUT, "the response was not complete within the timeout")
+# The value of `time.perf_counter()` when a response arrived, and the response's bytes.
 Arrival = tuple[float, bytes]
 _T = TypeVar("_T")
 
 
 class SendFailed(Exception):
-    """Raised if a request ends without its final response."""
+    """Raised if a request ends without a final response."""
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(error.message)
@@ -25,12 +25,15 @@ class SendFailed(Exception):
 
 
 class Connection(Protocol):
-    """A connection to one model of one server, for many concurrent requests."""
+    """A connection to one model on one server, which supports many concurrent requests."""
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 
     def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """Send a request and yield its encoded responses as they arrive. Raise `SendFailed`."""
+        """Send a request and yield its encoded responses as they arrive.
+
+        Raise `SendFailed` if the request fails.
+        """
 
     def decode(self, raw: bytes) -> Response: ...
 
@@ -38,9 +41,9 @@ class Connection(Protocol):
 
 
 async def with_timeout(awaitable: Coroutine[Any, Any, _T], timeout_s: float | None) -> _T:
-    """Return the result of the coroutine. Raise `SendFailed` if it exceeds the timeout.
+    """Return the result of a coroutine, or raise `SendFailed` if it exceeds the timeout.
 
-    Connections use this function for steps that may wait before a request is sent.
+    Connections use this function for operations that may wait before a request is sent.
     """
     task = asyncio.ensure_future(awaitable)
     try:

@@ -1,7 +1,7 @@
 """Send requests over gRPC, with one call per request on a single connection.
 
-With separate calls, an error or a cancellation affects only one request, and no request waits for
-another request's response.
+Because each request has its own call, an error or a cancellation affects only this request, and no
+request waits for another request's response.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ from trtllm_serve_cli.client.transport.error_mapping import is_from_triton, is_r
 
 _SERVICE = "/inference.GRPCInferenceService"
 _STATUSES = {code.value[0]: code for code in grpc.StatusCode}
-# The kinds of errors for REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM (RFC 9113). They are not
-# `NO_CONNECTION`, because only a running server resets a stream.
+# Maps the HTTP/2 error codes REFUSED_STREAM, CANCEL and ENHANCE_YOUR_CALM (RFC 9113) to kinds of
+# request errors. None of these kinds is `NO_CONNECTION`, because only a running server can reset a
+# stream.
 _RESET_KINDS = {7: REJECTED, 8: "cancelled", 11: REJECTED}
 
 
 class GrpcConnection:
-    """A connection to one model.
+    """A gRPC connection to one model.
 
-    It uses streaming calls for decoupled models, because Triton rejects other calls to them.
+    It uses streaming calls for decoupled models, because Triton rejects unary calls to decoupled
+    models.
     """
 
     def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
@@ -69,7 +71,10 @@ class GrpcConnection:
         )
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
-        """Encode the request as a gRPC message, with a prefix: no compression (0) and a length."""
+        """Encode the request as a gRPC message.
+
+        The prefix is a zero byte, which means no compression, and the length of the message.
+        """
         message = codec.encode_request(spec, self._model, request_id, self._options)
         return b"\0" + len(message).to_bytes(4, "big") + message
 
@@ -125,7 +130,7 @@ class GrpcConnection:
 
 
 def find_failure(call: Call) -> RequestError | None:
-    """Return the reason why a finished call failed, or `None` if the call succeeded."""
+    """Return the error of a finished call, or `None` if the call succeeded."""
     match call.error:
         case None:
             pass
@@ -146,7 +151,7 @@ def find_failure(call: Call) -> RequestError | None:
 
 
 def to_request_error(code: grpc.StatusCode, details: str) -> RequestError:
-    """Convert a gRPC status to a request error."""
+    """Convert a gRPC status code and its details to a request error."""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return RequestError(TIMED_OUT, details)
     if is_rejection(details) or code is grpc.StatusCode.RESOURCE_EXHAUSTED:

@@ -1,11 +1,11 @@
-"""A minimal HTTP/2 client for gRPC on asyncio, with many calls on one connection.
+"""Implement a minimal asyncio HTTP/2 client that runs many gRPC calls on one connection.
 
-gRPC's asyncio client uses several times as much CPU time per call. The load generator could send
-fewer requests per second, and a server on the same machine would have less CPU time
-(docs/concepts/performance.md).
+gRPC's asyncio client uses several times as much CPU time per call. With gRPC's client, the load
+generator would send fewer requests per second, and a server on the same machine would get less CPU
+time (docs/concepts/performance.md).
 
-Frames are as in RFC 9113. The client sets the size of the header compression table to 0, so that
-identical header blocks always have the same content and are decoded only once.
+Frames follow RFC 9113. The client sets the size of the header compression table to 0. Identical
+header blocks then always have the same content, so the client decodes each distinct block once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE
 _CANCEL = 8
 _LARGEST = 2**31 - 1
 _DEFAULT_WINDOW = 65535
-# The connection's receive window has the maximum size. The client extends the window after
-# receiving this many bytes, about half of it, so that the server never has to wait.
+# The client extends the connection's receive window after receiving this number of bytes. It is
+# about half of the window, which has the maximum size, so the server never has to wait.
 _WINDOW_UPDATE_AT = 2**30
 _FRAME = struct.Struct(">HBBBL")
 
@@ -36,11 +36,11 @@ Headers = dict[str, str]
 
 
 class ConnectionGone(Exception):
-    """Raised if the connection is closed, lost, or receives invalid data."""
+    """Raised if the connection is closed or lost, or if it receives invalid data."""
 
 
 class CallReset(Exception):
-    """The error of a call that the server reset; `code` is the HTTP/2 error code."""
+    """The error of a call that the server reset, with the HTTP/2 error code in `code`."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"the server reset the stream (HTTP/2 error {code})")
@@ -48,7 +48,7 @@ class CallReset(Exception):
 
 
 def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
-    """Encode headers without using the server's header table, so that the block can be reused."""
+    """Encode headers without the dynamic header table, so that all calls can use the same block."""
     encoder = Encoder()
     encoder.header_table_size = 0
     block: bytes = encoder.encode([(name, value, True) for name, value in headers])
@@ -56,10 +56,10 @@ def encode_headers(headers: Sequence[tuple[str, str]]) -> bytes:
 
 
 class Call:
-    """One request and the messages of its response.
+    """One request and the messages in its response.
 
-    `messages` has the received messages with their arrival times on `time.perf_counter`. `window`
-    is the number of bytes that the client may still send.
+    `messages` contains each received message with its arrival time, which is a value of
+    `time.perf_counter()`. `window` is the number of bytes that the client may still send.
     """
 
     def __init__(self, stream: int, window: int) -> None:
@@ -81,8 +81,8 @@ class Call:
     def feed(self, data: bytes, at_s: float) -> None:
         """Add a part of the response body that was received at `at_s`.
 
-        The body is a sequence of messages, each after a one-byte flag and a four-byte length. The
-        arrival time of a message is that of its last byte.
+        The body is a sequence of messages. A one-byte flag and a four-byte length precede each
+        message. The arrival time of a message is the time when its last byte was received.
         """
         data = self._unparsed + data if self._unparsed else data
         position = 0
@@ -130,7 +130,7 @@ class Http2Connection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """True if a call would start immediately."""
+        """True if a new call can start immediately."""
         return self.is_open and len(self._calls) < self._max_streams
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -145,8 +145,8 @@ class Http2Connection(asyncio.Protocol):
     async def start(self, block: bytes, body: bytes) -> Call:
         """Send a request with an encoded header block and a complete body.
 
-        Wait while the server's limit on concurrent streams is reached. Raise `ConnectionGone` if
-        the connection is closed.
+        Wait while the number of concurrent streams is at the server's limit. Raise
+        `ConnectionGone` if the connection is closed.
         """
         while self.is_open and not self.has_room:
             await self._wait_for_stream()
@@ -174,13 +174,14 @@ class Http2Connection(asyncio.Protocol):
         try:
             await waiter
         except asyncio.CancelledError:
-            # This call was already woken to use a free stream: wake the next waiter instead.
+            # This call was already woken to use a free stream. Wake the next waiter instead,
+            # because otherwise the stream would remain unused.
             if not waiter.cancelled():
                 self._wake_stream_waiter()
             raise
 
     def cancel(self, call: Call) -> None:
-        """Reset the call's stream, unless it has ended."""
+        """Reset the call's stream, unless the stream has already ended."""
         if self._calls.pop(call.stream, None) is not None and self.is_open:
             reset = struct.pack(">L", _CANCEL)
             self._transport.write(_frame(_RST_STREAM, 0, call.stream, reset))
@@ -298,15 +299,15 @@ class Http2Connection(asyncio.Protocol):
         self._end_all(refused, ConnectionGone("the server is going away"))
 
     def _send_what_fits(self) -> None:
-        """Send as much of the queued bodies as the flow-control windows allow, in call order."""
+        """Send queued request bodies in call order, as far as the flow-control windows allow."""
         waiting: deque[tuple[Call, bytes]] = deque()
         while self._unsent:
             call, body = self._unsent.popleft()
             has_ended = False
             while not has_ended and not call.is_done and call.stream in self._calls:
                 room = max(min(self._window, call.window, self._max_frame_size), 0)
-                # A full window does not prevent an empty frame that ends the stream (RFC 9113,
-                # section 6.9).
+                # An empty frame that ends the stream may be sent even if the window is full
+                # (RFC 9113, section 6.9).
                 if body and not room:
                     waiting.append((call, body))
                     break

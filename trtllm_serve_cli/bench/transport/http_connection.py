@@ -1,8 +1,8 @@
-"""Send requests to Triton's generate endpoints over HTTP, on reusable connections.
+"""Send requests to Triton's generate endpoints over reusable HTTP connections.
 
-This module is a minimal HTTP/1.1 client on asyncio's protocols. The features of a library
-(redirects, cookies, pools, proxies) would take more CPU time than the request, and the benchmark
-would measure that time as part of the server's latency.
+This module implements a minimal HTTP/1.1 client with asyncio's protocols. The features of an HTTP
+library (redirects, cookies, pools, proxies) would use more CPU time than the request itself, and
+the benchmark would measure that time as part of the server's latency.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _DATA = b"data:"
 
 
 class HttpConnection:
-    """A pool of connections to one model, one for each request in flight, kept for reuse."""
+    """A pool of HTTP connections to one model.
+
+    Each request in flight uses a separate connection. Later requests reuse idle connections.
+    """
 
     def __init__(self, model: ServedModel, options: codec.RequestOptions) -> None:
         self._model = model
@@ -52,7 +55,10 @@ class HttpConnection:
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
 
     async def send(self, payload: bytes) -> AsyncIterator[Arrival]:
-        """Send a request and yield the data of each event, then empty data. Raise `SendFailed`."""
+        """Send a request and yield the data of each event, followed by empty data.
+
+        Raise `SendFailed` if the request fails.
+        """
         timer: asyncio.TimerHandle | None = None
         loop, timeout_s = asyncio.get_running_loop(), self._options.timeout_s
         started_s = loop.time()
@@ -102,7 +108,7 @@ class HttpConnection:
 
 
 class _Link(asyncio.Protocol):
-    """One connection and its current response."""
+    """One HTTP connection and the response that it is receiving."""
 
     def __init__(self) -> None:
         self.events: deque[Arrival] = deque()
@@ -128,7 +134,7 @@ class _Link(asyncio.Protocol):
         self._transport.write(payload)
 
     async def wait(self) -> None:
-        """Wait until an event arrives or the response has ended."""
+        """Wait until an event arrives or the response ends."""
         self._waiter = asyncio.get_running_loop().create_future()
         await self._waiter
 
@@ -142,7 +148,8 @@ class _Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         at_s = time.perf_counter()
-        if self.is_done:  # data after the response: the connection cannot be reused
+        if self.is_done:
+            # The server sent data after the end of the response, so the connection is unusable.
             self.abort()
             return
         try:
@@ -179,8 +186,8 @@ class _Link(asyncio.Protocol):
 class ResponseParser:
     """An incremental parser that returns the data of each event in one HTTP response.
 
-    A response that is not an event stream counts as one event. `feed` raises `ValueError` if the
-    response is not valid HTTP.
+    A response that is not an event stream is treated as one event. `feed` raises `ValueError` if
+    the response is not valid HTTP.
     """
 
     def __init__(self) -> None:
@@ -208,7 +215,7 @@ class ResponseParser:
         )
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that `data` completes."""
+        """Parse received data, and return the data of each event that is now complete."""
         self._unparsed += data
         if not self._has_head and not self._read_head():
             return []
@@ -227,12 +234,12 @@ class ResponseParser:
         head, end, rest = self._unparsed.partition(b"\r\n\r\n")
         if not end:
             if len(head) > 1 << 16:
-                raise ValueError("its header does not end")
+                raise ValueError("its header is longer than 64 KiB")
             return False
         first, *lines = head.split(b"\r\n")
         version, _, status = first.partition(b" ")
         if not version.startswith(b"HTTP/1."):
-            raise ValueError(f"it starts with {first[:40]!r}")
+            raise ValueError(f"its first line starts with {first[:40]!r}")
         self.status = int(status[:3])
         headers = {
             name.strip().lower(): value.strip().lower()
@@ -254,7 +261,7 @@ class ResponseParser:
         return taken
 
     def _take_chunks(self) -> bytes:
-        """Return the data of the complete chunks. A chunk of length 0 ends the body."""
+        """Return the data in all complete chunks. A chunk of length 0 marks the end of the body."""
         taken = []
         while True:
             size, end, rest = self._unparsed.partition(b"\r\n")

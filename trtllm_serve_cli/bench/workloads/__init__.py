@@ -1,6 +1,6 @@
-"""Workloads: generate random requests, or read requests from files and data sets.
+"""Generate random requests, or read requests from files and data sets.
 
-A workload draws `RequestSpec`s. The same state of the random generator gives the same requests.
-Files and data sets are read before the benchmark starts. Invalid content raises `BadInput` with the
-file and the line.
+A workload produces `RequestSpec` objects. The same state of the random generator produces the same
+requests. Files and data sets are read before the benchmark starts. If the content is invalid, the
+workload raises `BadInput` with the file and the line.
 """

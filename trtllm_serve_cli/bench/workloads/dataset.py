@@ -39,10 +39,11 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a data set, from position `where` (for error messages).
+    """One entry of a data set.
 
-    If `prompt` is `None`, only its length is known: `num_input_tokens`. `answer` and
-    `num_output_tokens` describe the response, and set the output length.
+    `where` is the entry's position, for error messages. If the entry contains only the length of
+    the prompt, `prompt` is `None` and `num_input_tokens` is the length. The output length is
+    determined by `num_output_tokens` or, if that field is `None`, by the length of `answer`.
     """
 
     where: str
@@ -54,12 +55,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Settings for output lengths, and a limit on the length of prompts.
+    """Settings for output lengths, and the maximum length of a prompt.
 
     The output length is `num_output_tokens` if set, otherwise the entry's `num_output_tokens`,
-    otherwise the length of the entry's answer. The answer's length is its number of words times
-    `tokens_per_word` if set, otherwise the number of tokens that the tokenizer counts. Without a
-    tokenizer, it is 1.3 tokens per word.
+    otherwise the length of the entry's answer. If `tokens_per_word` is set, the answer's length is
+    its number of words times `tokens_per_word`. Otherwise, the tokenizer counts the answer's
+    tokens. Without a tokenizer, the answer is assumed to have 1.3 tokens per word.
     """
 
     num_output_tokens: int | None = None
@@ -70,10 +71,11 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The requests of a data set, in the order of its entries; after the last entry, it restarts.
+    """A workload with the requests from a data set, in the order of its entries.
 
-    A request that is an `int` is the length of a prompt, which gets random ids. `num_left_out`
-    entries were empty or too long. `digest` is a digest of all entries.
+    After the last entry, the workload starts again with the first entry. A request that is an `int`
+    is the length of a prompt with random ids. `num_left_out` is the number of entries that were
+    skipped because their prompts are empty or too long. `digest` is a digest of all entries.
     """
 
     name: str
@@ -118,21 +120,25 @@ class Dataset:
 def read_entries(source: str) -> list[Entry]:
     """Read the entries of a file, or of the data set `hf:NAME[:SPLIT]` on the Hugging Face Hub.
 
-    Raise `BadInput`, or `MissingPart` if the package `datasets` is missing.
+    Raise `BadInput` if the entries cannot be read, or `MissingPart` if the package `datasets` is
+    not installed.
     """
     lines = _read_hub(source) if source.startswith(HUB) else read_objects(Path(source))
     if not lines:
-        raise BadInput(f"{source} has no entries.", next_step="specify a file with prompts")
+        raise BadInput(
+            f"The data set {source} does not have any entries.",
+            next_step="choose a data set with prompts",
+        )
     return [_parse(line) for line in lines]
 
 
 def tokenize(
     name: str, entries: Iterable[Entry], tokenizer: Tokenizer | None, lengths: Lengths
 ) -> Dataset:
-    """Convert a data set to token ids.
+    """Convert the entries of a data set to requests with token ids.
 
-    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry has no output
-    length.
+    Raise `BadInput` if an entry is text and `tokenizer` is `None`, or if an entry does not have an
+    output length.
     """
 
     def encode(entry: Entry) -> RequestSpec | int:
@@ -140,7 +146,8 @@ def tokenize(
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        # Do not add special tokens to an empty prompt, so that its length is 0 and it is left out.
+        # Do not add special tokens to an empty prompt. Its length must be 0 so that `_collect`
+        # skips it.
         ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
@@ -152,17 +159,17 @@ def tokenize(
 
 
 def as_text(name: str, entries: Iterable[Entry], lengths: Lengths) -> Dataset:
-    """Convert a data set for a model with text input.
+    """Convert the entries of a data set to requests with text, for a model with text input.
 
-    The limit on prompts assumes 1.3 tokens per word. Raise `BadInput` if an entry has no prompt or
-    no output length.
+    Prompt lengths are estimated at 1.3 tokens per word. Raise `BadInput` if an entry does not have
+    a prompt or an output length.
     """
 
     def to_spec(entry: Entry) -> RequestSpec:
         if entry.prompt is None:
             raise BadInput(
-                f"{entry.where}: this entry has no prompt.",
-                why="a model with text input requires a prompt, but only its length is known",
+                f"The entry at {entry.where} does not have a prompt.",
+                why="the entry contains only the prompt's length, but the model requires text",
                 next_step="use `tllm bench dataset`, which sends token ids",
             )
         return RequestSpec.of_text(
@@ -197,9 +204,9 @@ def _collect(
         outputs.append(_output_length(entry, tokenizer, lengths))
     if not requests:
         raise BadInput(
-            f"{name} has no usable prompt.",
-            why=f"all {num_left_out} prompts are empty or exceed {lengths.max_input_tokens} tokens",
-            next_step="allow longer prompts with --max-input-len",
+            f"The data set {name} does not have a usable prompt.",
+            why="every prompt is empty or longer than --max-input-len",
+            next_step="increase --max-input-len, or choose another data set",
         )
     digest = digest_of(contents)
     return Dataset(name, tuple(requests), tuple(outputs), num_left_out, lengths, digest)
@@ -211,9 +218,9 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
         return known
     if entry.answer is None:
         raise BadInput(
-            f"{entry.where}: this entry has no output length.",
-            why=f"it has neither an answer nor any of {', '.join(_OUTPUT_LENGTHS)}",
-            next_step="set one length for all responses: --output-tokens 100",
+            f"The entry at {entry.where} does not have an output length.",
+            why=f"it has neither an answer nor one of the fields {', '.join(_OUTPUT_LENGTHS)}",
+            next_step="set the length of all responses, for example --output-tokens 100",
         )
     if tokenizer is None or lengths.tokens_per_word is not None:
         return max(_count_words(entry.answer, lengths.tokens_per_word), 1)
@@ -221,9 +228,10 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
-    """Estimate the number of tokens as upstream does: split at single spaces, times a factor.
+    """Estimate the number of tokens in a text, as upstream does.
 
-    Return 0 if the text is empty.
+    The estimate is `tokens_per_word` times the number of words, which are separated by single
+    spaces. Return 0 if the text is empty.
     """
     num_words = len(text.split(" ")) if text else 0
     return int(num_words * (tokens_per_word or UPSTREAM_TOKENS_PER_WORD))
@@ -246,19 +254,19 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """Return an entry with the first message of a user, and the next message as its answer."""
+    """Return an entry with the first user message and, as its answer, the next message."""
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
-        raise line.refuse("its conversation is not a list of objects")
+        raise line.refuse("the conversation is not a list of objects")
     turns = [
         (str(each.get("from", each.get("role"))), each.get("value", each.get("content")))
         for each in messages
     ]
     first = next((index for index, (role, _) in enumerate(turns) if role in _USER_ROLES), None)
     if first is None or first + 1 == len(turns):
-        raise line.refuse("its conversation has no user message with an answer")
+        raise line.refuse("the conversation does not have a user message with an answer")
     question, answer = turns[first][1], turns[first + 1][1]
     if not isinstance(question, str) or not isinstance(answer, str):
-        raise line.refuse("its conversation has a message without text")
+        raise line.refuse("the conversation has a message without text")
     return Entry(line.where, question, None, answer)
 
 
@@ -268,8 +276,8 @@ def _read_hub(source: str) -> list[Line]:
         import datasets
     except ImportError as error:
         raise MissingPart(
-            f"{source} requires the package datasets.",
-            why="it reads data sets from the Hugging Face Hub",
+            "The package `datasets` is not installed.",
+            why=f"the data set {source} is read from the Hugging Face Hub with this package",
             next_step="pip install datasets",
         ) from error
     try:
@@ -278,14 +286,14 @@ def _read_hub(source: str) -> list[Line]:
         raise BadInput(
             f"The data set {source} could not be loaded.",
             why=str(error).splitlines()[0],
-            next_step="check the name and the split after the colon: hf:ORG/NAME:test",
+            next_step="check the name and the split, for example hf:ORG/NAME:test",
         ) from error
     return [Line(f"{source}[{index}]", dict(row)) for index, row in enumerate(rows)]
 
 
 def _no_tokenizer(entry: Entry) -> BadInput:
     return BadInput(
-        "The prompts require a tokenizer.",
-        why=f"{entry.where} is text, but `tensorrt_llm` expects token ids",
-        next_step="specify the folder of the model's tokenizer: --tokenizer DIR",
+        "The data set cannot be converted to token ids without a tokenizer.",
+        why=f"the prompt at {entry.where} is text, but the model `tensorrt_llm` requires token ids",
+        next_step="specify the folder of the model's tokenizer with --tokenizer DIR",
     )

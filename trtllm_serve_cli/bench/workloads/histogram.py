@@ -17,9 +17,10 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A histogram of lengths, with `counts[i]` lengths in `buckets[i]`.
+    """A histogram of lengths.
 
-    A bucket is a pair of its lowest and its highest length, both inclusive.
+    `counts[i]` is the number of lengths in `buckets[i]`. A bucket is a pair of the lowest and the
+    highest length, both inclusive.
     """
 
     buckets: tuple[tuple[int, int], ...]
@@ -36,9 +37,9 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class TokenHistogram:
-    """A workload with lengths from a histogram of prompt lengths and one of output lengths.
+    """A workload with prompt lengths and output lengths from two histograms.
 
-    `file` is the name of the file with the histograms, or `None` for built-in histograms.
+    `file` is the name of the file that contains the histograms, or `None` for built-in histograms.
     """
 
     key: str
@@ -85,9 +86,10 @@ _FORM = '{"KEY_ip": {"buckets": [[1, 10], [11, 20]], "counts": [3, 7]}, "KEY_op"
 
 
 def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
-    """Return the histograms `KEY_ip` and `KEY_op` from `file`, or upstream's without a file.
+    """Return a workload with the histograms `KEY_ip` and `KEY_op` from `file`.
 
-    Raise `BadInput` if the file is invalid or does not contain both histograms.
+    If `file` is `None`, use the built-in histograms, which are upstream's. Raise `BadInput` if the
+    file is invalid or does not contain both histograms.
     """
     known = _UPSTREAM_HISTOGRAMS if file is None else _read(file)
     origin = "the built-in histograms" if file is None else str(file)
@@ -97,9 +99,9 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
     except KeyError as error:
         keys = sorted({name.rpartition("_")[0] for name in known})
         raise BadInput(
-            f"Histogram {key!r} was not found in {origin}.",
-            why=f"{error.args[0]} is missing; available: {', '.join(keys) or 'none'}",
-            next_step="select another with --histogram-key, or your own file with --histogram-file",
+            f"The histogram key {key!r} was not found in {origin}.",
+            why=f"{error.args[0]} is missing (available keys: {', '.join(keys) or 'none'})",
+            next_step="choose another key with --histogram-key, or a file with --histogram-file",
         ) from error
 
 
@@ -115,13 +117,19 @@ def _read(file: Path) -> dict[str, Histogram]:
 
 def _parse(name: str, value: Any) -> Histogram:
     if not isinstance(value, dict) or not {"buckets", "counts"} <= value.keys():
-        raise ValueError(f"{name} has no buckets or no counts")
+        raise ValueError(f"{name} does not have both buckets and counts")
     buckets = tuple((int(low), int(high)) for low, high in value["buckets"])
     counts = tuple(int(count) for count in value["counts"])
     if len(buckets) != len(counts) or not sum(counts) or min(counts) < 0:
-        raise ValueError(f"{name} must have a count for each bucket, and at least one above 0")
+        raise ValueError(
+            f"{name} must have one count for each bucket, no negative counts, and at least one "
+            "count above 0"
+        )
     if any(not 1 <= low <= high for low, high in buckets):
-        raise ValueError(f"{name} has a bucket that is not a range of lengths of at least 1")
+        raise ValueError(
+            f"each bucket in {name} must be a pair of a lowest length of at least 1 and a highest "
+            "length that is not smaller"
+        )
     return Histogram(buckets, counts)
 
 

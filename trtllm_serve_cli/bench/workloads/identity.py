@@ -9,13 +9,16 @@ import numpy as np
 
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-# The upper bound for ids in `tools/gpt/identity_test.py` of tensorrtllm_backend@v0.5.0.
+# The upper bound for token ids in tensorrtllm_backend@v0.5.0's `tools/gpt/identity_test.py`.
 _UPSTREAM_VOCAB_SIZE = 50255
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A workload with the same `batch_size` prompts of `num_input_tokens` in every request."""
+    """A workload that sends the same batch of prompts in every request.
+
+    The batch has `batch_size` prompts, and each prompt has `num_input_tokens` tokens.
+    """
 
     batch_size: int = 8
     num_input_tokens: int = 8

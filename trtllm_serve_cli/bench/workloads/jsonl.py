@@ -14,43 +14,50 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One JSON object; `where` is the position where it starts (`file:line`)."""
+    """One JSON object from a file, which starts at the position `where` (`file:line`)."""
 
     where: str
     fields: dict[str, Any]
 
     def refuse(self, why: str) -> BadInput:
-        """Return an error about this object, which the caller raises."""
+        """Return an error about this object for the caller to raise."""
         has = ", ".join(self.fields) or "none"
         return BadInput(
-            f"{self.where}: this entry is invalid.",
-            why=f"{why}; its fields are {has}",
-            next_step="fix that line; docs/guides/benchmark.md describes the supported formats",
+            f"The entry at {self.where} is invalid.",
+            why=f"{why} (fields: {has})",
+            next_step="correct the entry (docs/guides/benchmark.md describes the formats)",
         )
 
     def text(self, *names: str) -> str:
-        """Return the first of the named fields that is set. Raise `BadInput` if it is not text."""
+        """Return the first of the named fields that is set.
+
+        Raise `BadInput` if no field is set or if the value is not a string.
+        """
         value = self._first(names)
         if not isinstance(value, str):
-            raise self.refuse(f"{' or '.join(names)} must be text")
+            raise self.refuse(f"the field {' or '.join(names)} must be a string")
         return value
 
     def count(self, *names: str) -> int:
         """Return the first of the named fields that is set.
 
-        Raise `BadInput` if it is not an integer above 0.
+        Raise `BadInput` if no field is set or if the value is not an integer above 0.
         """
         value = self._first(names)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.refuse(f"{' or '.join(names)} must be an integer above 0")
+            raise self.refuse(f"the field {' or '.join(names)} must be an integer above 0")
         return value
 
     def number(self, name: str, least: float) -> float:
-        """Return the field. Raise `BadInput` if it is not a finite number of at least `least`."""
+        """Return the value of a field.
+
+        Raise `BadInput` if the field is not set, or if its value is not a finite number of at least
+        `least`.
+        """
         value = self._first((name,))
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or not math.isfinite(value) or value < least:
-            raise self.refuse(f"{name} must be a number of at least {least:g}")
+            raise self.refuse(f"the field {name} must be a finite number of at least {least:g}")
         return float(value)
 
     def has(self, *names: str) -> bool:
@@ -60,11 +67,14 @@ class Line:
         for name in names:
             if self.fields.get(name) is not None:
                 return self.fields[name]
-        raise self.refuse(f"{' or '.join(names)} is missing")
+        raise self.refuse(f"the field {' or '.join(names)} is missing")
 
 
 def read_objects(file: Path) -> list[Line]:
-    """Read a file with a JSON array or JSONL. Raise `BadInput` with the file and the line."""
+    """Read the objects in a file that contains a JSON array or JSONL.
+
+    Raise `BadInput` with the file and the line if the content is invalid.
+    """
     text = _read(file)
     if text.lstrip().startswith("["):
         return list(_parse_array(file, text))
@@ -72,7 +82,10 @@ def read_objects(file: Path) -> list[Line]:
 
 
 def read_jsonl(file: Path) -> list[Line]:
-    """Read a JSONL file, skipping empty lines. Raise `BadInput` with the file and the line."""
+    """Read the objects in a JSONL file. Skip empty lines.
+
+    Raise `BadInput` with the file and the line if the content is invalid.
+    """
     return list(_parse_lines(file, _read(file)))
 
 
@@ -82,9 +95,9 @@ def _read(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BadInput(
-            f"{file} cannot be read.",
+            f"The file {file} cannot be read.",
             why=why,
-            next_step="check the path; the file must be UTF-8 text",
+            next_step="check the path, and check that the file is UTF-8 text",
         ) from error
 
 
@@ -94,12 +107,12 @@ def _parse_lines(file: Path, text: str) -> Iterator[Line]:
             where = f"{file}:{number}"
             value, end = _decode(where, line, 0)
             if line[end:].strip():
-                raise Line(where, {}).refuse("the line has more than one object")
+                raise Line(where, {}).refuse("the line contains more than one JSON value")
             yield _as_line(where, value)
 
 
 def _parse_array(file: Path, text: str) -> Iterator[Line]:
-    """Parse the array element by element, because `json` does not report elements' positions."""
+    """Parse the elements one by one, because `json` does not report their positions."""
     position, number, counted_to = text.index("[") + 1, 1, 0
     while True:
         position = _skip(text, position, " \t\r\n,")
@@ -122,9 +135,9 @@ def _decode(where: str, text: str, position: int) -> tuple[Any, int]:
         return json.JSONDecoder().raw_decode(text, _skip(text, position, " \t\r"))
     except ValueError as error:
         raise BadInput(
-            f"{where}: this is not valid JSON.",
+            f"The text at {where} is not valid JSON.",
             why=str(error),
-            next_step="fix that line, or check that this is the right file",
+            next_step="correct the line, or check the path of the file",
         ) from error
 
 

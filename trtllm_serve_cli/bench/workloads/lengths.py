@@ -15,8 +15,8 @@ from trtllm_serve_cli.bench.workloads.spec import Ids, RequestSpec
 class TokenNormDist:
     """A workload with normally distributed prompt and output lengths, in tokens.
 
-    Lengths are rounded to integers and are at least 1. The ids are uniform over the vocabulary, so
-    no two prompts share a prefix worth caching.
+    Lengths are rounded to integers and are at least 1. Token ids are uniform over the vocabulary,
+    so two prompts are very unlikely to share a KV-cache block.
     """
 
     input_mean: float = 128
@@ -34,7 +34,6 @@ class TokenNormDist:
         start: int = 0,
         step: int = 1,
     ) -> list[RequestSpec]:
-        """Draw `num_requests` requests; the same generator state gives the same requests."""
         inputs = draw_lengths(self.input_mean, self.input_stdev, num_requests, rng)
         outputs = draw_lengths(self.output_mean, self.output_stdev, num_requests, rng)
         prompts = draw_prompts(inputs, vocab_size, rng)
@@ -56,7 +55,7 @@ def draw_lengths(
 def draw_prompts(
     lengths: NDArray[np.int64], vocab_size: int, rng: np.random.Generator
 ) -> list[Ids]:
-    """Draw a prompt for each of `lengths`, with ids that are uniform over the vocabulary."""
+    """Draw a prompt of each length in `lengths`, with ids that are uniform over the vocabulary."""
     ids = rng.integers(0, vocab_size, size=int(lengths.sum()), dtype=np.int32)
     ends = np.cumsum(lengths)
     return [ids[end - length : end] for end, length in zip(ends, lengths, strict=True)]

@@ -15,7 +15,8 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 class SharedPrefix:
     """A workload of requests that each start with one of `num_prefixes` system prompts.
 
-    `own` has the distributions of the output length and of the number of tokens after the prefix.
+    `own` defines the distributions of the number of tokens after the prefix and of the output
+    length.
     """
 
     own: TokenNormDist
@@ -33,7 +34,7 @@ class SharedPrefix:
         step: int = 1,
     ) -> list[RequestSpec]:
         lengths = np.full(self.num_prefixes, self.num_prefix_tokens)
-        # Use a fixed seed instead of `rng`, so that the warm-up has the same prefixes.
+        # Use a fixed seed instead of `rng`, so that warm-up and measurement have the same prefixes.
         prefixes = draw_prompts(lengths, vocab_size, np.random.default_rng(self.num_prefixes))
         chosen = rng.integers(0, self.num_prefixes, num_requests)
         return [
@@ -47,11 +48,12 @@ class SharedPrefix:
 
 @dataclass(frozen=True, slots=True)
 class MultiTurn:
-    """A workload of conversations with `num_turns` requests, each of which includes the history.
+    """A workload of conversations with `num_turns` requests each.
 
-    `turn` has the distributions of the output length and of the number of tokens that the user adds
-    in each turn. Think times are exponentially distributed with mean `think_mean_s`. All
-    conversations start with the same `num_prefix_tokens` tokens.
+    Each request includes the conversation's history. `turn` defines the distributions of the number
+    of tokens that the user adds in each turn and of the output length. Think times are
+    exponentially distributed with mean `think_mean_s`. All conversations start with the same
+    `num_prefix_tokens` tokens.
     """
 
     turn: TokenNormDist

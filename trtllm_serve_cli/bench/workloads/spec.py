@@ -1,4 +1,4 @@
-"""Define the specification of a request and the interface that workloads implement."""
+"""Define request specifications and the interface that workloads implement."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NO_IDS = np.zeros(0, np.int32)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """The next request of a conversation, due `think_s` after the end of the previous response.
+    """A later request in a conversation, due `think_s` after the end of the previous response.
 
-    `input_ids` are only the tokens that the user adds to the history.
+    `input_ids` contains only the tokens that the user adds to the history.
     """
 
     input_ids: Ids
@@ -30,10 +30,10 @@ class Turn:
 class RequestSpec:
     """The specification of one request.
 
-    `input_ids` has the shape [n], or [rows, n] for a batch in one request. A model with text input
-    receives `text` instead. `num_output_tokens` is the maximum output length, because the token
-    `end_id` may end the output earlier. The length is exact without `end_id` (for text: with
-    `ignores_eos`). `turns` are the later requests of a conversation.
+    `input_ids` has the shape [n], or [rows, n] if the request is a batch. A model with text input
+    receives `text` instead. The output has exactly `num_output_tokens` tokens if `end_id` is `None`
+    or, for text, if `ignores_eos` is set. Otherwise, the end token may end the output earlier.
+    `turns` contains the later requests in the conversation.
     """
 
     input_ids: Ids
@@ -50,7 +50,7 @@ class RequestSpec:
 
 
 def digest_of(contents: Iterable[object]) -> str:
-    """Return a digest, so that result files distinguish workloads with the same name."""
+    """Return a digest, with which result files distinguish workloads that have the same name."""
     digest = hashlib.sha256()
     for each in contents:
         digest.update(repr(each).encode())
@@ -58,7 +58,10 @@ def digest_of(contents: Iterable[object]) -> str:
 
 
 class Workload(Protocol):
-    """A source of requests; `num_available` is the number of requests, `None` if unlimited."""
+    """A source of requests.
+
+    `num_available` is the number of different requests, or `None` if it is unlimited.
+    """
 
     @property
     def num_available(self) -> int | None: ...
@@ -71,10 +74,11 @@ class Workload(Protocol):
         start: int = 0,
         step: int = 1,
     ) -> list[RequestSpec]:
-        """Draw `num_requests` requests; the same state of `rng` gives the same requests.
+        """Draw `num_requests` requests.
 
-        Random ids are below `vocab_size`. An ordered workload returns the requests with the numbers
-        `start`, `start + step` and so on. Numbers below 0 count from the end.
+        The same state of `rng` produces the same requests. Random ids are below `vocab_size`. A
+        workload with an order, such as a data set, returns the requests with the numbers `start`,
+        `start + step` and so on. Negative numbers count from the end.
         """
 
     def describe(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Replay a recorded load: arrival times, lengths, and prefixes that prompts share.
+"""Replay the arrival times, lengths and shared prefixes of a recorded load.
 
-The format is that of the traces published by Mooncake (kvcache-ai): JSONL with `timestamp` (ms),
-`input_length`, `output_length`, and `hash_ids` with one hash for each block of 512 prompt tokens.
+Trace files have the same JSONL format as the traces that Mooncake (kvcache-ai) published. Each line
+has the fields `timestamp` (ms), `input_length`, `output_length` and `hash_ids`. `hash_ids` contains
+one hash for each block of 512 prompt tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ BLOCK_TOKENS = 512
 
 @dataclass(frozen=True, slots=True)
 class TracedRequest:
-    """One line of a trace; `at_s` is the recorded arrival time."""
+    """One request in a trace. `at_s` is the recorded arrival time."""
 
     at_s: float
     num_input_tokens: int
@@ -32,11 +33,11 @@ class TracedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The requests of a trace, sorted by arrival time, replayed `speed` times as fast.
+    """A workload that replays a trace `speed` times as fast as it was recorded.
 
-    A trace does not contain text, so prompts have random ids. Blocks with the same hash have the
-    same ids, so that prompts share prefixes as in the recording. Prompts are truncated to
-    `max_input_tokens` if it is set.
+    `requests` are sorted by arrival time. A trace does not contain text, so prompts have random
+    ids. Blocks with the same hash have the same ids, so that prompts share prefixes as in the
+    recording. If `max_input_tokens` is set, longer prompts are truncated to this length.
     """
 
     name: str
@@ -93,12 +94,12 @@ class Trace:
 
 
 def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1.0) -> Trace:
-    """Read the trace in `file`. Raise `BadInput` with the file and the line."""
+    """Read a trace file. Raise `BadInput` with the file and the line if the content is invalid."""
     requests = [_parse(line) for line in read_jsonl(file)]
     if not requests:
         raise BadInput(
-            f"The trace {file} is empty.",
-            next_step="specify a file with one request per line",
+            f"The trace file {file} is empty.",
+            next_step="choose a file with one request per line",
         )
     ordered = sorted(requests, key=lambda request: request.at_s)
     return Trace(file.name, tuple(ordered), max_input_tokens, speed)
@@ -107,7 +108,7 @@ def read_trace(file: Path, max_input_tokens: int | None = None, speed: float = 1
 def _parse(line: Line) -> TracedRequest:
     hash_ids = line.fields.get("hash_ids") or []
     if not _are_hashes(hash_ids):
-        raise line.refuse("hash_ids is not a list of non-negative integers")
+        raise line.refuse("the field hash_ids must be a list of non-negative integers")
     return TracedRequest(
         at_s=line.number("timestamp", least=0) / 1000,
         num_input_tokens=line.count("input_length"),

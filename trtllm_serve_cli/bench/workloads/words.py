@@ -1,4 +1,4 @@
-"""Draw prompts of random words, for models with text input, without a data set."""
+"""Draw prompts of random words for models with text input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from trtllm_serve_cli.bench.workloads.lengths import draw_lengths
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 
-# Short, common words, because most tokenizers encode each of them as one token.
+# The words are short and common, because most tokenizers encode such words as one token each.
 _WORDS = (
     "time", "year", "people", "way", "day", "man", "thing", "woman", "life", "child", "world",
     "school", "state", "family", "student", "group", "country", "problem", "hand", "part", "place",
@@ -24,7 +24,10 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class RandomWords:
-    """A workload with normally distributed lengths: of prompts in words, of outputs in tokens."""
+    """A workload with prompts of random words.
+
+    Prompt lengths, in words, and output lengths, in tokens, are normally distributed.
+    """
 
     input_mean: float = 100
     input_stdev: float = 5

@@ -1,1 +1,1 @@
-"""Commands of `tllm bench`."""
+"""Implement the commands of `tllm bench`."""

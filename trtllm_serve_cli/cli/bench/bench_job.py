@@ -1,4 +1,4 @@
-"""Plan a benchmark from its options: targets, settings and load."""
+"""Derive a benchmark's targets, settings and load from its options."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _DEFAULT_NUM_REQUESTS = 100
 class Job:
     """The name and options of a benchmark.
 
-    `text_model` selects a model as in `find_bench_target`. If `text_model` is None, requests
-    contain token ids.
+    `text_model` selects the text model, as in `find_bench_target`. If `text_model` is None,
+    requests contain token ids.
     """
 
     name: str
@@ -36,7 +36,10 @@ class Job:
     text_model: str | None = None
 
     def find_targets(self) -> list[BenchTarget]:
-        """Return each model on each server in the options, or the model of the running server."""
+        """Return a target for each model on each server that the options name.
+
+        Without these options, return the model on the running server.
+        """
         common = self.common
         found = [
             find_bench_target(url, common.interface, model, self.text_model)
@@ -47,7 +50,10 @@ class Job:
         if not pages:
             return found
         if len(pages) != len(common.url or ()):
-            raise typer.BadParameter("Use --metrics-url once for each -u.")
+            raise typer.BadParameter(
+                "The numbers of --metrics-url and -u options differ. Pass one --metrics-url for "
+                "each -u."
+            )
         from dataclasses import replace
 
         from trtllm_serve_cli.client.address import parse_address
@@ -64,9 +70,10 @@ def open_points(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
-    """Open the benchmark or simulation for each point.
+    """Open a benchmark or a simulation for each point.
 
-    Send requests to `targets`, or to the targets in each point's options if `targets` is None.
+    Benchmarks send their requests to `targets`. If `targets` is None, each benchmark uses the
+    targets that its options select.
     """
     from trtllm_serve_cli.bench.model.served_model import Target
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
@@ -104,11 +111,13 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
 
     load = _plan_load(common, workload)
     if common.duration is not None and common.num_requests is not None:
-        raise typer.BadParameter("--duration and --num-requests exclude each other.")
+        raise typer.BadParameter(
+            "--duration and --num-requests cannot be combined. Omit one of the options."
+        )
     if common.duration is not None and isinstance(load, AllAtOnce):
-        raise typer.BadParameter("--duration needs --request-rate or --concurrency.")
+        raise typer.BadParameter("--duration requires --request-rate or --concurrency.")
     if common.replicas > 1 and common.simulate is None:
-        raise typer.BadParameter("--replicas needs --simulate.")
+        raise typer.BadParameter("--replicas requires --simulate.")
     return BenchmarkSettings(
         workload=workload,
         load=load,
@@ -134,9 +143,9 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
 
     rate, concurrency, ramp_s = common.request_rate, common.concurrency, common.ramp or 0.0
     if common.arrival is not None and rate is None:
-        raise typer.BadParameter("--arrival needs --request-rate.")
+        raise typer.BadParameter("--arrival requires --request-rate.")
     if common.burstiness is not None and common.arrival != "gamma":
-        raise typer.BadParameter("--burstiness needs --arrival gamma.")
+        raise typer.BadParameter("--burstiness requires --arrival gamma.")
     if rate is not None:
         return AtRate(
             rate,
@@ -156,7 +165,7 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
 
 def _refuse_ramp(common: CommonOptions) -> None:
     if common.ramp is not None:
-        raise typer.BadParameter("--ramp needs --request-rate or --concurrency.")
+        raise typer.BadParameter("--ramp requires --request-rate or --concurrency.")
 
 
 def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
@@ -167,12 +176,12 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
     for objective in objectives:
         needed = objective.time_metric.needs
         if needed is not None and not is_set[needed]:
-            raise typer.BadParameter(f"--slo {objective} needs {needed}.")
+            raise typer.BadParameter(f"--slo {objective} requires {needed}.")
     return objectives
 
 
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
-    """Return each metrics address once, by the index of its first target."""
+    """Return the distinct metrics addresses by the index of their first target."""
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):
         if target.metrics is not None:

@@ -1,4 +1,4 @@
-"""Declare the options for benchmarks, sweeps and searches, and add the options to commands."""
+"""Declare the options for benchmarks, sweeps and searches, and add them to commands."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _SEARCH = "Search"
 def check_positive(value: float) -> None:
     """Raise `ValueError` unless the value is a finite number above 0."""
     if not 0 < value < math.inf:
-        raise ValueError(f"{value:g} is not a number above 0.")
+        raise ValueError(f"{value:g} is not a finite number above 0.")
 
 
 RepeatOption = Annotated[
     int,
     Within(1),
     Option(
-        "Repeat the measurement N times with different requests. Data sets continue where the "
-        "previous run stopped.",
+        "Number of times to run the measurement, each time with different requests. Each run "
+        "continues in a data set where the previous run stopped.",
         panel=_AMOUNT,
     ),
 ]
@@ -42,21 +42,21 @@ RepeatOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """Options for every benchmark, sweep and search; None selects the benchmark's default."""
+    """Options that benchmarks, sweeps and searches share. None selects the benchmark's default."""
 
     num_requests: Annotated[
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure, or of conversations in multi-turn. Default: 100, or "
-            "all entries of a data set.",
+            "Number of requests to measure. In multi-turn, the number of conversations. Default: "
+            "all requests in a data set, trace or pair of histograms, otherwise 100.",
             panel=_AMOUNT,
         ),
     ] = None
     duration: Annotated[
         float | None,
         Option(
-            "Send requests for this time instead of a number of requests.",
+            "Time during which requests are sent, instead of a fixed number of requests.",
             metavar="SECONDS",
             panel=_AMOUNT,
             check=check_positive,
@@ -70,16 +70,17 @@ class SharedOptions:
     seed: Annotated[
         int,
         Within(0),
-        Option("Random seed of the requests and their arrival times.", panel=_AMOUNT),
+        Option("Random seed for the requests and their arrival times.", panel=_AMOUNT),
     ] = 0
     arrival: Annotated[
         ArrivalProcess | None,
-        Option("Arrival process of --request-rate. Default: poisson.", panel=_LOAD),
+        Option("Arrival process for --request-rate. Default: poisson.", panel=_LOAD),
     ] = None
     burstiness: Annotated[
         float | None,
         Option(
-            "Shape of --arrival gamma: 1 equals poisson, lower values are burstier. Default: 1.",
+            "Shape parameter for --arrival gamma. 1 is equivalent to poisson, and lower values "
+            "are burstier. Default: 1.",
             panel=_LOAD,
             check=check_positive,
         ),
@@ -87,7 +88,7 @@ class SharedOptions:
     ramp: Annotated[
         float | None,
         Option(
-            "Ramp the load up over this time before the measurement.",
+            "Time over which the load increases before the measurement. Default: no ramp.",
             metavar="SECONDS",
             panel=_LOAD,
             check=check_positive,
@@ -102,7 +103,7 @@ class SharedOptions:
         float,
         Within(0.001),
         Option(
-            "Cancel a request after this time, and count it as failed.",
+            "Time after which a request is cancelled and counted as failed.",
             metavar="SECONDS",
             panel=_LOAD,
         ),
@@ -110,7 +111,8 @@ class SharedOptions:
     stream: Annotated[
         bool,
         Option(
-            "Stream the responses, to measure TTFT and ITL.",
+            "Stream the responses to measure the time to first token (TTFT) and the inter-token "
+            "latency (ITL).",
             flags=("--stream",),
             panel=_MEASURED,
         ),
@@ -118,8 +120,8 @@ class SharedOptions:
     slo: Annotated[
         tuple[str, ...],
         Option(
-            "Objective (SLO), such as 'ttft:p95<500ms'; repeatable. Goodput is the rate of "
-            "requests that meet all objectives.",
+            "Service-level objective (SLO), such as 'ttft:p95<500ms'. Repeatable. Goodput is the "
+            "rate of requests that meet all objectives.",
             flags=("--slo",),
             metavar="OBJECTIVE",
             panel=_MEASURED,
@@ -128,7 +130,7 @@ class SharedOptions:
     server_times: Annotated[
         bool,
         Option(
-            "Request the server's timings, such as the time in the queue.",
+            "Measure with timings from the server, such as the time that a request is queued.",
             flags=("--server-times",),
             panel=_MEASURED,
         ),
@@ -137,7 +139,7 @@ class SharedOptions:
         float,
         Within(0.1),
         Option(
-            "Interval at which the server's metrics are sampled.",
+            "Interval between samples of the server's metrics.",
             metavar="SECONDS",
             panel=_MEASURED,
         ),
@@ -145,8 +147,8 @@ class SharedOptions:
     model: Annotated[
         tuple[str, ...],
         Option(
-            "Name of the model, as shown by `tllm list`; repeatable. Requests alternate between "
-            "several models.",
+            "Name of the model, as shown by `tllm list`. Repeatable. Requests alternate between "
+            "the models, but a sweep measures each model separately.",
             flags=("-m", "--model"),
             metavar="NAME",
             panel=_WHERE,
@@ -155,8 +157,8 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "gRPC address of the server, or HTTP address with -i http; repeatable. For a server "
-            "that tllm did not start, -m is the name of a Triton model. Default: the running "
+            "gRPC address of the server, or HTTP address with -i http. Repeatable. If tllm did "
+            "not start the server, -m must be the name of a Triton model. Default: the running "
             "server.",
             flags=("-u", "--url"),
             metavar="HOST:PORT",
@@ -165,12 +167,12 @@ class SharedOptions:
     ] = ()
     interface: Annotated[
         Interface,
-        Option("Protocol of the requests.", flags=("-i", "--interface"), panel=_WHERE),
+        Option("Protocol for the requests.", flags=("-i", "--interface"), panel=_WHERE),
     ] = "grpc"
     metrics_url: Annotated[
         tuple[str, ...],
         Option(
-            "Metrics address of a server that tllm did not start; one for each -u.",
+            "Metrics address of a server that tllm did not start. Repeat the option for each -u.",
             flags=("--metrics-url",),
             metavar="HOST:PORT",
             panel=_WHERE,
@@ -179,8 +181,8 @@ class SharedOptions:
     simulate: Annotated[
         str | None,
         Option(
-            "Simulate an imported model of the engine kind sim, or a timing file, without a "
-            "server (docs/concepts/simulation.md).",
+            "Run the benchmark on a simulated engine, without a server. The value is an imported "
+            "model with the engine kind sim, or a timing file (docs/concepts/simulation.md).",
             flags=("--simulate",),
             metavar="NAME|FILE",
             panel=_WHERE,
@@ -190,7 +192,7 @@ class SharedOptions:
         int,
         Within(1),
         Option(
-            "Number of engines to simulate; each request goes to the engine with the fewest "
+            "Number of engines to simulate. Each request is sent to the engine with the fewest "
             "requests.",
             flags=("--replicas",),
             panel=_WHERE,
@@ -199,8 +201,8 @@ class SharedOptions:
     output_folder: Annotated[
         Path | None,
         Option(
-            "Folder to write the result to: summary.json, requests.jsonl, server_samples.jsonl "
-            "and report.html.",
+            "Folder to write the result files to: summary.json, requests.jsonl, "
+            "server_samples.jsonl and report.html.",
             flags=("--output",),
             metavar="DIR",
             panel=_RESULT,
@@ -215,13 +217,13 @@ class SharedOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(SharedOptions):
-    """Options for a single benchmark: its load, and the reference to compare its results with."""
+    """Options for a single benchmark, including its load and a reference for its results."""
 
     repeat: RepeatOption = 1
     request_rate: Annotated[
         float | None,
         Option(
-            "Open loop: send requests at this mean rate, independent of responses.",
+            "Mean rate at which requests are sent, independent of responses (open loop).",
             metavar="PER_SECOND",
             panel=_LOAD,
             check=check_positive,
@@ -231,15 +233,15 @@ class CommonOptions(SharedOptions):
         int | None,
         Within(1),
         Option(
-            "Closed loop: keep this number of requests in flight. With --request-rate: limit the "
-            "requests in flight.",
+            "Number of requests to keep in flight (closed loop). With --request-rate, the maximum "
+            "number of requests in flight.",
             panel=_LOAD,
         ),
     ] = None
     op_stats_csv: Annotated[
         Path | None,
         Option(
-            "CSV file to append a line to, in upstream's format.",
+            "CSV file to append the results to, as one line in upstream's format.",
             flags=("--op-stats-csv",),
             metavar="FILE",
             panel=_RESULT,
@@ -248,7 +250,8 @@ class CommonOptions(SharedOptions):
     check_perf_json: Annotated[
         Path | None,
         Option(
-            "Exit with code 3 if the results differ from this file, in upstream's format.",
+            "File with reference results, in upstream's format. The exit code is 3 if the results "
+            "differ from the reference.",
             flags=("--check-perf-json",),
             metavar="FILE",
             panel=_RESULT,
@@ -257,7 +260,7 @@ class CommonOptions(SharedOptions):
     check_perf_key: Annotated[
         str | None,
         Option(
-            "Entry of --check-perf-json to compare with.",
+            "Key of the reference results in the --check-perf-json file.",
             flags=("--check-perf-key",),
             panel=_RESULT,
         ),
@@ -280,12 +283,13 @@ class CommonOptions(SharedOptions):
 
 @dataclass(frozen=True, slots=True)
 class SweepOptions(SharedOptions):
-    """Options for a sweep: the loads to measure."""
+    """Options for a sweep, including the loads to measure."""
 
     request_rates: Annotated[
         str | None,
         Option(
-            "Open loop: measure one point for each of these mean rates.",
+            "Mean rates at which requests are sent, independent of responses (open loop). Each "
+            "rate is one point of the sweep.",
             flags=("--request-rate",),
             metavar="R,R,…",
             panel=_LOAD,
@@ -294,8 +298,8 @@ class SweepOptions(SharedOptions):
     concurrencies: Annotated[
         str | None,
         Option(
-            "Closed loop: measure one point for each of these numbers of requests in flight. With "
-            "--request-rate: measure each rate with each limit.",
+            "Numbers of requests to keep in flight (closed loop). Each number is one point of the "
+            "sweep. With --request-rate, each rate is measured with each number as the maximum.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,
@@ -306,18 +310,22 @@ class SweepOptions(SharedOptions):
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions(SharedOptions):
-    """Options for a search: the range of rates and the precision."""
+    """Options for a search, including the range of rates and the precision."""
 
     min_rate: Annotated[
         float,
         Option(
-            "Lowest rate to measure.", metavar="PER_SECOND", panel=_SEARCH, check=check_positive
+            "Lowest request rate to measure.",
+            metavar="PER_SECOND",
+            panel=_SEARCH,
+            check=check_positive,
         ),
     ] = 1.0
     max_rate: Annotated[
         float | None,
         Option(
-            "Highest rate to measure. Default: until an objective is missed.",
+            "Highest request rate to measure. Default: increase the rate until an objective is "
+            "missed.",
             metavar="PER_SECOND",
             panel=_SEARCH,
             check=check_positive,
@@ -326,13 +334,14 @@ class SearchOptions(SharedOptions):
     precision: Annotated[
         float,
         Within(0.1, 100),
-        Option("Relative precision of the result.", metavar="PERCENT", panel=_SEARCH),
+        Option("Relative precision of the resulting rate.", metavar="PERCENT", panel=_SEARCH),
     ] = 5.0
     max_runs: Annotated[
         int,
         Within(1),
         Option(
-            "Maximum number of measurements of one rate if its result is within noise.",
+            "Maximum number of measurements at one rate. A measurement is repeated if noise could "
+            "change its result.",
             panel=_SEARCH,
         ),
     ] = 5
@@ -348,8 +357,9 @@ def with_options(
 ) -> Callable[..., None]:
     """Return a command that calls `function` with an instance of `options` as `common`.
 
-    `--help` lists these options after the function's own options, and first the options that
-    `SharedOptions` does not have. `example` replaces the example in the function's docstring.
+    `--help` lists the function's other parameters first, followed by the options that only
+    `options` declares, and then by the shared options. `example` replaces the example in the
+    function's docstring.
     """
     inherited = {field.name for field in fields(SharedOptions)}
     add = builds_options("common", options, key=lambda field: field.name in inherited, at_end=True)

@@ -1,4 +1,7 @@
-"""Show the progress of a benchmark on stderr: a bar on a terminal, else a line every 10 s."""
+"""Show a benchmark's progress on stderr.
+
+The progress is a bar on a terminal, and a line every ten seconds otherwise.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ _LINE_PERIOD_S = 10.0
 def show_progress(
     settings: BenchmarkSettings, addresses: Sequence[str]
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the `Progress` that it is called with."""
+    """Yield a function that shows the `Progress` in its argument."""
     from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
     # Print the addresses on a separate line, because they do not fit next to a bar in 80 columns.
@@ -50,7 +53,7 @@ def show_progress(
 
 
 class ProgressFormatter:
-    """Format a `Progress` as rate, requests in flight, failures and remaining time."""
+    """A formatter for the rate, requests in flight, failures and remaining time in a `Progress`."""
 
     def __init__(
         self, duration_s: float | None, clock: Callable[[], float] = time.monotonic
@@ -86,7 +89,7 @@ class ProgressFormatter:
 
 
 class ProgressLogger:
-    """Log a line with the progress every ten seconds."""
+    """A callable that logs a line with the progress every ten seconds."""
 
     def __init__(
         self, formatter: ProgressFormatter, clock: Callable[[], float] = time.monotonic

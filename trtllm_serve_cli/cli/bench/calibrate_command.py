@@ -1,4 +1,4 @@
-"""`tllm bench calibrate`: fit the timing of a simulated engine to measured runs."""
+"""Implement `tllm bench calibrate`, which fits a simulated engine's timing to measured runs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,18 @@ def calibrate(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RESULT_DIR...", help="Result folders of `tllm bench --stream --output`."
+            metavar="RESULT_DIR...",
+            help="Folders that `tllm bench` wrote with --stream and --output.",
         ),
     ],
     target: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="File to write the timing to."),
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File to write the timing to. Default: only print the timing.",
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -35,16 +41,16 @@ def calibrate(
             "-m",
             "--model",
             metavar="NAME",
-            help="Measured model, to read its batch size and KV cache size. Default: 256 "
-            "sequences, 8192 tokens per step, 1 million tokens in the KV cache.",
+            help="Name of the measured model, which determines the scheduler limits. Default: "
+            "limits of 256 sequences, 8192 tokens per step, and 1 million tokens in the KV cache.",
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit the timing of a simulated engine to measured runs and print the deviations.
+    """Fit a simulated engine's timing to measured runs, and print the deviations.
 
-    The runs must include prompts of different lengths and different numbers of requests in flight:
-    use two runs, or one with --request-rate.
+    The runs must include prompts of different lengths and different numbers of requests in flight.
+    Use two runs with different loads, or one run with --request-rate.
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """
@@ -94,7 +100,8 @@ def _show(found: Calibration, *, as_json: bool) -> None:
             is_numeric=True,
         )  # fmt: skip
     output.notify(
-        f"{found.num_steps} steps; median deviation from the timing: {found.median_error:.1%}."
+        f"The timing is based on {found.num_steps} steps. The median deviation is "
+        f"{found.median_error:.1%}."
     )
     if not found.knows_request_s:
         output.notify(

@@ -1,4 +1,4 @@
-"""`tllm bench report` and `tllm bench compare`: render and compare results."""
+"""Implement `tllm bench report` and `tllm bench compare`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.report.compare import Comparison
     from trtllm_serve_cli.bench.report.result_reader import StoredResult
 
-_FOLDER = "Result folder of --output"
+_FOLDER = "Folder that `tllm bench` wrote with --output"
 
 
 def report(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help=f"{_FOLDER}; repeatable. Sweeps are rendered on one page."
+            metavar="DIR...",
+            help=f"{_FOLDER}. Repeatable. All results are rendered on one page.",
         ),
     ],
     file: Annotated[
@@ -32,7 +33,7 @@ def report(
             "--output",
             metavar="FILE",
             dir_okay=False,
-            help="File to write. Default: report.html in DIR.",
+            help="HTML file to write. Default: report.html in DIR.",
         ),
     ] = None,
     trace: Annotated[
@@ -40,7 +41,7 @@ def report(
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="Also write a trace of one result for ui.perfetto.dev.",
+            help="File to write a trace to, for ui.perfetto.dev. Requires a single result.",
         ),
     ] = None,
 ) -> None:
@@ -49,14 +50,16 @@ def report(
     Example:  tllm bench report results/before results/after -o both.html
     """
     if file is None and len(folders) > 1:
-        raise typer.BadParameter("-o FILE is required for several folders.")
+        raise typer.BadParameter("A report on several folders requires -o FILE.")
     from trtllm_serve_cli.bench.report.page import render_page
     from trtllm_serve_cli.bench.report.perfetto import render_trace
     from trtllm_serve_cli.bench.report.result_reader import read_results
 
     results = read_results(folders)
     if trace is not None and len(results) > 1:
-        raise typer.BadParameter(f"--trace requires one result, not {len(results)}.")
+        raise typer.BadParameter(
+            f"--trace requires a single result, but the folders contain {len(results)} results."
+        )
     _write(folders[0] / "report.html" if file is None else file, render_page(results))
     if trace is not None:
         _write(trace, render_trace(results[0]))
@@ -71,7 +74,7 @@ def _write(path: Path, text: str) -> None:
         write_text(path, text)
     except OSError as error:
         raise BadInput(
-            f"{path} cannot be written.",
+            f"The file {path} cannot be written.",
             why=error.strerror or str(error),
             next_step="choose another file with -o FILE or --trace FILE",
         ) from error
@@ -85,20 +88,24 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="CHANGE",
-            help="Exit with code 3 beyond this change, such as 'ttft:p95>+5%' or "
-            "'requests_per_s<-5%'; repeatable.",
+            help="Change that sets the exit code to 3, such as 'ttft:p95>+5%' or "
+            "'requests_per_s<-5%'. Repeatable.",
         ),
     ] = None,
     allow_different: Annotated[
         bool,
-        typer.Option("--allow-different", help="Compare results of different workloads or loads."),
+        typer.Option(
+            "--allow-different",
+            help="Compare the results even if their workloads or loads differ.",
+        ),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two results, and report which differences exceed the noise.
 
-    Results of several runs (--repeat) include the noise between runs; a sweep, which alternates
-    between its points, estimates it best. One run includes only the noise between requests.
+    The noise between runs is known only from results with several runs (--repeat). A sweep
+    estimates this noise best, because it alternates between its points. A result with one run
+    includes only the noise between requests.
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
     """
@@ -124,8 +131,8 @@ def _read_one(folder: Path) -> StoredResult:
     if len(results) > 1:
         raise BadInput(
             f"{folder} contains {len(results)} results.",
-            why="the command compares single results, not sweeps",
-            next_step="tllm bench compare "
+            why="the command requires folders that contain a single result",
+            next_step="compare two of these results: tllm bench compare "
             + shlex.join(str(folder / each.name) for each in results[:2]),
         )
     return results[0]

@@ -1,4 +1,4 @@
-"""Run the job of a workload command: a benchmark, a sweep or a search."""
+"""Run the benchmark, sweep or search that a workload command selects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run_job(
 ) -> None:
     """Run a benchmark, sweep or search, depending on the type of the options.
 
-    Print and write the result. Raise an exception that sets the exit code if the job fails.
+    Print and write the result. If the job fails, raise an exception that sets the exit code.
     """
     match job.common:
         case SweepOptions() as options:

@@ -1,4 +1,4 @@
-"""`tllm bench search`: find the highest rate at which a server meets its objectives."""
+"""Implement `tllm bench search`, which finds the highest rate that meets the objectives."""
 
 from __future__ import annotations
 
@@ -37,9 +37,11 @@ def run_search_job(
     Raise `CheckFailed` if the lowest rate already misses an objective.
     """
     if not options.slo:
-        raise typer.BadParameter("A search needs objectives: --slo 'ttft:p95<500ms'.")
+        raise typer.BadParameter(
+            "A search requires at least one objective. Pass, for example, --slo 'ttft:p95<500ms'."
+        )
     if options.max_rate is not None and options.max_rate < options.min_rate:
-        raise typer.BadParameter("--max-rate is below --min-rate.")
+        raise typer.BadParameter("--max-rate must not be below --min-rate.")
 
     from trtllm_serve_cli.bench.model.slo import parse_objective
     from trtllm_serve_cli.bench.report.result_json import check_output_folder
@@ -93,14 +95,15 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
     if result.client_bottlenecks:
         rates = ", ".join(f"{rate:g}/s" for rate in result.client_bottlenecks)
         output.console(stderr=True).print(
-            f"The client was the bottleneck at {rates}, where an objective was missed: the server "
-            "may be faster. Next: use more --workers, or run the client on another machine.",
+            f"The client was the bottleneck at {rates}, where an objective was missed. The server "
+            "may support a higher rate. Next: increase --workers, or run the client on another "
+            "machine.",
             style="bold red",
         )
 
 
 def check_rate_found(result: SearchResult) -> None:
-    """Raise an exception that sets the exit code if no rate was found or the search was cut off."""
+    """Raise an exception, which sets the exit code, if the search found no rate or ended early."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure(list(result.results.values()))
     if result.rate is None:
@@ -112,7 +115,7 @@ def check_rate_found(result: SearchResult) -> None:
             if not each.is_met
         )
         raise CheckFailed(
-            f"The lowest rate, {lowest.rate:g}/s, already misses an objective.",
+            f"The server misses an objective at the lowest rate, {lowest.rate:g}/s.",
             why=broken,
-            next_step=f"start lower: --min-rate {lowest.rate / 10:g}; or relax the --slo",
+            next_step=f"set a lower rate with --min-rate {lowest.rate / 10:g}, or relax --slo",
         )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
-    """Print the result as tables or as JSON, and the folder it was written to."""
+    """Print the result as tables or as JSON, and print the paths of the result files."""
     from trtllm_serve_cli.bench.report import result_json
 
     if as_json:
@@ -26,20 +26,20 @@ def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) 
         _show_tables(result)
     notify_remarks(result)
     if result.ending == "interrupted":
-        output.notify("Interrupted: the results are partial.")
+        output.notify("The benchmark was interrupted. The results are partial.")
     notify_written(folder)
 
 
 def notify_written(folder: Path | None) -> None:
-    """Print the folder that the result was written to, if any."""
+    """Print the paths of the result folder and the report, unless `folder` is None."""
     if folder is not None:
         output.notify(f"Result: {folder}\nReport: {folder / 'report.html'}")
 
 
 def notify_remarks(result: BenchmarkResult, where: str = "") -> None:
-    """Print remarks on the result and its failures, each with the prefix `where`.
+    """Print remarks on the result, its most frequent errors, and the client's bottlenecks.
 
-    Print a warning in red if the client was the bottleneck.
+    Each line starts with `where`.
     """
     from trtllm_serve_cli.bench.report import tables
 
@@ -68,9 +68,10 @@ def _show_tables(result: BenchmarkResult) -> None:
 
 
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:
-    """Raise an exception for the first partial result, or for the first without a response.
+    """Raise an exception if a result is partial, or if all requests in a result failed.
 
-    Partial results take precedence. Do nothing if all results are complete and have responses.
+    The exception describes the first partial result, or else the first result in which all requests
+    failed.
     """
     cut_off = [each for each in results if each.is_partial]
     failed = [r for r in results if r.summary.num_failed and not r.summary.num_completed]
@@ -87,11 +88,11 @@ def _raise_failure_of(result: BenchmarkResult) -> NoReturn:
             "The connection to the server was lost during the run.",
             why=f"the server refused all connections after {summary.num_completed} completed and "
             f"{summary.num_failed} failed requests",
-            next_step="tllm status",
+            next_step="check the server with `tllm status`",
         )
     message, count = result.error_messages[0]
     raise RequestFailed(
-        f"Every request failed: {summary.num_failed} of {summary.num_requests}.",
-        why=f"{count} of them failed with {message}",
-        next_step="tllm logs",
+        f"Every request failed ({summary.num_failed} of {summary.num_requests}).",
+        why=f"the most frequent error ({count} of {summary.num_failed}) is {message}",
+        next_step="read the server's log with `tllm logs`",
     )

@@ -1,4 +1,4 @@
-"""Run benchmarks with `--simulate`: on a virtual clock, without a server."""
+"""Implement `--simulate`, which runs benchmarks on a virtual clock without a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# Flags of the options that `--simulate` rejects, because they apply only to a server.
+# Maps the options that apply only to servers to their flags. `--simulate` rejects these options.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
@@ -33,7 +33,8 @@ def open_simulation(
 ) -> Benchmark:
     """Return a benchmark that simulates an imported model or a timing file.
 
-    Raise `UnknownModel` if neither exists, or `BadInput` if the timing cannot be used.
+    Raise `UnknownModel` if neither the model nor the file exists, or `BadInput` if the timing
+    cannot be used.
     """
     from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
@@ -47,11 +48,14 @@ def _refuse_server_options(options: SharedOptions) -> None:
         flag for name, flag in _SERVER_OPTIONS.items() if getattr(options, name) != defaults[name]
     ]
     if used:
-        raise typer.BadParameter(f"--simulate does not use a server: leave out {', '.join(used)}.")
+        raise typer.BadParameter(f"--simulate does not use a server. Omit {', '.join(used)}.")
 
 
 def find_simulation(name_or_file: str) -> Simulation:
-    """Return the simulation of an imported model or from a timing file. Raise `UnknownModel`."""
+    """Return the simulation of an imported model or the simulation in a timing file.
+
+    Raise `UnknownModel` if neither the model nor the file exists.
+    """
     from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation
     from trtllm_serve_cli.paths import find_home
@@ -63,7 +67,7 @@ def find_simulation(name_or_file: str) -> Simulation:
         return read_imported_simulation(model)
     raise UnknownModel(
         f"{name_or_file!r} cannot be simulated.",
-        why="it is neither an imported model nor a file",
-        next_step="tllm import -m NAME -s SOURCE --engine sim --gpu h200; see "
-        "docs/concepts/simulation.md",
+        why="it is neither the name of an imported model nor the path of a timing file",
+        next_step="import a simulated model: tllm import -m NAME -s SOURCE --engine sim --gpu h200 "
+        "(docs/concepts/simulation.md)",
     )

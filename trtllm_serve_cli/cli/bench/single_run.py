@@ -1,4 +1,4 @@
-"""Run one benchmark, show its result and compare it with a reference."""
+"""Run one benchmark, show its result, and compare the result with a reference."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def run_one(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Run the benchmark, and print and write its result.
+    """Run a benchmark, then print and write its result.
 
-    Raise an exception that sets the exit code if the benchmark failed or misses the reference.
+    Raise an exception, which sets the exit code, if the benchmark fails or if its result differs
+    from the reference.
     """
     settings = plan_settings(job, common, workload)
     reference = _read_reference(common)
@@ -57,10 +58,10 @@ def run_one(
 def _read_reference(common: CommonOptions) -> Reference | None:
     if common.check_perf_json is None:
         if common.check_perf_key is not None:
-            raise typer.BadParameter("--check-perf-key needs --check-perf-json.")
+            raise typer.BadParameter("--check-perf-key requires --check-perf-json.")
         return None
     if common.check_perf_key is None:
-        raise typer.BadParameter("--check-perf-json needs --check-perf-key.")
+        raise typer.BadParameter("--check-perf-json requires --check-perf-key.")
     from trtllm_serve_cli.bench.report.checks import read_reference
 
     return read_reference(

@@ -1,4 +1,4 @@
-"""`tllm bench sweep`: alternate one workload between several loads or models."""
+"""Implement `tllm bench sweep`, which measures a workload at several loads or on several models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """A point of a sweep: one load, for one model if the sweep compares models.
+    """One point of a sweep, which combines a load with a model if the sweep compares models.
 
     `label` is the name of the point's result folder.
     """
@@ -38,7 +38,7 @@ class _Point:
 def run_sweep_job(
     job: Job, options: SweepOptions, workload: Workload, tokenizer: Tokenizer | None
 ) -> None:
-    """Measure the points in turns, and print and write the results."""
+    """Measure all points, alternating between them, then print and write the results."""
     points = _plan_points(job, options)
     planned = [(p.job, plan_settings(p.job, p.common, workload)) for p in points]
 
@@ -68,9 +68,10 @@ def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
 
 
 def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
-    """Write each result to its own subfolder of `folder`, and a report on all results.
+    """Write each result to a subfolder of `folder`, and write a report on all results.
 
-    Also write each text in `files` to the file NAME.json.
+    Also write each text in `files` to NAME.json in `folder`, where NAME is the text's keyword. Do
+    nothing if `folder` is None or if there are no results.
     """
     if folder is None or not results:
         return
@@ -86,7 +87,10 @@ def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **fil
 
 
 def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
-    """Return each model with each load; raise `BadParameter` if there is only one point."""
+    """Return a point for each combination of a model and a load.
+
+    Raise `BadParameter` if there is only one point.
+    """
     rates = _parse_list(options.request_rates, "--request-rate", float)
     caps = _parse_list(options.concurrencies, "--concurrency", int)
     named = [*dict.fromkeys(options.model or ())]
@@ -98,8 +102,8 @@ def _plan_points(job: Job, options: SweepOptions) -> list[_Point]:
     ]
     if len(points) < 2:
         raise typer.BadParameter(
-            "A sweep needs several loads or models: --concurrency 1,2,4,8, --request-rate 1,2,4, "
-            "or several -m."
+            "A sweep requires several loads or models. Pass, for example, --concurrency 1,2,4,8, "
+            "--request-rate 1,2,4, or several -m."
         )
     return points
 
@@ -120,19 +124,24 @@ def _plan_point(
 
 
 def _parse_list(text: str | None, option: str, kind: type[float] | type[int]) -> list[Any]:
-    """Return comma-separated numbers above 0 without duplicates."""
+    """Parse a comma-separated list of numbers above 0, and remove duplicates.
+
+    Raise `BadParameter` if the list is invalid.
+    """
     if text is None:
         return []
     try:
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
-        words = f"{text!r} is not a list of {'whole ' if kind is int else ''}numbers such as 1,2,4."
-        raise typer.BadParameter(f"{option}: {words}") from None
+        raise typer.BadParameter(
+            f"The value {text!r} for {option} is not a comma-separated list of "
+            f"{'integers' if kind is int else 'numbers'}. Pass, for example, {option} 1,2,4."
+        ) from None
     try:
         for number in numbers:
             check_positive(number)
     except ValueError as error:
-        raise typer.BadParameter(f"{option}: {error}") from None
+        raise typer.BadParameter(f"{option} contains an invalid number: {error}") from None
     return list(dict.fromkeys(numbers))
 
 

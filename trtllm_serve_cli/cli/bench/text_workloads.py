@@ -1,4 +1,4 @@
-"""Benchmarks with text prompts: `tllm bench dataset` and `tllm bench end-to-end`."""
+"""Implement `tllm bench dataset` and `tllm bench end-to-end`, which use text prompts."""
 
 from __future__ import annotations
 
@@ -13,31 +13,41 @@ from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
 from trtllm_serve_cli.cli.bench.run_job import run_job
 
 _DATASET_FORMATS = (
-    "Data set: JSON with input, instruction and output; ShareGPT JSON; JSONL with prompt and "
-    "lengths; or hf:NAME[:SPLIT]."
+    "Data set with prompts, which can be JSON with input, instruction and output, ShareGPT JSON, "
+    "JSONL with prompts and lengths, or hf:NAME[:SPLIT]."
 )
 _INPUT_WORDS = 100
 OutputTokens = Annotated[
     int | None,
-    typer.Option("--output-tokens", min=1, help="Length of each response. Default: the entry's."),
+    typer.Option(
+        "--output-tokens",
+        min=1,
+        help="Length of each response, in tokens. Default: the output length in the data set, or "
+        "20 for random words.",
+    ),
 ]
 TokensPerWord = Annotated[
     float | None,
     typer.Option(
         "--op-tokens-per-word",
         min=0.01,
-        help="Tokens per word of an entry's output, to compute its length as upstream does "
-        "(upstream uses 1.3).",
+        help="Number of tokens per word, to compute output lengths from the words in the data "
+        "set's outputs. Upstream uses 1.3. Default: the tokenizer's count, or 1.3 in end-to-end.",
     ),
 ]
 MaxInputLen = Annotated[
     int | None,
-    typer.Option("--max-input-len", min=1, help="Skip prompts longer than this number of tokens."),
+    typer.Option(
+        "--max-input-len",
+        min=1,
+        help="Maximum length of a prompt, in tokens. Longer prompts are skipped.",
+    ),
 ]
 IgnoreEos = Annotated[
     bool,
     typer.Option(
-        "--ignore-eos", help="Generate responses of exactly this length, past the end token."
+        "--ignore-eos",
+        help="Ignore the end token, so that each response has exactly the output length.",
     ),
 ]
 TokenizerDir = Annotated[
@@ -46,13 +56,14 @@ TokenizerDir = Annotated[
         "--tokenizer",
         "--tokenizer-dir",
         metavar="DIR",
-        help="Folder of the model's tokenizer. Default: the tokenizer of the server's repository.",
+        help="Folder of the model's tokenizer. Default: the tokenizer in the server's model "
+        "repository, or no tokenizer in end-to-end.",
     ),
 ]
 
 
 class TextModel(str, Enum):
-    """Text models that `--through` selects."""
+    """The text models that `--through` can select."""
 
     OWN = "own"
     ENSEMBLE = "ensemble"
@@ -68,7 +79,7 @@ def dataset(
     ignore_eos: IgnoreEos = False,
     tokenizer: TokenizerDir = None,
 ) -> None:
-    """Send the prompts of a data set as token ids to `tensorrt_llm`.
+    """Send the prompts in a data set as token ids to `tensorrt_llm`.
 
     Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
     """
@@ -82,7 +93,10 @@ def dataset(
     found = None
     if any(entry.prompt is not None for entry in entries):
         if tokenizer is None and targets is None:
-            raise typer.BadParameter("--simulate requires --tokenizer, since there is no server.")
+            raise typer.BadParameter(
+                "A data set with text requires a tokenizer, which --simulate does not provide. "
+                "Pass --tokenizer DIR."
+            )
         served = [Target(t.address, t.model, common.interface) for t in targets or ()]
         found = open_tokenizer(tokenizer or find_tokenizer_folder(served))
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
@@ -98,7 +112,11 @@ def end_to_end(
         ),
     ] = None,
     through: Annotated[
-        TextModel, typer.Option(help="Text model to send requests to.")
+        TextModel,
+        typer.Option(
+            help="Text model to send requests to. `own` is the text model with the imported "
+            "model's name."
+        ),
     ] = TextModel.ENSEMBLE,
     input_words: Annotated[
         int | None,
@@ -110,10 +128,10 @@ def end_to_end(
     ignore_eos: IgnoreEos = False,
     tokenizer: TokenizerDir = None,
 ) -> None:
-    """Send text prompts to `ensemble`, `tensorrt_llm_bls` or the model's own name.
+    """Send text prompts to a text model, such as `ensemble`.
 
-    With -i http --stream, requests use generate_stream. --tokenizer counts the tokens of responses
-    if the server does not return the count.
+    With -i http --stream, requests use the generate_stream endpoint. If the server does not report
+    the number of tokens in a response, the tokenizer from --tokenizer counts the tokens.
 
     Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """
@@ -130,12 +148,12 @@ def end_to_end(
             ("--op-tokens-per-word", op_tokens_per_word),
         ):
             if value is not None:
-                raise typer.BadParameter(f"{option} needs --dataset.")
+                raise typer.BadParameter(f"{option} requires --dataset.")
         words = input_words or _INPUT_WORDS
         workload = RandomWords(words, words / 20, output_tokens or 20, 0, ignore_eos)
     elif input_words is not None:
         raise typer.BadParameter(
-            "--input-words applies to random prompts only: leave it out with --dataset."
+            "--input-words applies only to random prompts. Omit --input-words or --dataset."
         )
     else:
         workload = as_text(source, read_entries(source), lengths)

@@ -1,4 +1,4 @@
-"""`tllm bench`: benchmark running servers with synthetic workloads."""
+"""Declare `tllm bench` and its commands for workloads."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ bench_app = typer.Typer(
 sweep_app = typer.Typer(
     cls=FullSummaryGroup,
     no_args_is_help=True,
-    help="Measure a workload at several loads, or on several models, in turns.\n\n"
-    "With --output, each point has its own folder, and a report plots latency against "
-    "throughput.\n\n"
+    help="Measure a workload at several loads or on several models.\n\n"
+    "A sweep with --repeat alternates between its points. With --output, each point has a separate "
+    "folder, and a report plots latency against throughput.\n\n"
     "Example:  tllm bench sweep token-norm-dist --concurrency 1,2,4,8,16 --stream --output sweep",
 )
 search_app = typer.Typer(
     cls=FullSummaryGroup,
     no_args_is_help=True,
-    help="Find the highest request rate that meets the objectives, with its confidence "
+    help="Find the highest request rate that meets the objectives, and its confidence "
     "interval.\n\n"
     "Example:  tllm bench search token-norm-dist --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms' "
     "--stream",
@@ -68,10 +68,10 @@ def token_norm_dist(
     output_mean: OutputMean = 20,
     output_stdev: OutputStdev = 2,
 ) -> None:
-    """Send random token ids with normally distributed lengths to `tensorrt_llm`.
+    """Send prompts of random token ids with normally distributed lengths to `tensorrt_llm`.
 
-    Without --request-rate and --concurrency, all requests are sent at the same time. Each response
-    has exactly the length that was drawn for it.
+    Each response has exactly the requested length. Without --request-rate and --concurrency, all
+    requests are sent at the same time.
 
     Example:  tllm bench token-norm-dist --num-requests 64 --concurrency 8 --stream
     """
@@ -84,19 +84,20 @@ def token_from_histogram(
     histogram_key: Annotated[
         str,
         typer.Option(
-            help="Pair of histograms: KEY selects KEY_ip (prompt lengths) and KEY_op (response "
-            "lengths); `example` is upstream's."
+            help="Key of a pair of histograms. KEY selects KEY_ip for prompt lengths and KEY_op "
+            "for response lengths. The built-in pair `example` is from upstream."
         ),
     ] = "example",
     histogram_file: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="JSON file with histograms (docs/guides/benchmark.md). Default: built-in.",
+            help="JSON file with histograms, in the format in docs/guides/benchmark.md. Default: "
+            "the built-in histograms.",
         ),
     ] = None,
 ) -> None:
-    """Send random token ids with lengths from histograms to `tensorrt_llm`.
+    """Send prompts of random token ids to `tensorrt_llm`, with lengths from histograms.
 
     Example:  tllm bench token-from-histogram --histogram-key example --concurrency 32
     """
@@ -141,7 +142,7 @@ def multi_turn(
         typer.Option(
             min=0,
             max=_MAX_TOKENS,
-            help="Length of a system prompt that all conversations share, in tokens.",
+            help="Length of the system prompt that all conversations share, in tokens.",
         ),
     ] = 0,
     input_mean: InputMean = 128,
@@ -149,10 +150,10 @@ def multi_turn(
     output_mean: OutputMean = 20,
     output_stdev: OutputStdev = 2,
 ) -> None:
-    """Send conversations, where each prompt contains the previous turns and responses.
+    """Send conversations in which each prompt contains the previous turns and responses.
 
-    --request-rate and --concurrency count conversations. The next turn is sent after the think
-    time.
+    --request-rate and --concurrency count conversations. Each following turn is sent after the
+    think time.
 
     Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
     """
@@ -165,16 +166,16 @@ def multi_turn(
 def identity(
     common: SharedOptions,
     batch_size: Annotated[
-        int, typer.Option("-b", "--batch-size", min=1, help="Number of rows in the request.")
+        int, typer.Option("-b", "--batch-size", min=1, help="Number of prompts in each request.")
     ] = 8,
     start_len: Annotated[
-        int, typer.Option("-s", "--start-len", min=1, help="Length of the prompt, in tokens.")
+        int, typer.Option("-s", "--start-len", min=1, help="Length of each prompt, in tokens.")
     ] = 8,
     output_len: Annotated[
-        int, typer.Option("-o", "--output-len", min=1, help="Length of the response, in tokens.")
+        int, typer.Option("-o", "--output-len", min=1, help="Length of each response, in tokens.")
     ] = 10,
 ) -> None:
-    """Send the same request of several rows repeatedly, as upstream's identity test does.
+    """Send the same batch of prompts in every request, as upstream's identity test does.
 
     Example:  tllm bench identity --num-requests 10 --concurrency 1
     """
@@ -189,19 +190,23 @@ def trace(
         Path,
         typer.Argument(
             metavar="FILE",
-            help="JSONL file with timestamp (ms), input_length, output_length and hash_ids.",
+            help="JSONL file with the fields timestamp (ms), input_length, output_length and "
+            "hash_ids.",
         ),
     ],
     speed: Annotated[
-        float, typer.Option(min=0.001, help="Speed factor relative to the recording.")
+        float, typer.Option(min=0.001, help="Speed of the replay relative to the recording.")
     ] = 1.0,
     max_input_len: Annotated[
-        int | None, typer.Option(min=1, help="Truncate longer prompts to this number of tokens.")
+        int | None,
+        typer.Option(
+            min=1, help="Maximum length of a prompt, in tokens. Longer prompts are truncated."
+        ),
     ] = None,
 ) -> None:
     """Replay a recorded load with its arrival times, lengths and shared prefixes.
 
-    With --request-rate, requests are sent at that rate instead.
+    With --request-rate, requests are sent at this rate instead of at the recorded times.
 
     Example:  tllm bench trace conversation_trace.jsonl --speed 0.5 --duration 60 --stream
     """
