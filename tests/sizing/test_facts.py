@@ -99,7 +99,7 @@ def test_rejects_gguf_of_unknown_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        ("engine:/e", "engine:/e is an engine, which cannot be planned after its build."),
+        ("engine:/e", "engine:/e is an engine, which cannot be planned."),
         ("pypi:a==1#b.gguf", "pypi:a==1#b.gguf has not been fetched yet."),
     ],
 )

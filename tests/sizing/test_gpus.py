@@ -45,9 +45,9 @@ def test_finds_gpu_by_alternative_names(text: str, name: str) -> None:
 def test_unknown_gpu_lists_near_matches() -> None:
     with pytest.raises(BadInput) as caught:
         load_gpu("h2000")
-    assert caught.value.what == "No GPU is known as 'h2000'."
+    assert caught.value.what == "The GPU 'h2000' is unknown."
     assert "h200" in caught.value.why
-    assert caught.value.next_step == "--gpu h200"
+    assert caught.value.next_step == "choose a supported card, for example --gpu h200"
 
 
 _H200 = "0, NVIDIA H200, 143771, Disabled\n"
@@ -84,17 +84,17 @@ def test_chooses_the_present_gpu() -> None:
 @pytest.mark.parametrize(
     ("table", "listing", "what"),
     [
-        ("", "", "This machine does not have an NVIDIA GPU."),
+        ("", "", "No NVIDIA GPU was found on this machine."),
         (_MIG_TABLE, _MIG_LISTING, "GPU 1 is partitioned into MIG devices."),
         (
             "0, NVIDIA K80, 1, Disabled",
             "",
-            "The GPUs of this machine are not in the table, or differ.",
+            "The GPUs in this machine differ, or are not in the table of cards.",
         ),
         (
             _H200 + _MIG_TABLE.splitlines()[0],
             "",
-            "The GPUs of this machine are not in the table, or differ.",
+            "The GPUs in this machine differ, or are not in the table of cards.",
         ),
     ],
 )

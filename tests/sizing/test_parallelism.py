@@ -39,24 +39,25 @@ def test_accepts_valid_parallelism(
     ("config", "numbers", "what", "why"),
     [
         (configs.LLAMA_2_7B, {"tp": 3}, "--tp 3",
-         "32 attention heads cannot be divided among 3 GPUs"),
+         "the number of attention heads, 32, is not divisible by 3"),
         (configs.LLAMA_2_7B | {"num_key_value_heads": 4, "num_attention_heads": 24,
                                "hidden_size": 3072}, {"tp": 6}, "--tp 6",
-         "4 key-value heads can neither be divided nor repeated among 6 GPUs"),
+         "the number of key-value heads, 4, is neither a multiple nor a divisor of 6"),
         (configs.LLAMA_2_7B | {"intermediate_size": 11009}, {"tp": 2}, "--tp 2",
-         "an MLP of width 11009 cannot be divided among 2 GPUs"),
-        (configs.LLAMA_2_7B, {"pp": 33}, "--pp 33", "the model only has 32 layers"),
-        (configs.LLAMA_2_7B, {"pp": 0}, "--pp 0", "it must be at least 1"),
+         "the width of an MLP, 11009, is not divisible by 2"),
+        (configs.LLAMA_2_7B, {"pp": 33}, "--pp 33",
+         "the number of pipeline stages exceeds the number of layers, 32"),
+        (configs.LLAMA_2_7B, {"pp": 0}, "--pp 0", "the number must be at least 1"),
         (configs.LLAMA_2_7B, {"tp": 2, "moe_ep": 2}, "--moe-tp 1 --moe-ep 2",
          "the model does not have experts"),
         (configs.MIXTRAL_8X7B, {"tp": 4, "moe_tp": 4, "moe_ep": 2}, "--moe-tp 4 --moe-ep 2",
-         "their product must be --tp, which is 4"),
+         "the product of --moe-tp and --moe-ep must be equal to --tp, which is 4"),
         (configs.MIXTRAL_8X7B, {"tp": 4, "moe_ep": 8}, "--moe-tp unset --moe-ep 8",
-         "their product must be --tp, which is 4"),
+         "the product of --moe-tp and --moe-ep must be equal to --tp, which is 4"),
         (configs.MIXTRAL_8X7B, {"tp": 16, "moe_ep": 16}, "--moe-ep 16",
-         "8 experts cannot be divided evenly among 16 GPUs"),
+         "the number of experts, 8, is not divisible by 16"),
         (configs.MIXTRAL_8X7B | {"intermediate_size": 14337}, {"tp": 2}, "--moe-tp 2",
-         "an expert of width 14337 cannot be divided among 2 GPUs"),
+         "the width of an expert, 14337, is not divisible by 2"),
     ],
 )  # fmt: skip
 def test_rejects_invalid_parallelism(
@@ -70,7 +71,7 @@ def test_rejects_invalid_parallelism(
 def test_next_step_lists_valid_values() -> None:
     with pytest.raises(BadInput) as caught:
         check_parallelism(parse_shape(configs.QWEN_2_5_7B), tp=8)
-    assert caught.value.next_step == "--tp 1, 2, 4"
+    assert caught.value.next_step == "set --tp to one of 1, 2, 4"
 
 
 def test_lists_valid_tensor_parallelism() -> None:

@@ -181,7 +181,7 @@ def test_measures_quantization_without_a_fixed_size() -> None:
     silent = _plan(configs.LLAMA_2_7B, weight_bytes=7_000_000_000, tp=1)
     assert silent.formats.quantization == "as stored"
     assert silent.plans[0].memory.weights == pytest.approx(7e9, rel=1e-6)
-    with pytest.raises(BadInput, match="The size of weights in bitsandbytes is not known"):
+    with pytest.raises(BadInput, match="The size of weights in bitsandbytes is unknown"):
         _plan(config)
 
 
@@ -189,24 +189,27 @@ def test_measures_quantization_without_a_fixed_size() -> None:
     ("config", "options", "what"),
     [
         (configs.LLAMA_2_7B, {"tp": 4, "pp": 4, "num_gpus": 8},
-         "16 GPUs are requested, but only 8 are available."),
+         "The options request 16 GPUs, but the maximum is 8."),
         (configs.LLAMA_2_7B, {"tp": 3}, "The model cannot run with --tp 3."),
         (configs.MIXTRAL_8X7B, {"moe_ep": 16}, "The model cannot run with "
          "--moe-tp unset --moe-ep 16."),
         (configs.LLAMA_2_7B, {"moe_ep": 2}, "The model cannot run with --moe-tp 1 --moe-ep 2."),
         (configs.LLAMA_2_7B, {"gpu": "a100", "quantization": "fp8"},
-         "a100-80gb cannot run weights in fp8."),
-        (configs.DEEPSEEK_V3, {"gpu": "a100"}, "a100-80gb cannot run weights in fp8."),
-        (configs.LLAMA_2_7B, {"quantization": "nvfp4"}, "h200 cannot run weights in nvfp4."),
-        (configs.LLAMA_2_7B, {"gpu": "t4", "dtype": "bfloat16"}, "t4 cannot run bfloat16."),
+         "The GPU a100-80gb does not support weights in fp8."),
+        (configs.DEEPSEEK_V3, {"gpu": "a100"},
+         "The GPU a100-80gb does not support weights in fp8."),
+        (configs.LLAMA_2_7B, {"quantization": "nvfp4"},
+         "The GPU h200 does not support weights in nvfp4."),
+        (configs.LLAMA_2_7B, {"gpu": "t4", "dtype": "bfloat16"},
+         "The GPU t4 does not support bfloat16."),
         (configs.LLAMA_2_7B, {"gpu": "a100", "kv_cache_dtype": "fp8"},
-         "a100-80gb cannot run a KV cache in fp8."),
+         "The GPU a100-80gb does not support a KV cache in fp8."),
         (configs.LLAMA_2_7B, {"max_seq_len": 5000},
          "The model has 4096 positions, but --max-seq-len is 5000."),
         (configs.LLAMA_2_7B, {"max_seq_len": 100, "input_len": 100, "output_len": 1},
-         "The lengths 100 (input) and 1 (output) exceed 100 tokens."),
+         "The input length 100 plus the output length 1 exceeds 100."),
         (configs.LLAMA_2_7B, {"input_len": 4096},
-         "The lengths 4096 (input) and 1 (output) exceed 4096 tokens."),
+         "The input length 4096 plus the output length 1 exceeds 4096."),
     ],
 )  # fmt: skip
 def test_rejects_impossible_options(
@@ -225,4 +228,4 @@ def test_lists_only_relevant_assumptions() -> None:
     assumptions = " ".join(_plan(configs.DEEPSEEK_V3).assumptions)
     assert "has the complete latent KV cache" in assumptions
     assert "NCCL" in assumptions
-    assert "the checkpoint contains other parts" in " ".join(_plan(configs.GEMMA_3_4B).assumptions)
+    assert "Only the language model is counted" in " ".join(_plan(configs.GEMMA_3_4B).assumptions)

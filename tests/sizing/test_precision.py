@@ -29,8 +29,8 @@ def test_rejects_gpu_without_the_format() -> None:
     with pytest.raises(BadInput) as caught:
         check_runs("weights in fp8", WEIGHT_FORMATS["fp8"], load_gpu("a100"), "--quantization int8")
     assert str(caught.value) == (
-        "a100-80gb cannot run weights in fp8.\n"
-        "Why: it requires compute capability 8.9, but a100-80gb has 8.0\n"
+        "The GPU a100-80gb does not support weights in fp8.\n"
+        "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
         "Next: --quantization int8"
     )
 

@@ -128,15 +128,17 @@ def test_parses_quantization() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"hidden_size": None}, "it lacks hidden_size or n_embd or n_embed or d_model"),
-        ({"hidden_size": "4096"}, "its hidden_size is '4096', which is not a valid count"),
-        ({"num_attention_heads": 0}, "its num_attention_heads is 0, which is not a valid count"),
-        ({"num_hidden_layers": 10**9}, "it claims 1000000000 layers"),
+        ({"hidden_size": None}, "the key hidden_size or n_embd or n_embed or d_model is missing"),
+        ({"hidden_size": "4096"}, "the value of hidden_size is '4096', which is not a valid count"),
+        ({"num_attention_heads": 0},
+         "the value of num_attention_heads is 0, which is not a valid count"),
+        ({"num_hidden_layers": 10**9}, "the number of layers, 1000000000, is too high"),
         ({"num_local_experts": 4, "num_experts_per_tok": 5},
-         "a token cannot select 5 of 4 experts"),
-        ({"num_key_value_heads": 5}, "32 attention heads cannot share 5 key-value heads"),
+         "the number of experts per token, 5, exceeds the number of experts, 4"),
+        ({"num_key_value_heads": 5}, "the number of attention heads, 32, is not a multiple of the "
+         "number of key-value heads, 5"),
         ({"num_attention_heads": 33, "num_key_value_heads": 33},
-         "a hidden size of 4096 cannot be divided among 33 attention heads"),
+         "the hidden size, 4096, is not divisible by the number of attention heads, 33"),
     ],
 )  # fmt: skip
 def test_rejects_invalid_config(change: dict[str, Any], why: str) -> None:

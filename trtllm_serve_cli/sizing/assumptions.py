@@ -1,4 +1,4 @@
-"""Describe the assumptions of a plan in sentences."""
+"""Describe the assumptions behind a plan in sentences."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 
 
 def list_assumptions(shape: ModelShape, demand: Demand, num_gpus: int) -> tuple[str, ...]:
-    """Return a sentence for each assumption that applies to this model."""
-    nccl = f", {_gib(NCCL_BYTES)} for NCCL between GPUs" if num_gpus > 1 else ""
+    """Return a description of each assumption that applies to the model."""
+    nccl = f", and NCCL uses {_gib(NCCL_BYTES)}" if num_gpus > 1 else ""
     assumptions = [
-        f"On each GPU, driver and CUDA context use {_gib(CONTEXT_BYTES)} (measured on an H200), "
-        f"workspaces {_gib(WORKSPACE_BYTES)}{nccl} (estimates).",
-        f"Activations are those of {demand.max_num_tokens} tokens (max_num_tokens), logits those "
-        f"of {demand.max_batch_size} sequences (max_batch_size); no more than that run together.",
-        f"The KV cache gets {demand.kv_cache_free_gpu_mem_fraction:g} of the remaining memory "
-        f"(kv_cache_free_gpu_mem_fraction), in blocks of {TOKENS_PER_BLOCK} tokens.",
+        f"On each GPU, the driver and the CUDA context use {_gib(CONTEXT_BYTES)} (measured on an "
+        f"H200). Workspaces use {_gib(WORKSPACE_BYTES)}{nccl} (estimated).",
+        f"A step processes up to {demand.max_num_tokens} tokens (max_num_tokens) and up to "
+        f"{demand.max_batch_size} sequences (max_batch_size), which determine the memory for "
+        "activations and logits.",
+        f"The KV cache uses a fraction of {demand.kv_cache_free_gpu_mem_fraction:g} of the "
+        f"remaining memory (kv_cache_free_gpu_mem_fraction), in blocks of {TOKENS_PER_BLOCK} "
+        "tokens.",
     ]
     if window := shape.window:
         assumptions.append(
             f"{window.num_layers} of {shape.num_layers} layers cache only {window.num_tokens} "
-            "tokens if the engine supports it (max_attention_window)."
+            "tokens, if the engine supports sliding windows (max_attention_window)."
         )
     if shape.latent:
-        assumptions.append("Each GPU of a tensor-parallel group has the complete latent KV cache.")
+        assumptions.append("Each GPU in a tensor-parallel group has the complete latent KV cache.")
     if shape.experts:
         assumptions.append("All experts are selected equally often.")
     if shape.is_part:
         assumptions.append(
-            "Only the language model is counted; the checkpoint contains other parts, too."
+            "Only the language model is counted, although the checkpoint may contain other parts."
         )
     assumptions.append(
-        f"Speeds are upper limits: {BANDWIDTH_REACHED:.0%} of the card's bandwidth and "
-        f"{COMPUTE_REACHED:.0%} of its dense rate, as measured on an H200, without communication "
-        "between GPUs, sampling and gaps between steps. On that H200, vLLM 0.26 reached 67% of the "
-        "limit for one stream and 64% of the saturated limit (Llama 2 7B, bfloat16)."
+        f"Speeds are upper limits. They assume {BANDWIDTH_REACHED:.0%} of the card's bandwidth and "
+        f"{COMPUTE_REACHED:.0%} of its dense rate, as measured on an H200. They do not include "
+        "communication between GPUs, sampling, or gaps between steps. On the same H200, vLLM 0.26 "
+        "reached 67% of the limit for one stream and 64% of the saturated limit (Llama 2 7B, "
+        "bfloat16)."
     )
     return tuple(assumptions)
 

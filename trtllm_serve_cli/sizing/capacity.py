@@ -12,12 +12,12 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 _MIB = 1 << 20
-# Measured on an H200 (driver 580, CUDA 13): the driver used 616 MiB. A PyTorch process used 693 MiB
-# for its CUDA context and kernels after matrix multiplication and attention.
+# Measured on an H200 with driver 580 and CUDA 13. The driver used 616 MiB. After it had run matrix
+# multiplication and attention, a PyTorch process used 693 MiB for its CUDA context and kernels.
 CONTEXT_BYTES = (616 + 693) * _MIB
-# An estimate of the other memory that an engine's kernels and runtime allocate.
+# An estimate for the other memory that an engine's kernels and runtime allocate.
 WORKSPACE_BYTES = 512 * _MIB
-# An estimate of the buffers that NCCL allocates on each of several GPUs.
+# An estimate for the buffers that NCCL allocates on each GPU if a model uses several GPUs.
 NCCL_BYTES = 512 * _MIB
 _ACTIVATION_BYTES = 2
 _LOGIT_BYTES = 4
@@ -49,8 +49,8 @@ class Memory:
     """The memory use of one GPU, in bytes.
 
     The GPU is in the pipeline stage with the least free memory. `kv_cache` is 0 if the other parts
-    use all memory. `num_sequences` is how many sequences of `input_len` plus `output_len` tokens
-    fit into the KV cache. `fits` is set if one sequence of `max_seq_len` tokens fits.
+    use all memory. `num_sequences` is the number of sequences of `input_len` plus `output_len`
+    tokens that fit into the KV cache. `fits` is true if one sequence of `max_seq_len` tokens fits.
     """
 
     total: int
@@ -77,13 +77,14 @@ def weight_bytes(stage: Stage, demand: Demand) -> float:
 
 
 def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
-    """Return the bytes of the activations for `max_num_tokens` tokens, and of the logits.
+    """Return the bytes that activations for `max_num_tokens` tokens and the logits use.
 
-    Activations are two copies of the residual stream, plus either the attention or the MLP,
-    whichever is larger. The attention has queries, keys, values and an output. The MLP, or the MLPs
-    of a token's experts, have the gate, the up projection and their product. Llama layers in
-    PyTorch on an H200 used 0.90 to 0.92 of this estimate. Logits are in single precision, with one
-    row for each sequence in the batch.
+    Activations consist of two copies of the residual stream, plus the tensors in the attention or
+    in the MLP, whichever are larger. The attention's tensors are queries, keys, values and an
+    output. The MLP's tensors are the gate, the up projection and their product. In a mixture of
+    experts, each selected expert has these tensors. On an H200, Llama layers in PyTorch used 0.90
+    to 0.92 of this estimate. Logits are in single precision, with one row for each sequence in the
+    batch.
     """
     tp, heads = parallelism.tp, shape.num_attention_heads
     attention = 2 * (heads + max(tp, shape.num_key_value_heads)) * shape.head_dim / tp

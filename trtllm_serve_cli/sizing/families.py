@@ -1,8 +1,8 @@
-"""Define the properties of architectures that config.json does not contain.
+"""Define architecture properties that are not in config.json.
 
 The properties are from the model definitions in Hugging Face Transformers
 (`models/*/modeling_*.py`) and from the defaults in `configuration_*.py`. For baichuan, chatglm and
-internlm2, they are from the code that the publishers distribute with the weights.
+internlm2, the properties are from the code that the publishers distribute with the weights.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def _unchanged(config: Config) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The properties of an architecture. Their defaults are Llama's.
+    """The properties of an architecture, with Llama's properties as defaults.
 
-    A bias is present (True), absent (False), or set by the config's key with that name. `defaults`
-    are the default values of Transformers' config class. `adapt` converts a config to the keys and
-    structure of a Llama config. If a config has a sliding window and `window_period` is n > 1,
-    every n-th layer does not use the window.
+    A bias is True (present), False (absent), or the name of the config key that sets the bias.
+    `defaults` are the default values in Transformers' config class. `adapt` converts a config to
+    the keys and structure of a Llama config. If a config has a sliding window and `window_period`
+    is n > 1, every n-th layer does not use the window.
     """
 
     is_gated: bool = True
@@ -87,7 +87,7 @@ def _adapt_chatglm(config: Config) -> Config:
 
 
 def _adapt_opt(config: Config) -> Config:
-    """Add OPT's two extra position embeddings; omit the last norm of post-norm models."""
+    """Add OPT's two extra position embeddings, and omit the last norm in post-norm models."""
     return {
         **config,
         "num_positions": config.get("max_position_embeddings", 0) + 2,
@@ -106,7 +106,7 @@ _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bia
 _GEMMA_3 = Family(
     norms_per_layer=4,
     window_period=6,
-    # Published config.json files omit values that are the defaults of the config class.
+    # Published config.json files omit values that are equal to the config class's defaults.
     defaults={
         **_TIED,
         "vocab_size": 262208,

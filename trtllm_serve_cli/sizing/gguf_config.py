@@ -47,8 +47,8 @@ def config_of_gguf(facts: GgufFacts) -> dict[str, Any]:
     if architecture not in _MODEL_TYPES:
         raise BadInput(
             f"GGUF models with the architecture {architecture!r} cannot be planned.",
-            why=f"supported architectures are {', '.join(_MODEL_TYPES)}",
-            next_step="plan with the checkpoint that it was converted from: -s hf:ORG/NAME",
+            why=f"the supported architectures are {', '.join(_MODEL_TYPES)}",
+            next_step="plan with the checkpoint that the file was converted from: -s hf:ORG/NAME",
         )
     found = {ours: facts.metadata.get(f"{architecture}.{key}") for ours, key in _KEYS.items()}
     tokens = facts.metadata.get("tokenizer.ggml.tokens")

@@ -14,7 +14,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.processes import run_captured
 
-# Maps common short names to the card that users usually mean.
+# Maps each common short name to the card that users usually mean.
 _ALIASES = {
     "a100": "a100-80gb",
     "h100": "h100-sxm",
@@ -38,9 +38,10 @@ _MIG_LINE = re.compile(r"\s+MIG (\S+)\s+Device")
 class Gpu:
     """A card and its properties.
 
-    `fp16`, `fp8` and `fp4` are dense rates in TFLOP/s, or `None` if the card's tensor cores do not
-    support the format. `fp16` is also the rate for bf16 if `has_bf16`. `nvlink_gb_per_s` is 0
-    without NVLink. `shown_as` are the card's names in nvidia-smi, without "NVIDIA ".
+    `fp16`, `fp8` and `fp4` are dense rates in TFLOP/s. `fp8` and `fp4` are `None` if the card's
+    tensor cores do not support the format. If `has_bf16` is true, `fp16` is also the rate for bf16.
+    `nvlink_gb_per_s` is 0 if the card does not have NVLink. `shown_as` contains the card's names in
+    nvidia-smi, without the prefix "NVIDIA ".
     """
 
     name: str
@@ -64,7 +65,10 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class PresentGpu:
-    """A GPU in this machine. `mig_devices` are the profiles of its MIG devices (`3g.71gb`)."""
+    """A GPU in this machine.
+
+    `mig_devices` contains the profile of each MIG device on the GPU, such as `3g.71gb`.
+    """
 
     index: int
     shown_as: str
@@ -85,7 +89,7 @@ def load_gpus() -> Mapping[str, Gpu]:
 def load_gpu(name: str) -> Gpu:
     """Return the card with this name, alias or name in nvidia-smi.
 
-    Raise `BadInput`, which lists near matches, if the card is unknown.
+    If the card is unknown, raise `BadInput` with similar names.
     """
     normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
     normalized = _ALIASES.get(normalized, normalized)
@@ -93,11 +97,11 @@ def load_gpu(name: str) -> Gpu:
         return gpu
     near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
-        f"No GPU is known as {name!r}.",
-        why=f"near matches: {', '.join(near)}"
+        f"The GPU {name!r} is unknown.",
+        why=f"it is not in the table of cards (similar names: {', '.join(near)})"
         if near
-        else f"supported are {', '.join(load_gpus())}",
-        next_step=f"--gpu {near[0] if near else 'h200'}",
+        else f"the supported cards are {', '.join(load_gpus())}",
+        next_step=f"choose a supported card, for example --gpu {near[0] if near else 'h200'}",
     )
 
 
@@ -116,9 +120,9 @@ def find_gpus() -> tuple[PresentGpu, ...]:
 
 
 def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
-    """Parse `table`, nvidia-smi's CSV, and `listing`, the output of `nvidia-smi -L`.
+    """Parse nvidia-smi's CSV output in `table` and the output of `nvidia-smi -L` in `listing`.
 
-    `listing` is only used for MIG devices. Lines of `table` without values are skipped.
+    Only the MIG devices are read from `listing`. Lines in `table` that lack values are skipped.
     """
     devices = _parse_mig_devices(listing)
     gpus = []
@@ -133,30 +137,30 @@ def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
 
 
 def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
-    """Return the card that all GPUs are, and the number of GPUs.
+    """Return the type of card that all GPUs have in common, and the number of GPUs.
 
-    The card's memory size is the smallest size that the driver reports. Raise `BadInput` if
-    `gpus` is empty, or if the GPUs have MIG devices, are not in the table or differ.
+    The card's memory size is the smallest size that the driver reports. Raise `BadInput` if `gpus`
+    is empty, or if the GPUs have MIG devices, are not in the table of cards, or differ.
     """
     if not gpus:
         raise BadInput(
-            "This machine does not have an NVIDIA GPU.",
-            why="nvidia-smi is missing or lists no GPU",
-            next_step="name a card to plan for: --gpu h200",
+            "No NVIDIA GPU was found on this machine.",
+            why="nvidia-smi is missing, failed, or did not list a GPU",
+            next_step="choose a card to plan for, for example --gpu h200",
         )
     if cut := [gpu for gpu in gpus if gpu.mig_devices]:
         raise BadInput(
             f"GPU {cut[0].index} is partitioned into MIG devices.",
-            why=f"the bandwidth and rates of {', '.join(cut[0].mig_devices)} are not known",
-            next_step="plan for a whole card: --gpu NAME",
+            why=f"the bandwidth and rates of {', '.join(cut[0].mig_devices)} are unknown",
+            next_step="plan for a complete card with --gpu NAME",
         )
     names = sorted({gpu.shown_as for gpu in gpus})
     card = find_card(names[0])
     if len(names) > 1 or card is None:
         raise BadInput(
-            "The GPUs of this machine are not in the table, or differ.",
-            why=f"they are {', '.join(names)}",
-            next_step="name the most similar card: --gpu NAME",
+            "The GPUs in this machine differ, or are not in the table of cards.",
+            why=f"nvidia-smi reports {', '.join(names)}",
+            next_step="choose the most similar card with --gpu NAME",
         )
     return replace(card, memory_mib=min(gpu.memory_mib for gpu in gpus)), len(gpus)
 
@@ -168,7 +172,7 @@ def _parse_gpu(name: str, entry: Mapping[str, Any]) -> Gpu:
 
 
 def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
-    """Return the MIG profiles by GPU index. Lines of MIG devices follow their GPU's line."""
+    """Return the MIG profiles by GPU index. The lines for MIG devices follow their GPU's line."""
     devices: dict[int, tuple[str, ...]] = {}
     index = -1
     for line in listing.splitlines():

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from trtllm_serve_cli.sizing.shape import ModelShape
 
-# TensorRT-LLM's default. A sequence always uses whole blocks.
+# TensorRT-LLM's default block size. A sequence always uses whole blocks.
 TOKENS_PER_BLOCK = 32
 
 
 def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
     """Return the number of values that one layer caches for a token on each of `tp` GPUs.
 
-    If `tp` is larger than the number of key-value heads, each GPU has one complete head. MLA's
+    If `tp` is larger than the number of key-value heads, each GPU caches one complete head. MLA's
     latent is replicated on all GPUs.
     """
     if shape.latent:
@@ -24,7 +24,7 @@ def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
 
 
 def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
-    """Return the bytes that all layers cache for a token, before sliding windows are full.
+    """Return the bytes that all layers cache for a token while sliding windows are not yet full.
 
     The result is rounded to whole bytes.
     """
@@ -34,10 +34,11 @@ def kv_bytes_per_token(shape: ModelShape, bits: float) -> int:
 def kv_bytes_of_sequence(
     shape: ModelShape, num_tokens: int, bits: float, *, tp: int = 1, num_layers: int | None = None
 ) -> float:
-    """Return the bytes of a sequence's KV cache on each of `tp` GPUs with `num_layers` layers.
+    """Return the bytes of a sequence's KV cache on each of `tp` GPUs.
 
-    Layers with a sliding window are assumed to be distributed evenly over the pipeline stages. The
-    remainder of this division counts as layers without a window.
+    `num_layers` is the number of layers on the GPU, or None for all layers. Layers with a sliding
+    window are assumed to be distributed evenly over the pipeline stages. The remainder of this
+    division counts as layers without a window.
     """
     layers = shape.num_layers if num_layers is None else num_layers
     window = shape.window

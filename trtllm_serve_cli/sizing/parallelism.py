@@ -1,4 +1,4 @@
-"""Check whether a model's shape allows a number of GPUs."""
+"""Check whether a model can be divided among a number of GPUs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from trtllm_serve_cli.sizing.shape import Experts, ModelShape
 class Parallelism:
     """The distribution of a model over GPUs.
 
-    `pp` pipeline stages divide the layers, and `tp` GPUs split each layer. In layers with experts,
-    `moe_tp` GPUs split each expert, and `moe_ep` groups of GPUs divide the experts. The product of
-    `moe_tp` and `moe_ep` is `tp`.
+    The layers are divided among `pp` pipeline stages, and each layer is split over `tp` GPUs. In
+    layers with experts, the experts are divided among `moe_ep` groups of GPUs, and each expert is
+    split over `moe_tp` GPUs. The product of `moe_tp` and `moe_ep` is `tp`.
     """
 
     tp: int = 1
@@ -34,21 +34,23 @@ def check_parallelism(
     moe_tp: int | None = None,
     moe_ep: int | None = None,
 ) -> Parallelism:
-    """Return the parallelism with the defaults of TensorRT-LLM for unset numbers.
+    """Return the parallelism, with TensorRT-LLM's defaults for numbers that are not set.
 
-    If only `moe_tp` or `moe_ep` is set, the other number is `tp` divided by it. If both are unset,
-    each expert is split over all `tp` GPUs. Raise `BadInput` if the model's shape does not allow
-    the numbers.
+    If only one of `moe_tp` and `moe_ep` is set, the other number is `tp` divided by this number. If
+    neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if the model's shape
+    does not allow the numbers.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
         if number is not None and number < 1:
-            raise _refuse(f"--{name} {number}", "it must be at least 1", f"--{name} 1")
+            raise _refuse(
+                f"--{name} {number}", "the number must be at least 1", f"pass --{name} 1 or more"
+            )
     _check_tensor_parallelism(shape, tp)
     if pp > shape.num_layers:
         raise _refuse(
             f"--pp {pp}",
-            f"the model only has {shape.num_layers} layers",
-            f"--pp {shape.num_layers} or fewer",
+            f"the number of pipeline stages exceeds the number of layers, {shape.num_layers}",
+            f"pass --pp {shape.num_layers} or less",
         )
     if shape.experts is None:
         if (moe_tp or 1, moe_ep or 1) != (1, 1):
@@ -71,19 +73,22 @@ def find_tensor_parallelisms(shape: ModelShape, max_tp: int) -> tuple[int, ...]:
 def _check_tensor_parallelism(shape: ModelShape, tp: int) -> None:
     if why := _find_obstacle(shape, tp):
         possible = find_tensor_parallelisms(shape, 16)
-        raise _refuse(f"--tp {tp}", why, f"--tp {', '.join(map(str, possible))}")
+        raise _refuse(f"--tp {tp}", why, f"set --tp to one of {', '.join(map(str, possible))}")
 
 
 def _find_obstacle(shape: ModelShape, tp: int) -> str | None:
     heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
     if heads % tp:
-        return f"{heads} attention heads cannot be divided among {tp} GPUs"
-    # MLA caches a latent without heads, which is replicated, so its KV heads need no division.
+        return f"the number of attention heads, {heads}, is not divisible by {tp}"
+    # MLA replicates its cached latent on all GPUs, so its KV heads do not have to be divisible.
     if shape.latent is None and kv_heads % tp and tp % kv_heads:
-        return f"{kv_heads} key-value heads can neither be divided nor repeated among {tp} GPUs"
+        return (
+            f"the number of key-value heads, {kv_heads}, is neither a multiple nor a divisor of "
+            f"{tp}"
+        )
     has_dense_mlp = shape.experts is None or shape.experts.num_layers < shape.num_layers
     if has_dense_mlp and shape.intermediate_size % tp:
-        return f"an MLP of width {shape.intermediate_size} cannot be divided among {tp} GPUs"
+        return f"the width of an MLP, {shape.intermediate_size}, is not divisible by {tp}"
     return None
 
 
@@ -94,8 +99,8 @@ def _resolve(tp: int, moe_tp: int | None, moe_ep: int | None) -> tuple[int, int]
     if resolved[0] * resolved[1] != tp:
         raise _refuse(
             f"--moe-tp {moe_tp or 'unset'} --moe-ep {moe_ep or 'unset'}",
-            f"their product must be --tp, which is {tp}",
-            f"--moe-tp {tp} --moe-ep 1",
+            f"the product of --moe-tp and --moe-ep must be equal to --tp, which is {tp}",
+            f"pass --moe-tp {tp} --moe-ep 1",
         )
     return resolved
 
@@ -104,14 +109,14 @@ def _check_experts(experts: Experts, moe_tp: int, moe_ep: int) -> None:
     if experts.num_experts % moe_ep:
         raise _refuse(
             f"--moe-ep {moe_ep}",
-            f"{experts.num_experts} experts cannot be divided evenly among {moe_ep} GPUs",
+            f"the number of experts, {experts.num_experts}, is not divisible by {moe_ep}",
             "set --moe-ep to a divisor of the number of experts",
         )
     if experts.intermediate_size % moe_tp:
         raise _refuse(
             f"--moe-tp {moe_tp}",
-            f"an expert of width {experts.intermediate_size} cannot be divided among {moe_tp} GPUs",
-            "divide the experts instead: --moe-tp 1 --moe-ep N",
+            f"the width of an expert, {experts.intermediate_size}, is not divisible by {moe_tp}",
+            "divide the experts among the GPUs instead: --moe-tp 1 --moe-ep N",
         )
 
 

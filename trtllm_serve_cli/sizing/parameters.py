@@ -1,4 +1,4 @@
-"""Count the parameters of a model by part."""
+"""Count the parameters in each part of a model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ParameterCounts:
 
     `embedding` includes learned positions. `experts` includes routers and shared experts. `head` is
     0 if the LM head is tied to the embedding. `active` is the number of parameters used for one
-    token: all parameters except the experts that the token does not select.
+    token, which excludes the experts that the token does not select.
     """
 
     embedding: int
@@ -31,10 +31,10 @@ class ParameterCounts:
 
 @dataclass(frozen=True, slots=True)
 class AttentionParameters:
-    """The number of attention parameters in one layer, by how tensor parallelism divides them.
+    """The number of attention parameters in one layer, grouped for tensor parallelism.
 
-    `by_heads` are divided by attention heads, and `by_kv_heads` by key-value heads. `replicated`
-    parameters, such as the projection to MLA's latent, are on every GPU.
+    `by_heads` parameters are divided by attention heads, and `by_kv_heads` parameters by key-value
+    heads. `replicated` parameters, such as the projection to MLA's latent, are on every GPU.
     """
 
     by_heads: int
@@ -69,7 +69,11 @@ def count_parameters(shape: ModelShape) -> ParameterCounts:
 
 
 def count_embedding(shape: ModelShape) -> int:
-    """Count token embeddings, learned positions and projections to and from `embedding_size`."""
+    """Count the parameters of the embedding.
+
+    The count includes learned positions, and projections between `embedding_size` and
+    `hidden_size`.
+    """
     words = shape.vocab_size * shape.embedding_size
     narrow = shape.embedding_size != shape.hidden_size
     projections = 2 * shape.embedding_size * shape.hidden_size if narrow else 0
@@ -77,13 +81,13 @@ def count_embedding(shape: ModelShape) -> int:
 
 
 def count_head(shape: ModelShape) -> int:
-    """Count the output matrix (LM head), whether it is tied to the embedding or separate."""
+    """Count the parameters of the LM head, even if it is tied to the embedding."""
     bias = shape.vocab_size if shape.extras.head_bias else 0
     return shape.vocab_size * shape.embedding_size + bias
 
 
 def count_attention(shape: ModelShape) -> AttentionParameters:
-    """Count the attention's parameters in one layer, including only norms inside the attention."""
+    """Count the attention parameters in one layer, including norms inside the attention."""
     hidden, heads, extras = shape.hidden_size, shape.num_attention_heads, shape.extras
     output_bias = hidden if extras.output_bias else 0
     if latent := shape.latent:

@@ -1,4 +1,4 @@
-"""Plan on how many GPUs a model fits, and estimate its speed."""
+"""Determine the number of GPUs that a model requires, and estimate the model's speed."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ from trtllm_serve_cli.sizing.stages import split_stages
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 # If the model does not fit on the available GPUs, plans with up to this many GPUs are tried.
 _MAX_GPUS = 128
-# Limits of the size on disk divided by the computed size. Above, the weights are stored in a wider
-# type than they are served in. Below, they are quantized although config.json does not contain a
-# quantization, as in checkpoints from older versions of ModelOpt.
+# Limits for the ratio of the size on disk to the computed size. Above the maximum, the weights are
+# stored in a wider type than the type that they are served in. Below the minimum, the weights are
+# quantized although config.json does not contain a quantization. Older versions of ModelOpt write
+# such checkpoints.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
@@ -58,8 +59,9 @@ class ParallelPlan:
 class SizePlan:
     """The result of `tllm plan`.
 
-    `plans` have at most `num_gpus` GPUs. `smallest` has the fewest GPUs on which the model fits,
-    which may be more than `num_gpus`, or is None if the model does not fit on 128 GPUs.
+    `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
+    on which the model fits, which may be more than `num_gpus`. `smallest` is None if the model does
+    not fit on 128 GPUs.
     """
 
     facts: ModelFacts
@@ -74,7 +76,7 @@ class SizePlan:
     assumptions: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan as the object that `--json` prints, in bytes, tokens and seconds."""
+        """Return the JSON object that `--json` prints, in units of bytes, tokens and seconds."""
         shape, demand = self.facts.shape, self.demand
         return {
             "source": self.facts.source,
@@ -100,19 +102,19 @@ class SizePlan:
 def plan_size(
     facts: ModelFacts, gpu: Gpu, num_gpus: int | None = None, options: SizeOptions | None = None
 ) -> SizePlan:
-    """Plan the model on up to `num_gpus` GPUs of one card.
+    """Plan a model for up to `num_gpus` GPUs of the same type.
 
-    If `num_gpus` is None, it is 8, or more if the options request more GPUs. Raise `BadInput` if
-    the model's shape or the card does not support the options.
+    If `num_gpus` is None, the plan is for up to 8 GPUs, or for more GPUs if the options request
+    more. Raise `BadInput` if the model's shape or the card does not support the options.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
     num_gpus = num_gpus or max(8, num_requested)
     if num_requested > num_gpus:
         raise BadInput(
-            f"{num_requested} GPUs are requested, but only {num_gpus} are available.",
+            f"The options request {num_requested} GPUs, but the maximum is {num_gpus}.",
             why=f"--tp {options.tp or 1} times --pp {options.pp or 1} is {num_requested}",
-            next_step="reduce them, or increase --num-gpus",
+            next_step="reduce --tp or --pp, or increase --num-gpus",
         )
     shape = facts.shape
     formats, weights, kv = _choose_formats(facts, gpu, options)
@@ -167,7 +169,8 @@ def _list_parallelisms(
         for each in _list_for_world_size(shape, world_size, num_gpus, options)
     )
     if not found:
-        # Only --moe-tp and --moe-ep can exclude every parallelism. This call raises the reason.
+        # Only --moe-tp and --moe-ep can exclude every parallelism. This call raises an error with
+        # the reason.
         check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
     return found
 
@@ -175,7 +178,10 @@ def _list_parallelisms(
 def _list_by_world_size(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return parallelisms by number of GPUs; above `num_gpus`, only powers of two."""
+    """Return parallelisms in ascending order of their number of GPUs.
+
+    Numbers of GPUs above `num_gpus` are powers of two.
+    """
     more = (world_size for world_size in _powers_of_two(_MAX_GPUS) if world_size > num_gpus)
     world_sizes = (*range(1, num_gpus + 1), *more)
     return tuple(
@@ -188,7 +194,10 @@ def _list_by_world_size(
 def _list_for_world_size(
     shape: ModelShape, world_size: int, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return the parallelisms with `world_size` GPUs, highest `tp` (up to `num_gpus`) first."""
+    """Return the parallelisms with `world_size` GPUs in descending order of `tp`.
+
+    The highest `tp` is at most `num_gpus`.
+    """
     found = []
     for tp in range(min(world_size, num_gpus), 0, -1):
         if world_size % tp == 0:
@@ -209,7 +218,7 @@ def _choose_formats(
     facts: ModelFacts, gpu: Gpu, options: SizeOptions
 ) -> tuple[Formats, Format, Format]:
     dtype = _choose_dtype(facts.shape, gpu, options)
-    check_runs(dtype, WEIGHT_FORMATS[dtype], gpu, "--dtype float16")
+    check_runs(dtype, WEIGHT_FORMATS[dtype], gpu, "pass --dtype float16")
     quantization = options.quantization or _name_stored_quantization(facts, WEIGHT_FORMATS[dtype])
     if quantization == "none":
         weights = WEIGHT_FORMATS[dtype]
@@ -217,22 +226,27 @@ def _choose_formats(
         weights = WEIGHT_FORMATS[quantization]
     else:
         weights = _measure_format(facts, WEIGHT_FORMATS[dtype])
-    check_runs(f"weights in {quantization}", weights, gpu, "--quantization int8, or another --gpu")
+    next_step = "pass --quantization int8, or choose another card with --gpu"
+    check_runs(f"weights in {quantization}", weights, gpu, next_step)
     kv_named = options.kv_cache_dtype or "auto"
     kv_name = dtype if kv_named == "auto" else kv_named
-    check_runs(f"a KV cache in {kv_name}", KV_FORMATS[kv_name], gpu, "--kv-cache-dtype auto")
+    check_runs(f"a KV cache in {kv_name}", KV_FORMATS[kv_name], gpu, "pass --kv-cache-dtype auto")
     return Formats(dtype, quantization, kv_name), weights, KV_FORMATS[kv_name]
 
 
 def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
-    """Return the dtype. Like TensorRT-LLM, "auto" keeps bfloat16 and otherwise uses float16."""
+    """Return the name of the dtype.
+
+    For "auto", use bfloat16 if the model and the card use it, and otherwise float16, as
+    TensorRT-LLM does.
+    """
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" and gpu.has_bf16 else "float16"
 
 
 def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
-    """Return the name of the checkpoint's quantization."""
+    """Return the name of the checkpoint's quantization, or "none" if it is not quantized."""
     if quantization := facts.shape.quantization:
         return name_weight_format(quantization) or quantization
     full = count_parameters(facts.shape).total * dtype.bits / 8
@@ -242,11 +256,11 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 
 
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
-    """Return a format with the average bits per parameter on disk, for unknown quantizations."""
+    """Return a format for an unknown quantization, with the average bits per parameter on disk."""
     if facts.weight_bytes is None:
         raise BadInput(
-            f"The size of weights in {facts.shape.quantization} is not known.",
-            why="the checkpoint does not have an index with their size",
+            f"The size of weights in {facts.shape.quantization} is unknown.",
+            why="the checkpoint does not have an index with the size of the weights",
             next_step="set the quantization, for example --quantization int8",
         )
     stage = split_stages(facts.shape, Parallelism())[0]
@@ -254,7 +268,8 @@ def _measure_format(facts: ModelFacts, others: Format) -> Format:
     large = stage.matrices + stage.experts
     bits = (facts.weight_bytes * 8 - rest) / large
     if bits <= 0:
-        # The embedding is also quantized, so use the average of all parameters.
+        # The size on disk shows that the embedding is also quantized, so use the average over all
+        # parameters.
         bits = facts.weight_bytes * 8 / count_parameters(facts.shape).total
     return Format(bits)
 
@@ -278,9 +293,10 @@ def _choose_demand(
 
 
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
-    """Return the size on disk divided by the computed size, to correct computed sizes.
+    """Return the ratio of the size on disk to the computed size, to correct computed sizes.
 
-    Return 1 if the weights are not served as they are stored, or if the sizes differ too much.
+    Return 1 if the size on disk is unknown, if the weights are not served as they are stored, or if
+    the sizes differ too much.
     """
     own = facts.shape.quantization
     is_as_stored = options.quantization is None or (options.quantization == "none" and not own)
@@ -292,13 +308,13 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 
 
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
-    """Return the input and output length; unset lengths are chosen to fit the model's length."""
+    """Return the input and output length. Choose unset lengths so that they fit into the model."""
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:
         raise BadInput(
             f"The model has {max_positions} positions, but --max-seq-len is {options.max_seq_len}.",
-            why="it was not trained on more positions",
-            next_step=f"--max-seq-len {max_positions} or less",
+            why="the model was not trained on more positions",
+            next_step=f"pass --max-seq-len {max_positions} or less",
         )
     limit = options.max_seq_len or max_positions
     output_len = options.output_len or min(_OUTPUT_LEN, limit // 2 if limit else _OUTPUT_LEN)
@@ -309,7 +325,7 @@ def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
         output_len = max(1, min(output_len, limit - input_len))
     if limit and input_len + output_len > limit:
         raise BadInput(
-            f"The lengths {input_len} (input) and {output_len} (output) exceed {limit} tokens.",
+            f"The input length {input_len} plus the output length {output_len} exceeds {limit}.",
             why=f"{'--max-seq-len' if options.max_seq_len else 'the model length'} is {limit}",
             next_step="reduce --input-len or --output-len",
         )

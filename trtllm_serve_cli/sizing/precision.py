@@ -1,4 +1,4 @@
-"""Define the size and speed of number formats, and which GPUs support them."""
+"""Define the size, speed and hardware requirements of number formats."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ Rate = Literal["fp16", "fp8", "fp4"]
 class Format:
     """A number format.
 
-    `bits` is the average size of a number, including scales. A GPU multiplies at `speed` times the
-    rate in its field `rate`. `capability` is the minimum compute capability.
+    `bits` is the average size of a number, including scales. A GPU multiplies numbers at `speed`
+    times the rate in the field of `Gpu` that `rate` names. `capability` is the minimum compute
+    capability.
     """
 
     bits: float
@@ -26,10 +27,11 @@ class Format:
     speed: float = 1.0
 
 
-# Formats for the layers' large matrices. Embedding, head, norms and routers keep the dtype.
-# AWQ and GPTQ have a 16-bit scale for 128 weights. NVFP4 has an 8-bit scale for 16 weights, and
-# MXFP4 for 32 weights. SmoothQuant (int8_sq) is estimated at the 16-bit rate, although GPUs
-# multiply faster in int8. float32 is estimated at half the 16-bit rate, which is TF32's rate.
+# Formats for the large matrices in layers. The embedding, head, norms and routers keep the dtype.
+# AWQ and GPTQ have a 16-bit scale for every 128 weights. NVFP4 has an 8-bit scale for every 16
+# weights, and MXFP4 has an 8-bit scale for every 32 weights. SmoothQuant (int8_sq) is estimated at
+# the 16-bit rate, although GPUs multiply faster in int8. float32 is estimated at half the 16-bit
+# rate, which is TF32's rate.
 WEIGHT_FORMATS = {
     "float32": Format(32, speed=0.5),
     "float16": Format(16),
@@ -51,7 +53,7 @@ KV_FORMATS = {
     "int8": Format(8),
     "nvfp4": Format(4 + 8 / 16, "fp4", (10, 0)),
 }
-# Maps the names of quantizations in checkpoints to the names in `WEIGHT_FORMATS`.
+# Maps the names that checkpoints use for quantizations to the names in `WEIGHT_FORMATS`.
 _CHECKPOINT_WORDS = {
     "awq": "int4_awq",
     "gptq": "int4_awq",
@@ -62,9 +64,10 @@ _CHECKPOINT_WORDS = {
 
 
 def read_quantization_word(config: Mapping[str, Any]) -> str:
-    """Return the quantization's name in a `quantization_config`, in lower case, or "unknown".
+    """Return the name of the quantization in a `quantization_config`, in lower case.
 
-    For GPTQ and AWQ with a number of bits other than 4, the name includes the number.
+    Return "unknown" if the name is missing. For GPTQ and AWQ, the name includes the number of bits
+    unless the number is 4.
     """
     word = str(config.get("quant_algo") or config.get("quant_method") or "unknown").lower()
     is_usual = word not in ("gptq", "awq") or config.get("bits") in (None, 4)
@@ -78,13 +81,13 @@ def name_weight_format(checkpoint_word: str) -> str | None:
 
 
 def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> None:
-    """Raise `BadInput`, with `what` and `next_step`, if the GPU does not support the format."""
+    """Raise `BadInput`, with `what` and `next_step`, if the GPU does not support a format."""
     if gpu.capability < number_format.capability:
         needed, has = (
             ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)
         )
         raise BadInput(
-            f"{gpu.name} cannot run {what}.",
-            why=f"it requires compute capability {needed}, but {gpu.name} has {has}",
+            f"The GPU {gpu.name} does not support {what}.",
+            why=f"the format requires compute capability {needed}, but the GPU has {has}",
             next_step=next_step,
         )

@@ -1,9 +1,9 @@
-"""Estimate upper limits of a model's speed from memory reads and multiplications.
+"""Estimate upper limits for a model's speed from memory reads and multiplications.
 
-The limits assume that every card reaches the same fraction of its data sheet's rates as an H200 did
-in a measurement: 4.3 of 4.8 TB/s, and 790 of 989 TFLOP/s in bf16 (with the matrices of Llama 2 7B).
-Communication between GPUs is not counted. Real speeds are lower: on that H200, vLLM 0.26 reached
-0.67 of the limit for a single stream and 0.64 of the saturated limit.
+In a measurement with the matrices of Llama 2 7B, an H200 reached 4.3 of 4.8 TB/s, and 790 of 989
+TFLOP/s in bf16. The limits assume that every card reaches the same fractions of the rates in its
+data sheet. Communication between GPUs is not counted. Real speeds are lower. On the same H200, vLLM
+0.26 reached 0.67 of the limit for a single stream and 0.64 of the saturated limit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ COMPUTE_REACHED = 790 / 989
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Upper limits of the speed.
+    """The upper limits for a model's speed.
 
     Tokens are output tokens, and a request has `input_len` and `output_len` tokens.
     `single_stream_tokens_per_s` is the limit for one sequence after its prompt was processed. The
@@ -37,10 +37,10 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The minimum duration of an engine step, in seconds, as the sum of its parts.
+    """The parts of an engine step's minimum duration, in seconds.
 
-    A step takes `step_s`, plus `sequence_s` for each sequence that gets a token, `kv_token_s` for
-    each token that is read from the KV cache, `prompt_token_s` for each prompt token, and
+    A step takes `step_s`, plus `sequence_s` for each sequence that receives a token, `kv_token_s`
+    for each token that is read from the KV cache, `prompt_token_s` for each prompt token, and
     `prompt_pair_s` for each earlier token that a prompt token attends to.
     """
 
@@ -54,12 +54,13 @@ class StepCost:
 def estimate_step_cost(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
 ) -> StepCost:
-    """Return the parts of a step's duration.
+    """Return the parts of a step's minimum duration.
 
-    For one sequence and for all sequences, the sum of the parts is the duration of a step in
-    `estimate_speed`: the time to read or to multiply, whichever is longer. Durations for other
-    batch sizes are interpolated linearly. Pipeline stages run in parallel, each with its share of
-    the sequences, so a step is one cycle through all stages.
+    For one sequence and for all sequences, the sum of the parts is the step duration that
+    `estimate_speed` uses. This duration is the time for memory reads or for multiplications,
+    whichever is longer. Durations for other batch sizes are interpolated linearly. Pipeline stages
+    run in parallel, and each stage processes a share of the sequences, so a step is one cycle
+    through all stages.
     """
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
@@ -91,7 +92,7 @@ def _batch_of_stage(parallelism: Parallelism, demand: Demand, num_sequences: int
 def estimate_speed(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, num_sequences: int
 ) -> Speed:
-    """Return the upper limits of a model's speed with up to `num_sequences` sequences."""
+    """Return the upper limits for a model's speed with up to `num_sequences` sequences."""
     stages = split_stages(shape, parallelism)
     costs = [_Cost(shape, parallelism, stage, gpu, demand) for stage in stages]
     alone = 1 / sum(cost.step_s(1) for cost in costs)
@@ -105,7 +106,7 @@ def estimate_speed(
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """The cost of operations on one GPU of a pipeline stage."""
+    """The duration of operations on one GPU in a pipeline stage."""
 
     shape: ModelShape
     parallelism: Parallelism
@@ -116,7 +117,7 @@ class _Cost:
     def step_s(self, batch: int) -> float:
         """Return the time to generate one token for each of `batch` sequences.
 
-        Half of each sequence's output is in the KV cache, which is the average.
+        On average, half of each sequence's output is in the KV cache.
         """
         context = self.demand.input_len + self.demand.output_len // 2
         read = self._weights_read(batch) + batch * self._kv_read(context)
@@ -131,7 +132,7 @@ class _Cost:
     def prompt_s(self, *, with_attention: bool = True) -> float:
         """Return the time to process one of many prompts.
 
-        Only multiplications count, because the prompts share each read of the weights.
+        Only multiplications are counted, because all prompts share each read of the weights.
         """
         tokens = self.demand.input_len
         attention = self._attend(tokens, tokens / 2, is_prompt=True) if with_attention else 0.0
@@ -141,7 +142,10 @@ class _Cost:
         return num_bytes / (self.gpu.bandwidth_gb_per_s * 1e9 * BANDWIDTH_REACHED)
 
     def _weights_read(self, batch: int) -> float:
-        """Return the bytes of weights read for `batch` tokens, which select experts at random."""
+        """Return the bytes of weights that are read for `batch` tokens.
+
+        The tokens are assumed to select experts at random.
+        """
         stage, demand, experts = self.stage, self.demand, self.shape.experts
         share = 0.0
         if experts:
@@ -161,9 +165,9 @@ class _Cost:
         )
 
     def _multiply_s(self, num_tokens: int, attention: float) -> float:
-        """Return the time to multiply, with two operations for each parameter and token.
+        """Return the time for multiplications, with two operations for each parameter and token.
 
-        `attention` is the number of the attention's operations, which run at the 16-bit rate.
+        `attention` is the number of operations in the attention, which run at the 16-bit rate.
         """
         stage, experts, weights = self.stage, self.shape.experts, self.demand.weights
         chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0
@@ -174,12 +178,12 @@ class _Cost:
         return matrices / (rate * weights.speed * reached) + other / (self.gpu.fp16 * reached)
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
-        """Count the operations of `num_tokens` tokens that each attend to `context` tokens."""
+        """Count the attention operations if `num_tokens` tokens each attend to `context` tokens."""
         latent, per_head = self.shape.latent, 4 * self.shape.head_dim
         if latent and is_prompt:
             per_head = 2 * (self.shape.head_dim + latent.v_head_dim)
         elif latent:
-            # A decoding step multiplies by the cached latent instead of the keys and values.
+            # A decoding step uses the cached latent directly, instead of keys and values.
             per_head = 2 * (2 * latent.kv_lora_rank + latent.qk_rope_head_dim)
         heads = self.shape.num_attention_heads / self.parallelism.tp
         return num_tokens * context * heads * per_head * self.stage.num_layers

@@ -1,4 +1,4 @@
-"""Parse config.json into a model shape that has the same fields for all architectures."""
+"""Parse a config.json into a model shape that has the same fields for all architectures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES, Config, Family
 from trtllm_serve_cli.sizing.precision import read_quantization_word
 
-# Maps a field to the keys that architectures use for it in config.json.
+# Maps each field to the keys in config.json that contain it. The keys differ by architecture.
 _NAMES = {
     "num_layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "hidden_size": ("hidden_size", "n_embd", "n_embed", "d_model"),
@@ -37,7 +37,7 @@ _MAX_LAYERS = 1 << 14
 class Experts:
     """The mixture of experts in `num_layers` of a model's layers.
 
-    All other layers have a dense MLP. `intermediate_size` is the size of one expert.
+    The other layers have a dense MLP. `intermediate_size` is the size of one expert.
     `shared_intermediate_size` is the total size of the shared experts, which process every token.
     """
 
@@ -66,7 +66,7 @@ class LatentAttention:
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindow:
-    """Sliding window attention. In `num_layers` layers, a token attends to `num_tokens` tokens."""
+    """A sliding window of `num_tokens` tokens that limits attention in `num_layers` layers."""
 
     num_tokens: int
     num_layers: int
@@ -97,8 +97,8 @@ class ModelShape:
 
     `dtype` and `quantization` are the names in the checkpoint. `head_dim` is the dimension of a
     query head. `intermediate_size` is the size of a dense MLP. `embedding_size` differs from
-    `hidden_size` only if the architecture projects between them. `is_part` is set if the checkpoint
-    may contain other parts, such as a vision tower.
+    `hidden_size` only if the architecture projects between these sizes. `is_part` is true if the
+    checkpoint may contain other parts, such as a vision tower.
     """
 
     architecture: str
@@ -124,17 +124,17 @@ class ModelShape:
 
 
 def parse_shape(config: Mapping[str, Any]) -> ModelShape:
-    """Parse a config.json. Raise `BadInput` if it is not valid or its model is not supported."""
+    """Parse a config.json. Raise `BadInput` if it is invalid or if the model is not supported."""
     text = find_text_config(config)
     model_type = text.get("model_type", config.get("model_type"))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BadInput(
             f"Models of the type {model_type!r} cannot be planned.",
-            why=f"supported types are {', '.join(FAMILIES)}",
+            why=f"the supported types are {', '.join(FAMILIES)}",
             next_step="choose a model with one of these types",
         )
     family = FAMILIES[model_type]
-    # Drop keys with the value null, so that they select the default like missing keys.
+    # Remove keys with the value null, so that they select the default, as missing keys do.
     values = {key: value for key, value in text.items() if value is not None}
     try:
         return _parse(family, model_type, family.adapt({**family.defaults, **values}), config, text)
@@ -156,14 +156,17 @@ def _parse(
 ) -> ModelShape:
     num_layers = _count(config, "num_layers")
     if num_layers > _MAX_LAYERS:
-        raise _broken(f"it claims {num_layers} layers")
+        raise _broken(f"the number of layers, {num_layers}, is too high")
     hidden_size = _count(config, "hidden_size")
     heads = _count(config, "num_attention_heads")
     kv_heads = _find_count(config, "num_key_value_heads") or heads
     latent = _parse_latent(config)
     head_dim = _find_head_dim(config, latent) or _divide(hidden_size, heads)
     if heads % kv_heads:
-        raise _broken(f"{heads} attention heads cannot share {kv_heads} key-value heads")
+        raise _broken(
+            f"the number of attention heads, {heads}, is not a multiple of the number of key-value "
+            f"heads, {kv_heads}"
+        )
     named = whole.get("architectures")
     return ModelShape(
         architecture=str(named[0]) if isinstance(named, list) and named else model_type,
@@ -190,7 +193,10 @@ def _parse(
 
 
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
-    """Return the MLP's size. Without it, an MLP that is not gated has 4 times the hidden size."""
+    """Return the intermediate size of the MLP.
+
+    If the size is not set, an MLP that is not gated has 4 times the hidden size.
+    """
     if size := _find_count(config, "intermediate_size"):
         return size
     if not family.is_gated:
@@ -233,7 +239,10 @@ def _parse_experts(config: Config, num_layers: int) -> Experts | None:
     )
     chosen = _check_count("num_experts_per_tok", config)
     if chosen > num_experts:
-        raise _broken(f"a token cannot select {chosen} of {num_experts} experts")
+        raise _broken(
+            f"the number of experts per token, {chosen}, exceeds the number of experts, "
+            f"{num_experts}"
+        )
     return Experts(
         num_experts=num_experts,
         num_experts_per_token=chosen,
@@ -275,7 +284,10 @@ def _parse_latent(config: Config) -> LatentAttention | None:
 
 
 def _parse_window(family: Family, config: Config, num_layers: int) -> SlidingWindow | None:
-    """Parse the window. Its layers are in the list of layer types, or follow a fixed pattern."""
+    """Parse the sliding window.
+
+    The layers that use the window are in the list of layer types, or follow a fixed pattern.
+    """
     size = config.get("sliding_window")
     if not size or not config.get("use_sliding_window", True):
         return None
@@ -306,7 +318,7 @@ def _count(config: Config, what: str) -> int:
     for name in _NAMES[what]:
         if config.get(name) is not None:
             return _check_count(name, config)
-    raise _broken(f"it lacks {' or '.join(_NAMES[what])}")
+    raise _broken(f"the key {' or '.join(_NAMES[what])} is missing")
 
 
 def _find_count(config: Config, what: str) -> int | None:
@@ -317,14 +329,15 @@ def _find_count(config: Config, what: str) -> int | None:
 def _check_count(name: str, config: Config) -> int:
     value = config.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < _MAX_COUNT:
-        raise _broken(f"its {name} is {value!r}, which is not a valid count")
+        raise _broken(f"the value of {name} is {value!r}, which is not a valid count")
     return value
 
 
 def _divide(hidden_size: int, heads: int) -> int:
     if hidden_size % heads:
         raise _broken(
-            f"a hidden size of {hidden_size} cannot be divided among {heads} attention heads"
+            f"the hidden size, {hidden_size}, is not divisible by the number of attention heads, "
+            f"{heads}"
         )
     return hidden_size // heads
 
@@ -333,5 +346,5 @@ def _broken(why: str) -> BadInput:
     return BadInput(
         "The config.json is not a valid model configuration.",
         why=why,
-        next_step="compare it with the publisher's config.json",
+        next_step="compare the file with the publisher's config.json",
     )

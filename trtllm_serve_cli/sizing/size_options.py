@@ -21,7 +21,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 @dataclass(frozen=True, slots=True)
 class SizeOptions:
-    """The serving options for a plan. None selects the default of the model or TensorRT-LLM."""
+    """The serving options for a plan. None selects the model's or TensorRT-LLM's default."""
 
     tp: TensorParallelism | None = None
     pp: PipelineParallelism | None = None
@@ -42,5 +42,5 @@ class SizeOptions:
     kv_cache_free_gpu_mem_fraction: Annotated[
         float,
         Within(0.01, 1.0),
-        Option("Fraction of the remaining memory for the KV cache.", metavar="F"),
+        Option("Fraction of the remaining GPU memory that the KV cache uses.", metavar="F"),
     ] = 0.9

@@ -1,9 +1,9 @@
-"""Distribute the parameters of a model over GPUs.
+"""Distribute a model's parameters over GPUs.
 
-Pipeline stages divide the layers. If the division has a remainder, each of the first stages gets
-one more layer. Tensor parallelism divides attention heads, MLPs, experts and the LM head. Norms and
-routers are replicated on every GPU of a stage. The embedding is also replicated, which is the
-default in TensorRT-LLM.
+The layers are divided among pipeline stages. If the division has a remainder, each of the first
+stages has one additional layer. Tensor parallelism divides attention heads, MLPs, experts and the
+LM head. Norms and routers are replicated on every GPU in a stage. The embedding is also replicated,
+which is the default in TensorRT-LLM.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The parameters on one GPU of a pipeline stage.
+    """The number of parameters on one GPU in a pipeline stage.
 
-    `matrices` are used for every token; `experts` are used only for the tokens that select them.
-    `replicated` counts norms and routers. `replicated`, `embedding` and `head` are not quantized.
-    `head_read` counts the parameters that are read to compute logits. If they are part of a tied
-    embedding on the same GPU, `head` is 0.
+    `matrices` counts parameters that every token uses. `experts` counts parameters that only the
+    tokens that select an expert use. `replicated` counts norms and routers. `replicated`,
+    `embedding` and `head` are not quantized. `head_read` counts the parameters that are read to
+    compute logits. `head` is 0 if these parameters are in a tied embedding on the same GPU.
     """
 
     num_layers: int
@@ -35,7 +35,7 @@ class Stage:
 
 
 def split_stages(shape: ModelShape, parallelism: Parallelism) -> tuple[Stage, ...]:
-    """Return, for each pipeline stage, the parameters on each of its GPUs."""
+    """Return the parameters on each GPU, by pipeline stage."""
     pp = parallelism.pp
     even, more = divmod(shape.num_layers, pp)
     sizes = [even + (1 if index < more else 0) for index in range(pp)]
@@ -56,7 +56,7 @@ def _describe(
     is_last: bool,
 ) -> Stage:
     tp, experts = parallelism.tp, shape.experts
-    # If a model has dense layers and layers with experts, the dense layers are assumed to be first.
+    # If only some layers have experts, the dense layers are assumed to come first.
     num_dense = shape.num_layers - (experts.num_layers if experts else 0)
     dense = max(0, min(num_dense, start + num_layers) - start)
     sparse = num_layers - dense

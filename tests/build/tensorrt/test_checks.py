@@ -22,8 +22,8 @@ def refuse(version: str, model: str = "llama-2-7b", **options: Any) -> str:
 def test_heads_that_tp_does_not_divide_are_refused() -> None:
     assert refuse("0.16.0", tp=3) == (
         "The model cannot run with --tp 3.\n"
-        "Why: 32 attention heads cannot be divided among 3 GPUs\n"
-        "Next: --tp 1, 2, 4, 8, 16"
+        "Why: the number of attention heads, 32, is not divisible by 3\n"
+        "Next: set --tp to one of 1, 2, 4, 8, 16"
     )
 
 
@@ -197,32 +197,32 @@ def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None
             "a100-80gb",
             "1.0.0",
             {"quantization": "fp8"},
-            "a100-80gb cannot run fp8.\n"
-            "Why: it requires compute capability 8.9, but a100-80gb has 8.0\n"
+            "The GPU a100-80gb does not support fp8.\n"
+            "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
             "Next: --quantization int8, int4 or int4_awq",
         ),
         (
             "h200",
             "1.0.0",
             {"quantization": "nvfp4"},
-            "h200 cannot run nvfp4.\n"
-            "Why: it requires compute capability 10.0, but h200 has 9.0\n"
+            "The GPU h200 does not support nvfp4.\n"
+            "Why: the format requires compute capability 10.0, but the GPU has 9.0\n"
             "Next: --quantization int8, int4 or int4_awq",
         ),
         (
             "a100-80gb",
             "1.0.0",
             {"kv_cache_dtype": "fp8"},
-            "a100-80gb cannot run a KV cache of fp8.\n"
-            "Why: it requires compute capability 8.9, but a100-80gb has 8.0\n"
+            "The GPU a100-80gb does not support a KV cache of fp8.\n"
+            "Why: the format requires compute capability 8.9, but the GPU has 8.0\n"
             "Next: --kv-cache-dtype int8",
         ),
         (
             "t4",
             "0.9.0",
             {"dtype": "bfloat16"},
-            "t4 cannot run bfloat16.\n"
-            "Why: it requires compute capability 8.0, but t4 has 7.5\n"
+            "The GPU t4 does not support bfloat16.\n"
+            "Why: the format requires compute capability 8.0, but the GPU has 7.5\n"
             "Next: --dtype float16",
         ),
         (

@@ -89,19 +89,22 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ("-s local:m --gpu h2000", "No GPU is known as 'h2000'."),
-        ("-s local:m", "This machine does not have an NVIDIA GPU."),
+        ("-s local:m --gpu h2000", "The GPU 'h2000' is unknown."),
+        ("-s local:m", "No NVIDIA GPU was found on this machine."),
         ("--gpu h200", "No model was specified."),
         ("-m no-such --gpu h200", "No model is known as 'no-such'."),
         (f"-m {'x' * 300} --gpu h200", "is not a valid model name."),
-        ("-s engine:e --gpu h200", "is an engine, which cannot be planned after its build."),
+        ("-s engine:e --gpu h200", "is an engine, which cannot be planned."),
         ("-s local:m --gpu h200 --revision main", "local:m has no revisions."),
         ("-s local:m --gpu h200 --tp 3", "The model cannot run with --tp 3."),
         (
             "-s local:m --gpu h200 --num-gpus 2 --tp 4",
-            "4 GPUs are requested, but only 2 are available.",
+            "The options request 4 GPUs, but the maximum is 2.",
         ),
-        ("-s local:m --gpu a100 --quantization fp8", "a100-80gb cannot run weights in fp8."),
+        (
+            "-s local:m --gpu a100 --quantization fp8",
+            "The GPU a100-80gb does not support weights in fp8.",
+        ),
     ],
 )
 def test_impossible_plans_exit_with_3(tllm: Tllm, arguments: str, what: str) -> None:
