@@ -69,7 +69,8 @@ def test_help_of_every_command_has_an_example(tllm: Tllm, words: tuple[str, ...]
 def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
     _, out, _ = tllm("bench", "--help")
     assert " ".join(out.partition("Commands:")[2].split()).startswith(
-        "token-norm-dist Send random token ids with normally distributed lengths to `tensorrt_llm`."
+        "token-norm-dist Send prompts of random token ids with normally distributed lengths to "
+        "`tensorrt_llm`."
     )
 
 

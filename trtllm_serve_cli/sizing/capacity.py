@@ -12,8 +12,8 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 _MIB = 1 << 20
-# Measured on an H200 with driver 580 and CUDA 13. The driver used 616 MiB. After it had run matrix
-# multiplication and attention, a PyTorch process used 693 MiB for its CUDA context and kernels.
+# Measured on an H200 with driver 580 and CUDA 13. The driver used 616 MiB. A PyTorch process that
+# had run matrix multiplication and attention used 693 MiB for its CUDA context and kernels.
 CONTEXT_BYTES = (616 + 693) * _MIB
 # An estimate for the other memory that an engine's kernels and runtime allocate.
 WORKSPACE_BYTES = 512 * _MIB

@@ -42,7 +42,7 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
         raise BadInput(
             f"{source} is an engine, which cannot be planned.",
             why="the limits of an engine are fixed, and `tllm show` prints them after an import",
-            next_step="plan with the engine's checkpoint instead: -s hf:ORG/NAME",
+            next_step="pass the engine's checkpoint instead, for example -s hf:ORG/NAME",
         )
     if source.format == "hf":
         return ModelFacts(

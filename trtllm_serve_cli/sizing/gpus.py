@@ -1,4 +1,4 @@
-"""Look up GPU cards by name, and detect the GPUs of this machine."""
+"""Look up GPU cards by name, and detect the GPUs in this machine."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def load_gpus() -> Mapping[str, Gpu]:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Return the card with this name, alias or name in nvidia-smi.
+    """Return the card with the given name, alias or name in nvidia-smi.
 
     If the card is unknown, raise `BadInput` with similar names.
     """

@@ -111,7 +111,7 @@ def count_attention(shape: ModelShape) -> AttentionParameters:
 
 
 def count_mlp(shape: ModelShape, intermediate_size: int) -> int:
-    """Count the parameters of one MLP with this intermediate size."""
+    """Count the parameters of one MLP with the given intermediate size."""
     matrices = 3 if shape.is_gated else 2
     biases = (matrices - 1) * intermediate_size + shape.hidden_size
     return matrices * shape.hidden_size * intermediate_size + (

@@ -29,10 +29,9 @@ from trtllm_serve_cli.sizing.stages import split_stages
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 # If the model does not fit on the available GPUs, plans with up to this many GPUs are tried.
 _MAX_GPUS = 128
-# Limits for the ratio of the size on disk to the computed size. Above the maximum, the weights are
-# stored in a wider type than the type that they are served in. Below the minimum, the weights are
-# quantized although config.json does not contain a quantization. Older versions of ModelOpt write
-# such checkpoints.
+# Limits for the ratio of the size on disk to the computed size. Above the maximum, weights are
+# stored in a wider type than they are served in. Below the minimum, weights are quantized, although
+# config.json does not contain a quantization. Older versions of ModelOpt write such checkpoints.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
@@ -237,8 +236,8 @@ def _choose_formats(
 def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
     """Return the name of the dtype.
 
-    For "auto", use bfloat16 if the model and the card use it, and otherwise float16, as
-    TensorRT-LLM does.
+    For "auto", choose bfloat16 if the checkpoint uses bfloat16 and the card supports it. Otherwise,
+    choose float16, as TensorRT-LLM does.
     """
     if options.dtype != "auto":
         return options.dtype
@@ -326,7 +325,7 @@ def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
     if limit and input_len + output_len > limit:
         raise BadInput(
             f"The input length {input_len} plus the output length {output_len} exceeds {limit}.",
-            why=f"{'--max-seq-len' if options.max_seq_len else 'the model length'} is {limit}",
+            why=f"{'--max-seq-len' if options.max_seq_len else 'the maximum length'} is {limit}",
             next_step="reduce --input-len or --output-len",
         )
     return input_len, output_len

@@ -81,7 +81,7 @@ def name_weight_format(checkpoint_word: str) -> str | None:
 
 
 def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> None:
-    """Raise `BadInput`, with `what` and `next_step`, if the GPU does not support a format."""
+    """Raise `BadInput` if the GPU does not support a format. The error describes it as `what`."""
     if gpu.capability < number_format.capability:
         needed, has = (
             ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)

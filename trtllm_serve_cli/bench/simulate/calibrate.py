@@ -334,7 +334,7 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """Convert a measured request, with a prompt that shares no prefix with other prompts."""
+    """Convert a measured request. Its prompt does not share a prefix with any other prompt."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 

@@ -128,7 +128,7 @@ _DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
 def _plan_tensors(
     spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
-    """Return a tensor with a batch dimension for each input of the model that the request sets.
+    """Return the request's tensors by input name. Each tensor has a batch dimension.
 
     Without an end id, generation continues to `request_output_len`. `exclude_input_in_output`
     removes the prompt from the output, so that all returned tokens are generated tokens.
@@ -199,8 +199,8 @@ def _read_reply(reply: Any, *, is_final: bool) -> Response:
         if name in raw
     }
     if "text_output" in raw:
-        # Read only the first text, because texts for other beams may follow. Each text is preceded
-        # by its length.
+        # The length of each text precedes the text. Read only the first text, because texts for
+        # other beams may follow.
         content = raw["text_output"][1]
         length = int.from_bytes(content[:4], "little")
         outputs["text_output"] = content[4 : 4 + length].decode(errors="replace")
@@ -242,7 +242,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
 
 
 def _as_list(value: Any) -> list[Any]:
-    """Return a tensor as a list. The generate endpoints return a single element as a scalar."""
+    """Return a tensor as a list. The generate endpoints encode a single element as a scalar."""
     if value is None:
         return []
     return value if isinstance(value, list) else [value]

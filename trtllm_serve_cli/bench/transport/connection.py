@@ -25,7 +25,7 @@ class SendFailed(Exception):
 
 
 class Connection(Protocol):
-    """A connection to one model on one server, which supports many concurrent requests."""
+    """A connection for many concurrent requests to one model on one server."""
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 

@@ -27,8 +27,8 @@ _HEADER_TABLE_SIZE, _ENABLE_PUSH, _MAX_STREAMS, _INITIAL_WINDOW, _MAX_FRAME_SIZE
 _CANCEL = 8
 _LARGEST = 2**31 - 1
 _DEFAULT_WINDOW = 65535
-# The client extends the connection's receive window after receiving this number of bytes. It is
-# about half of the window, which has the maximum size, so the server never has to wait.
+# The client extends the connection's receive window each time it has received this number of bytes,
+# which is about half of the window. The server therefore never has to wait for the window.
 _WINDOW_UPDATE_AT = 2**30
 _FRAME = struct.Struct(">HBBBL")
 
@@ -79,7 +79,7 @@ class Call:
             await self._waiter
 
     def feed(self, data: bytes, at_s: float) -> None:
-        """Add a part of the response body that was received at `at_s`.
+        """Add `data`, the part of the response body that was received at `at_s`.
 
         The body is a sequence of messages. A one-byte flag and a four-byte length precede each
         message. The arrival time of a message is the time when its last byte was received.

@@ -146,8 +146,7 @@ def tokenize(
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        # Do not add special tokens to an empty prompt. Its length must be 0 so that `_collect`
-        # skips it.
+        # Do not add special tokens to an empty prompt. `_collect` skips prompts of length 0.
         ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
@@ -278,7 +277,7 @@ def _read_hub(source: str) -> list[Line]:
         raise MissingPart(
             "The package `datasets` is not installed.",
             why=f"the data set {source} is read from the Hugging Face Hub with this package",
-            next_step="pip install datasets",
+            next_step="install the package: pip install datasets",
         ) from error
     try:
         rows = datasets.load_dataset(name, split=split or "train")

@@ -100,7 +100,8 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
         keys = sorted({name.rpartition("_")[0] for name in known})
         raise BadInput(
             f"The histogram key {key!r} was not found in {origin}.",
-            why=f"{error.args[0]} is missing (available keys: {', '.join(keys) or 'none'})",
+            why=f"the histogram {error.args[0]} is missing (available keys: "
+            f"{', '.join(keys) or 'none'})",
             next_step="choose another key with --histogram-key, or a file with --histogram-file",
         ) from error
 
@@ -127,8 +128,8 @@ def _parse(name: str, value: Any) -> Histogram:
         )
     if any(not 1 <= low <= high for low, high in buckets):
         raise ValueError(
-            f"each bucket in {name} must be a pair of a lowest length of at least 1 and a highest "
-            "length that is not smaller"
+            f"in each bucket of {name}, the lowest length must be at least 1 and must not exceed "
+            "the highest length"
         )
     return Histogram(buckets, counts)
 

@@ -1,4 +1,4 @@
-"""Send the same batched request repeatedly, like upstream's identity test."""
+"""Send the same batch of prompts in every request, as upstream's identity test does."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One JSON object from a file, which starts at the position `where` (`file:line`)."""
+    """One JSON object. `where` is the object's position (`file:line`), for error messages."""
 
     where: str
     fields: dict[str, Any]

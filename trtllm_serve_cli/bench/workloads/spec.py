@@ -50,7 +50,7 @@ class RequestSpec:
 
 
 def digest_of(contents: Iterable[object]) -> str:
-    """Return a digest, with which result files distinguish workloads that have the same name."""
+    """Return a digest that distinguishes workloads with the same name in result files."""
     digest = hashlib.sha256()
     for each in contents:
         digest.update(repr(each).encode())

@@ -48,8 +48,8 @@ class SharedOptions:
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure. In multi-turn, the number of conversations. Default: "
-            "all requests in a data set, trace or pair of histograms, otherwise 100.",
+            "Number of requests to measure. multi-turn counts conversations instead. Default: all "
+            "requests in a data set, a trace or histograms, or 100 for other workloads.",
             panel=_AMOUNT,
         ),
     ] = None
@@ -223,7 +223,7 @@ class CommonOptions(SharedOptions):
     request_rate: Annotated[
         float | None,
         Option(
-            "Mean rate at which requests are sent, independent of responses (open loop).",
+            "Mean rate at which requests are sent, independently of responses (open loop).",
             metavar="PER_SECOND",
             panel=_LOAD,
             check=check_positive,
@@ -288,8 +288,8 @@ class SweepOptions(SharedOptions):
     request_rates: Annotated[
         str | None,
         Option(
-            "Mean rates at which requests are sent, independent of responses (open loop). Each "
-            "rate is one point of the sweep.",
+            "Comma-separated mean rates at which requests are sent, independently of responses "
+            "(open loop). Each rate is one point of the sweep.",
             flags=("--request-rate",),
             metavar="R,R,…",
             panel=_LOAD,
@@ -298,8 +298,9 @@ class SweepOptions(SharedOptions):
     concurrencies: Annotated[
         str | None,
         Option(
-            "Numbers of requests to keep in flight (closed loop). Each number is one point of the "
-            "sweep. With --request-rate, each rate is measured with each number as the maximum.",
+            "Comma-separated numbers of requests to keep in flight (closed loop). Each number is "
+            "one point of the sweep. With --request-rate, each rate is measured with each number "
+            "as the maximum.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,

@@ -131,7 +131,7 @@ def _read_one(folder: Path) -> StoredResult:
     if len(results) > 1:
         raise BadInput(
             f"{folder} contains {len(results)} results.",
-            why="the command requires folders that contain a single result",
+            why="each folder must contain a single result, but this folder contains a sweep",
             next_step="compare two of these results: tllm bench compare "
             + shlex.join(str(folder / each.name) for each in results[:2]),
         )

@@ -114,8 +114,8 @@ def end_to_end(
     through: Annotated[
         TextModel,
         typer.Option(
-            help="Text model to send requests to. `own` is the text model with the imported "
-            "model's name."
+            help="Text model to send requests to. `own` selects the text model that has the "
+            "imported model's name."
         ),
     ] = TextModel.ENSEMBLE,
     input_words: Annotated[
@@ -128,7 +128,7 @@ def end_to_end(
     ignore_eos: IgnoreEos = False,
     tokenizer: TokenizerDir = None,
 ) -> None:
-    """Send text prompts to a text model, such as `ensemble`.
+    """Send text prompts to `ensemble` or another text model.
 
     With -i http --stream, requests use the generate_stream endpoint. If the server does not report
     the number of tokens in a response, the tokenizer from --tokenizer counts the tokens.
