@@ -94,7 +94,7 @@ def test_wrong_usage_exits_with_2(tllm: Tllm, arguments: tuple[str, ...], messag
 
 def test_user_errors_exit_with_3(tllm: Tllm) -> None:
     assert tllm("start") == (
-        3, "", "Error: No model has been imported yet.\n Next: tllm import -m demo\n",
+        3, "", "Error: No model has been imported yet.\n Next: run `tllm import -m demo`\n",
     )  # fmt: skip
 
 

@@ -161,7 +161,7 @@ def test_settings_of_another_source_are_dropped_and_reported(
     change(home.models / "mine", max_beam_width="2")
     messages = run(home, builder, "mine", other_gguf, force=True)
     assert messages[-1] == (
-        "Dropped settings of another source, layout or engine kind: max_beam_width=2"
+        "Dropped settings for another source, layout or engine kind: max_beam_width=2"
     )
     assert settings_of(home.models / "mine")["max_beam_width"] == ("4", "default")
 
@@ -192,7 +192,7 @@ def test_broken_repository_is_restored_by_the_suggested_command(
     target = f"--repo '{path}'" if is_elsewhere else "mine"
     findings = validate_repository(open_repository(path))
     assert [each.next_step for each in findings if each.what == "it is missing"] == [
-        f"tllm export {target} > mine.yaml && tllm import -f mine.yaml"
+        f"run `tllm export {target} > mine.yaml && tllm import -f mine.yaml`"
     ]
 
     declared = render_declaration(declare_model(read_manifest(path), open_repository(path)))

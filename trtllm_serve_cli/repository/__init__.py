@@ -1,6 +1,6 @@
-"""Render Triton model repositories, and read, change and validate them.
+"""Render, read, change and validate Triton model repositories.
 
-A repository is planned from an `Engine` and `ServingOptions`. It is written as a directory that
-Triton serves with `--disable-auto-complete-config`. The directory contains everything except the
-engine's files, and it is written completely or not at all.
+`plan_repository` plans a repository from an `Engine` and `ServingOptions`. `write_repository` then
+writes a directory, either completely or not at all. Triton serves the directory with
+`--disable-auto-complete-config`. The directory contains all files except the engine's files.
 """

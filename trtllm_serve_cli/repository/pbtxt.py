@@ -1,10 +1,10 @@
-"""Read a `config.pbtxt`, and change one value in the text without changing any other byte.
+"""Read values from a `config.pbtxt`, and change a value without changing any other byte.
 
-protobuf's parser discards the positions of values, so `_Reader` parses the text to find them.
-`_Reader` also accepts upstream's templates, which protobuf rejects because `${name}` variables may
-be unquoted.
+protobuf's parser discards the positions of values. Therefore, the class `_Reader` parses the text.
+`_Reader` also accepts upstream's templates. protobuf rejects the templates, because their `${name}`
+variables may be unquoted.
 
-A place is the path of a field, for example `max_batch_size`, `instance_group.count`,
+A place is the path to a field, for example `max_batch_size`, `instance_group.count`,
 `input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`.
 In `input`, `output`, `parameters` and `step`, the path names one element. In any other list, the
 path selects all elements.
@@ -20,7 +20,7 @@ from typing import Any
 
 from trtllm_serve_cli.rendering import quote_pbtxt
 
-# List -> the field whose value selects an element of the list.
+# Maps a list to the field that identifies each element in the list.
 _SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
 _TOKEN = re.compile(
     r"""(?P<skip>[\s]+|\#[^\n]*)
@@ -33,7 +33,7 @@ _CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
 _TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
 
 
-# The fields on the path to a place: (field name, name of the selected element or None).
+# The path to a place. Each step is a field name, and the name of the selected element or None.
 _Steps = tuple[tuple[str, str | None], ...]
 
 
@@ -98,7 +98,7 @@ def parse_config(text: str) -> Any:
 
 
 def find_values(text: str, place: str) -> list[str]:
-    """Return the values at `place` in the order of the text. The list is empty if none exist.
+    """Return the values at `place` in text order, or [] if `place` has no value.
 
     Raise `PbtxtError` if the text cannot be parsed.
     """
@@ -113,11 +113,11 @@ def line_of(text: str, place: str) -> int | None:
 
 
 def change(text: str, place: str, value: str) -> str:
-    """Return `text` with `value` at `place`. If the field is missing, it is added.
+    """Return `text` with `value` at `place`. A missing field is added.
 
-    Pass `value` without quotes: it is quoted if the field is a string. If the field is a list of
-    numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be parsed, and
-    `KeyError` if `place` is in a tensor or step that does not exist.
+    Pass `value` without quotes. The quotes are added if the field is a string. If the field is a
+    list of numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be
+    parsed, and `KeyError` if `place` names a tensor or step that does not exist.
     """
     steps = _steps(place)
     literal = write_value(place, value)
@@ -131,7 +131,7 @@ def change(text: str, place: str, value: str) -> str:
 
 
 def list_unfilled(text: str) -> list[Unfilled]:
-    """Return every `${name}` variable in the text, except in comments."""
+    """Return the `${name}` variables in the text. Variables in comments are ignored."""
     return [
         Unfilled(found[1], _line(text, found.start()), kind == "string")
         for kind, start, end in _tokens(text)
@@ -141,7 +141,7 @@ def list_unfilled(text: str) -> list[Unfilled]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Return `text` with the variables in `values` replaced, except in comments."""
+    """Replace each variable in `text` by its value in `values`. Comments are unchanged."""
     pieces, last = [], 0
     for kind, start, end in _tokens(text):
         if kind not in ("string", "word"):
@@ -156,7 +156,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def write_value(place: str, value: str) -> str:
-    """Return `value` as a literal for the field at `place`, with quotes if it is a string.
+    """Return `value` as a literal for the field at `place`. The literal of a string has quotes.
 
     Raise `KeyError` if Triton's model configuration has no such field.
     """
@@ -184,8 +184,8 @@ def _steps(place: str) -> _Steps:
         if name == "parameters":
             return (*steps, (name, rest), ("value", None), ("string_value", None))
         if name in _SELECTED_BY:
-            # Split at the last dot, because the name of an element may contain dots. The name of
-            # the field after the element does not.
+            # Split at the last dot, because the name of an element may contain dots, but the name
+            # of the field after the element cannot.
             element, _, rest = rest.rpartition(".")
             steps.append((name, element))
         else:
@@ -194,10 +194,10 @@ def _steps(place: str) -> _Steps:
 
 
 def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
-    """Return the scalars at the path.
+    """Return the scalars at the path `steps`.
 
-    A list with several elements counts as one scalar, from its first to its last element, so that
-    `change` replaces the whole list.
+    A list with several elements is returned as one scalar, from the first to the last element, so
+    that `change` replaces the whole list.
     """
     (name, element), *rest = steps
     found: list[_Value] = []
@@ -235,7 +235,7 @@ def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Valu
 
 
 def _add(text: str, root: _Message, steps: _Steps, literal: str) -> str:
-    """Return `text` with the missing fields added to the innermost message that exists."""
+    """Return `text` with the missing fields added to the innermost existing message."""
     parents, depth = [root], 0
     for name, element in steps[:-1]:
         inner = [each for each in _elements(text, parents[0], name, element)
@@ -315,7 +315,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """Return the next token if it is a sign, "" for another token, or "end" after the last."""
+        """Return the next token if it is a sign, or "" if it is not. Return "end" at the end."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]

@@ -53,7 +53,7 @@ def model(tmp_path: Path) -> str:
             ("build", "-m", "ensemble"),
             [
                 "Error: A model cannot be named ensemble.",
-                "  Why: every model repository already has a model of that name",
+                "  Why: the name is reserved for a model in the layout inflight",
                 " Next: choose another name with -m NAME",
             ],
         ),

@@ -212,7 +212,7 @@ def test_broken_model(tllm: Tllm, home: Home) -> None:
     assert tllm("validate", "a") == (
         3,
         "error: a/config.pbtxt:2\n"
-        "    the model is named b, but its folder a\n"
+        "    the model is named b, but its folder is named a\n"
         "    Next: give both the same name\n",
         f"{path}: 1 error, 0 warnings in 6 models.\n",
     )
@@ -225,7 +225,7 @@ def test_broken_model(tllm: Tllm, home: Home) -> None:
                 "severity": "error",
                 "path": str(config),
                 "line": 2,
-                "what": "the model is named b, but its folder a",
+                "what": "the model is named b, but its folder is named a",
                 "next_step": "give both the same name",
             }
         ],
@@ -240,6 +240,6 @@ def test_warning_is_no_failure(tllm: Tllm, home: Home) -> None:
         0,
         [
             "    the parameter num_thread is unknown",
-            "    Next: did you mean num_threads?",
+            "    Next: use num_threads instead",
         ],
     )

@@ -142,7 +142,9 @@ def test_unfilled_upstream_repository_is_rejected(home: Home, tmp_path: Path) ->
     copy = copy_upstream(tmp_path / "copy")
     with pytest.raises(RepositoryError, match="are not filled in") as raised:
         plan_for_this_machine(home, [], {}, repositories=[copy])
-    assert raised.value.next_step == f"tllm validate --repo {copy}, which lists what to set"
+    assert raised.value.next_step == (
+        f"run `tllm validate --repo {copy}` to list the variables to set"
+    )
     copy = copy_of_upstream(tmp_path / "b", 1)
     config = copy / "tensorrt_llm" / "config.pbtxt"
     text = config.read_text()
@@ -156,9 +158,9 @@ def test_other_repository_error_names_the_command_that_serves_it(
     home: Home, tmp_path: Path
 ) -> None:
     copy = copy_of_upstream(tmp_path, 1, triton_backend="python")
-    with pytest.raises(RepositoryError, match="neither a model repository of tllm nor") as raised:
+    with pytest.raises(RepositoryError, match="neither a tllm model repository nor") as raised:
         plan_for_this_machine(home, [], {}, repositories=[copy])
-    assert raised.value.next_step.endswith(f": tritonserver --model-repository={copy}")
+    assert raised.value.next_step.endswith(f": `tritonserver --model-repository={copy}`")
 
 
 def add_tensorrt_model(home: Home, folder: Path) -> None:

@@ -84,6 +84,6 @@ def test_rejects_other_engine_kinds() -> None:
         plan_repository("mine", ENGINE, ServingOptions(layout="vllm"))
     assert str(raised.value) == (
         "The engine kind openvino cannot be served in the layout vllm.\n"
-        "Why: that layout is for vllm\n"
+        "Why: the layout supports only vllm\n"
         "Next: choose --layout inflight or llmapi"
     )

@@ -58,8 +58,8 @@ def test_rejects_an_instance_count_that_contradicts_the_groups(name: str, value:
         with_instance_count({"gpu_device_ids": "0;1", name: value}, "vllm")
     assert str(raised.value) == (
         f"{name}={value} contradicts gpu_device_ids=0;1.\n"
-        "Why: each of its 2 groups is for an instance with its own engine\n"
-        f"Next: leave {name} out, or change the groups, for example gpu_device_ids=0,1;2,3"
+        "Why: each group of GPUs requires one instance with a separate engine\n"
+        f"Next: omit {name}, or change the groups, for example to gpu_device_ids=0,1;2,3"
     )
 
 
@@ -79,7 +79,10 @@ def test_validation_finds_groups_without_instances(tmp_path: Path) -> None:
     path = copy.path / "tensorrt_llm" / "config.pbtxt"
     path.write_text(text.replace("count: 3", "count: 2"))
     found = [each.what for each in validate_repository(open_repository(copy.path))]
-    assert "gpu_device_ids 0;1;2 is for 3 instances, but there are 2" in found
+    assert (
+        "gpu_device_ids is 0;1;2, which requires one instance with a separate engine per group, "
+        "but tensorrt_llm_instance_count is 2"
+    ) in found
     path.write_text(text)
     found = [each.what for each in validate_repository(open_repository(copy.path))]
     assert not [what for what in found if what.startswith("gpu_device_ids")]
@@ -110,5 +113,5 @@ def test_rejects_groups_that_are_not_numbers(tmp_path: Path) -> None:
     copy = filled_copy(tmp_path / "copy", gpu_device_ids="0")
     text = copy.texts["tensorrt_llm"].replace('string_value: "0"', 'string_value: "first"')
     texts = {**copy.texts, "tensorrt_llm": text}
-    with pytest.raises(BadInput, match="gpu_device_ids of copy cannot be 'first'"):
+    with pytest.raises(BadInput, match="gpu_device_ids in copy cannot be 'first'"):
         read_instances(dataclasses.replace(copy, texts=texts), 1)

@@ -79,9 +79,9 @@ def test_table_has_every_rendered_entry() -> None:
 @pytest.mark.parametrize(
     ("name", "next_step"),
     [
-        ("max_beam_widht", "did you mean max_beam_width?"),
-        ("gpt_model_path", "did you mean engine_dir?"),
-        ("zzz", "the engine kind openvino has add_special_tokens, ask_preprocessing, "),
+        ("max_beam_widht", "use max_beam_width instead"),
+        ("gpt_model_path", "use engine_dir instead"),
+        ("zzz", "choose a parameter of the engine kind openvino: add_special_tokens, "),
     ],
 )
 def test_unknown_parameter_error_suggests_similar_names(name: str, next_step: str) -> None:
@@ -103,8 +103,8 @@ def test_rejects_a_field_of_another_engine_kind() -> None:
         check_parameters({"logits_datatype": "TYPE_FP16"}, "openvino")
     assert str(raised.value) == (
         "The parameter logits_datatype has no effect on the engine kind openvino.\n"
-        "Why: it applies to tensorrt only\n"
-        "Next: leave it out"
+        "Why: it has an effect only on tensorrt\n"
+        "Next: omit the parameter"
     )
 
 
@@ -146,7 +146,7 @@ def test_rejects_an_invalid_value(name: str, value: str, next_step: str) -> None
             "1;2",
             "=… with whole numbers, for example 4096 or 4096,1024",
         ),
-        ("gpu_device_ids", "0,,1", "=… with whole numbers, for example 0,1 or, for two"),
+        ("gpu_device_ids", "0,,1", "=… with whole numbers, for example 0,1 for one"),
         ("medusa_choices", "0,1", "=… with a tree, for example {0, 0}, {0, 1}"),
     ],
 )

@@ -45,9 +45,11 @@ def test_rejects_a_broken_manifest(home: Home, text: str) -> None:
     (home.models / "mine" / "tllm.json").write_text(text)
     with pytest.raises(RepositoryError) as raised:
         load_model(home, "mine")
-    assert raised.value.what == f"{home.models / 'mine'} is not a model repository of tllm."
+    assert raised.value.what == f"{home.models / 'mine'} is not a tllm model repository."
     assert raised.value.why.startswith("its tllm.json cannot be read: ")
-    assert raised.value.next_step == "import it again: tllm import -m mine -s SOURCE --force"
+    assert raised.value.next_step == (
+        "import the model again with `tllm import -m mine -s SOURCE --force`"
+    )
 
 
 def test_lists_models_sorted_by_name(home: Home) -> None:
@@ -70,14 +72,14 @@ def test_finds_a_model_by_name(home: Home) -> None:
 def test_load_fails_without_models(home: Home) -> None:
     with pytest.raises(UnknownModel) as raised:
         load_model(home, None)
-    assert str(raised.value) == "No model has been imported yet.\nNext: tllm import -m demo"
+    assert str(raised.value) == "No model has been imported yet.\nNext: run `tllm import -m demo`"
 
 
 def test_load_requires_a_name_if_there_are_several_models(home: Home) -> None:
     add_model(home, "a"), add_model(home, "b")
     with pytest.raises(UnknownModel) as raised:
         load_model(home, None)
-    assert str(raised.value) == "There are 2 models: a, b.\nNext: choose one with -m NAME"
+    assert str(raised.value) == "There are 2 models: a, b.\nNext: choose a model with -m NAME"
 
 
 def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
@@ -86,7 +88,7 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
         load_model(home, "lama-7b")
     assert str(raised.value) == (
         "No model 'lama-7b' has been imported.\nWhy: did you mean llama-7b?\n"
-        "Next: tllm import -m lama-7b, or see `tllm list`"
+        "Next: run `tllm import -m lama-7b`, or list the imported models with `tllm list`"
     )
 
 

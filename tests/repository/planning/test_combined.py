@@ -96,8 +96,8 @@ def test_rejects_two_models_of_the_same_name(home: Home, tmp_path: Path) -> None
         plan_combination([first, second])
     assert str(raised.value) == (
         "One server cannot serve two models named a.\n"
-        f"Why: {first.path} and {second.path}\n"
-        "Next: import one of them under another name: tllm import -m NAME -s SOURCE"
+        f"Why: {first.path} and {second.path} have the same name\n"
+        "Next: import one of the models under another name with `tllm import -m NAME -s SOURCE`"
     )
 
 
@@ -105,7 +105,7 @@ def test_rejects_a_name_that_equals_a_prefixed_name(home: Home) -> None:
     with pytest.raises(BadInput) as raised:
         plan_combination(imported(home, "a", "a_ensemble"))
     assert raised.value.what == "a and a_ensemble cannot be served together."
-    assert raised.value.why == "both would have a model named a_ensemble"
+    assert raised.value.why == "the combined repository would contain two models named a_ensemble"
 
 
 def test_error_names_an_unreadable_file(home: Home) -> None:

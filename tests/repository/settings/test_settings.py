@@ -139,7 +139,7 @@ def test_rejects_a_value_beyond_the_engine(tmp_path: Path) -> None:
         set_parameters(tmp_path / "mine", max_seq_len="8193")
     assert str(raised.value) == (
         "max_seq_len would be 8193, but the engine was built for 8192.\n"
-        f"Next: tllm set --repo {tmp_path / 'mine'} max_seq_len=8192"
+        f"Next: run `tllm set --repo {tmp_path / 'mine'} max_seq_len=8192`"
     )
     set_parameters(tmp_path / "mine", max_seq_len="4096")
 
@@ -153,20 +153,20 @@ def priorities(levels: int, usual: int) -> dict[str, str]:
     [
         (
             {}, {"default_priority_level": "3"},
-            "default_priority_level would be 3, but there are 0 priority_levels.\n"
-            "Next: tllm set --repo {ours} priority_levels=0 default_priority_level=0",
+            "default_priority_level would be 3, but priority_levels is 0.\n"
+            "Next: run `tllm set --repo {ours} priority_levels=0 default_priority_level=0`",
         ),
         (
             priorities(5, 2), {"priority_levels": "1"},
-            "default_priority_level would be 2, but there are 1 priority_levels.\n"
-            "Next: tllm set --repo {ours} priority_levels=1 default_priority_level=1",
+            "default_priority_level would be 2, but priority_levels is 1.\n"
+            "Next: run `tllm set --repo {ours} priority_levels=1 default_priority_level=1`",
         ),
         (
             {"instances_share_engine": "true", "tensorrt_llm_instance_count": "4"},
             priorities(2, 1),
-            "tensorrt_llm_instance_count would be 4, but a shared engine whose queue has "
-            "priorities or timeouts requires 1.\n"
-            "Next: tllm set --repo {ours} tensorrt_llm_instance_count=1",
+            "tensorrt_llm_instance_count would be 4, but a shared engine with priorities or "
+            "timeouts in its queue requires a single instance.\n"
+            "Next: run `tllm set --repo {ours} tensorrt_llm_instance_count=1`",
         ),
     ],
 )  # fmt: skip
@@ -295,7 +295,7 @@ def test_rejects_a_write_over_a_concurrent_change(ours: Path) -> None:
     repository = open_repository(ours)
     changes = plan_changes(repository, {"max_beam_width": "2"})
     set_parameters(ours, num_threads="7")
-    with pytest.raises(RepositoryError, match="has been changed in the meantime"):
+    with pytest.raises(RepositoryError, match="has changed since this command read it"):
         write_changes(repository, apply_changes(repository, changes), {"max_beam_width": "2"})
     assert origins(open_repository(ours))["num_threads"] == ("7", "set")
     assert [path.name for path in ours.rglob(".*")] == []
@@ -321,7 +321,7 @@ def test_error_names_the_settings_file_of_other_layouts(tmp_path: Path) -> None:
             call(repository)
         assert str(raised.value) == (
             "The settings of mine are not in a config.pbtxt.\n"
-            "Why: its layout is llmapi, whose engine arguments are in model.yaml\n"
+            "Why: the layout llmapi stores the engine arguments in model.yaml\n"
             f"Next: edit {tmp_path / 'mine/tensorrt_llm/1/model.yaml'}, "
             "then restart the server"
         )

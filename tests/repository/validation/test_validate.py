@@ -91,7 +91,7 @@ def test_filled_upstream_copy_is_valid(copy: Path) -> None:
              'named "max_batchsize".'),
         ),
         ("mine", 'name: "mine"', 'name: "yours"',
-         ("error", 2, "the model is named yours, but its folder mine")),
+         ("error", 2, "the model is named yours, but its folder is named mine")),
         ("mine", '"tensorrt_llm_model_name" value: { string_value: "tensorrt_llm"',
          '"tensorrt_llm_model_name" value: { string_value: "llm"',
          ("error", None, "it calls the model llm, which does not exist")),
@@ -111,7 +111,7 @@ def test_filled_upstream_copy_is_valid(copy: Path) -> None:
          ("error", None, "the preferred batch size 64 is above max_batch_size 32")),
         ("tensorrt_llm", "max_batch_size: 64",
          "max_batch_size: 64 dynamic_batching { priority_levels: 2 }",
-         ("error", None, "default_priority_level is 0, but there are 2 priority_levels")),
+         ("error", None, "default_priority_level is 0, but priority_levels is 2")),
         ("tensorrt_llm", "count: 1", "count: ${n}", ("error", None, "${n} is not filled in")),
         ("mine", 'key: "tokenizer_dir" value: { string_value: "',
          'key: "tokenizer_dir" value: { string_value: "/no',
@@ -150,7 +150,7 @@ def test_next_step_quotes_the_folder(tmp_path: Path) -> None:
     copy = copy_upstream(tmp_path / "my repo")
     (copy / "tensorrt_llm" / "1").rmdir()
     found = {each.what: each.next_step for each in validate_repository(open_repository(copy))}
-    assert found["it has no version folder"] == f"mkdir '{copy}/tensorrt_llm/1'"
+    assert found["it has no version folder"] == f"run `mkdir '{copy}/tensorrt_llm/1'`"
 
 
 def test_finds_a_missing_model(ours: Path) -> None:
@@ -167,10 +167,11 @@ def test_unfilled_template_lists_the_variables_to_fill(tmp_path: Path) -> None:
     unfilled = [each for each in found if each.path.parent.name == "preprocessing"]
     assert [(each.line, each.what, each.next_step) for each in unfilled if each.line] == [
         (4, "${triton_max_batch_size} is not filled in",
-         f"tllm set --repo {copy} triton_max_batch_size=N"),
-        (10, "${tokenizer_dir} is not filled in", f"tllm set --repo {copy} tokenizer_dir=PATH"),
+         f"run `tllm set --repo {copy} triton_max_batch_size=N`"),
+        (10, "${tokenizer_dir} is not filled in",
+         f"run `tllm set --repo {copy} tokenizer_dir=PATH`"),
         (13, "${preprocessing_instance_count} is not filled in",
-         f"tllm set --repo {copy} preprocessing_instance_count=N"),
+         f"run `tllm set --repo {copy} preprocessing_instance_count=N`"),
     ]  # fmt: skip
 
 
@@ -224,16 +225,17 @@ STEP = "ensemble/config.pbtxt"
          ("error", STEP, 8, "the input REQUEST_OUTPUT_LEN of preprocessing is TYPE_INT32, but the "
           "ensemble's input max_tokens is TYPE_INT64")),
         ("ensemble", "max_batch_size: 8", "max_batch_size: 9",
-         ("error", STEP, 3, "its max_batch_size is 9, but that of its step preprocessing is 8")),
+         ("error", STEP, 3,
+          "max_batch_size is 9, but the max_batch_size of the step preprocessing is 8")),
         ("tensorrt_llm", 'string_value: "2"', 'string_value: "3"',
          ("error", "tensorrt_llm/config.pbtxt", 12,
           "max_beam_width is 3, but the engine was built for 2")),
         ("tensorrt_llm", 'string_value: "2"', f'string_value: "{"9" * 5000}"',
          ("warning", "tensorrt_llm/config.pbtxt", 12,
-          f"max_beam_width is '{'9' * 40}', which counts as not set: 1")),
+          f"max_beam_width is '{'9' * 40}', which upstream ignores (default: 1)")),
         ("tensorrt_llm", 'string_value: "2"', 'string_value: "two"',
          ("warning", "tensorrt_llm/config.pbtxt", 12,
-          "max_beam_width is 'two', which counts as not set: 1")),
+          "max_beam_width is 'two', which upstream ignores (default: 1)")),
         ("tensorrt_llm", "inflight_fused_batching", "v2",
          ("error", "tensorrt_llm/config.pbtxt", 11, "batching_strategy is 'v2'")),
     ],
@@ -251,7 +253,7 @@ def test_missing_model_of_a_step_yields_one_error(copy: Path) -> None:
     assert {each.severity for each in others} == {"warning"}
     assert (found.line, found.what, found.next_step) == (
         8, "a step calls the model reprocessing, which does not exist",
-        "did you mean preprocessing?",
+        "use preprocessing instead",
     )  # fmt: skip
 
 
@@ -291,7 +293,12 @@ def test_finds_a_missing_rank(copy: Path) -> None:
     config = copy.parent / "engine" / "config.json"
     change_json(config, lambda facts: facts["pretrained_config"]["mapping"].update(world_size=2))
     assert findings(copy) == [
-        ("error", str(config), None, "the engine has 2 ranks, but 1 rank*.engine files exist")
+        (
+            "error",
+            str(config),
+            None,
+            "the engine's world size is 2, but the number of rank*.engine files is 1",
+        )
     ]
 
 
@@ -312,8 +319,8 @@ def test_finds_an_instance_with_too_few_gpus(copy: Path) -> None:
         for each in validate_repository(open_repository(copy))
         if each.what.startswith("gpu_device_ids")
     )
-    assert found.what == "gpu_device_ids 0,1;2 has the group 2, but the engine has 2 ranks"
-    assert found.next_step == f'tllm set --repo {copy} "gpu_device_ids=0,1;2,3"'
+    assert found.what == "gpu_device_ids contains the group 2, but the engine's world size is 2"
+    assert found.next_step == f'run `tllm set --repo {copy} "gpu_device_ids=0,1;2,3"`'
 
 
 def test_finds_an_engine_with_another_vocabulary(ours: Path) -> None:

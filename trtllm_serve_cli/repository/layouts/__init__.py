@@ -1,4 +1,4 @@
-"""Plan the layouts `llmapi` and `vllm`.
+"""Plan model repositories in the layouts `llmapi` and `vllm`.
 
-`planning.repository_plan` plans the layout `inflight`.
+The module `planning.repository_plan` plans the layout `inflight`.
 """

@@ -1,8 +1,8 @@
-"""Plan the llmapi layout: one model from text to text, with its arguments in `model.yaml`.
+"""Plan the `llmapi` layout, in which `model.yaml` configures a single text-to-text model.
 
 Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In upstream's repository,
-Triton completes `config.pbtxt` from `model.yaml`. tllm starts Triton without auto-completion, so
-values that both files need are written to both.
+Triton completes `config.pbtxt` from `model.yaml`. tllm starts Triton without auto-completion.
+Therefore, this module writes the values that both files need to both files.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Parameters of the inflight layout that have no effect in this layout or are in `triton_config`.
+# Keys in `parameters` of the inflight layout that are not arguments in this layout. They have no
+# effect, or they are in `triton_config`.
 _NOT_ARGUMENTS = (
     "gpt_model_type",
     "exclude_input_in_output",
     "cancellation_check_period_ms",
-    # This layout always has a single instance.
+    # This parameter has no effect, because the layout always has a single instance.
     "instances_share_engine",
 )
 _SPECIAL_TOKENS = ("add_special_tokens", "skip_special_tokens")
@@ -35,9 +36,9 @@ _TRITON_CONFIG = ("decoupled_mode", "cancellation_check_period_ms", "max_queue_s
 def plan_llmapi(
     engine: Engine, values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
-    """Return the model `tensorrt_llm`.
+    """Return the configuration of `tensorrt_llm`, the only model in this layout.
 
-    `core_parameters` are the parameters that this model has in the inflight layout.
+    `core_parameters` contains the model's parameters in the inflight layout.
     """
     contract = load_contracts()["llmapi"]
     is_decoupled = values["decoupled_mode"] == "true"
@@ -60,7 +61,7 @@ def plan_llmapi(
         module="llmapi",
         inputs=contract.inputs,
         outputs=contract.outputs,
-        # `tllm infer` reads the limits and the prompt format from these parameters.
+        # `tllm infer` reads the length limit and the prompt format from these parameters.
         parameters=entries
         | {
             "engine_kind": engine.kind,
@@ -80,7 +81,7 @@ def plan_llmapi(
 def list_llmapi_parameters(
     values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> set[str]:
-    """Return the parameters that have an effect in this layout."""
+    """Return the names of the parameters that have an effect in this layout."""
     keys = set(_arguments(values, core_parameters))
     arguments = {each.name for each in load_parameters().values() if keys.intersection(each.keys)}
     return arguments.union(_TRITON_CONFIG)

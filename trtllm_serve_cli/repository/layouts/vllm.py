@@ -1,7 +1,7 @@
-"""Plan the layout for Triton's vLLM backend: one model, with its engine arguments in `model.json`.
+"""Plan the `vllm` layout, in which `model.json` configures a single model for the vLLM backend.
 
 Source of the tensors and `config.pbtxt`: samples/model_repository/vllm_model in
-triton-inference-server/vllm_backend@1e27105f. The backend adds the rest of the model configuration.
+triton-inference-server/vllm_backend@1e27105f. The backend completes the model configuration.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_siz
 _SHARED = (
     "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
 )  # fmt: skip
-# Parameter -> vLLM's engine argument. Parameters that were not requested are not written, so that
-# vLLM uses its own defaults.
+# Maps a parameter to vLLM's engine argument. Only requested parameters are written to `model.json`,
+# so that vLLM's defaults apply to all other arguments.
 _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
     name: name for name in _OWN
 }
 
 
 def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the values that the user requested, by parameter name."""
+    """Return the values of the parameters that the user requested, by parameter name."""
     values = {name: str(value) for name, value in requested_limits(options).items()}
     return values | check_parameters(options.parameters, engine.kind)
 
 
 def list_vllm_parameters() -> set[str]:
-    """Return the parameters that have an effect in this layout."""
+    """Return the names of the parameters that have an effect in this layout."""
     return set(_ARGUMENTS)
 
 
 def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """Return the model `name`, whose engine arguments are `values`."""
+    """Return the configuration of the model `name`, with `values` as engine arguments."""
     contract = load_contracts()["vllm"]
     arguments: dict[str, Any] = {"model": str(engine.path), "tensor_parallel_size": 1}
     arguments |= engine.llm_arguments or {}
@@ -67,7 +67,7 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
 
 
 def _parse_value(value: str) -> Any:
-    """Return `value` as a number or boolean if it is valid JSON, otherwise as text."""
+    """Parse `value` as JSON, or return it unchanged if it is not valid JSON."""
     try:
         return json.loads(value)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Define the parts of a model repository: tensors, parameters, files and manifest."""
+"""Define the tensors, parameters, files and manifest of a model repository."""

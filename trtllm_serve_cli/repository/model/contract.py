@@ -1,4 +1,4 @@
-"""Define the tensors that clients expect from the models of a repository."""
+"""Define the input and output tensors that clients expect from each model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """An input or output of a model; `dims` and `reshape` exclude the batch dimension."""
+    """An input or output tensor of a model.
+
+    `dims` and `reshape` exclude the batch dimension.
+    """
 
     name: str
     type: str
@@ -22,7 +25,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """The inputs and outputs of one model."""
+    """The input and output tensors of a model."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
@@ -30,7 +33,7 @@ class Contract:
 
 @cache
 def load_contracts() -> dict[str, Contract]:
-    """Return the tensors of each model, as listed in `contract.yaml`."""
+    """Return the contract of each model in `contract.yaml`, by model name."""
     import yaml
 
     table = resources.files("trtllm_serve_cli.repository.model").joinpath("contract.yaml")

@@ -1,4 +1,4 @@
-"""Define the findings from the validation of a model repository."""
+"""Define the findings that the validation of a model repository reports."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trtllm_serve_cli.repository.pbtxt import PbtxtError, line_of
 class Finding:
     """A problem in a file or folder of a model repository.
 
-    An "error" prevents the server from starting or from responding correctly. `line` is 1-based, or
-    None if the finding is not about a specific line.
+    A finding with the severity "error" prevents the server from starting or from responding
+    correctly. `line` is 1-based, or None if the finding does not refer to a line.
     """
 
     severity: Literal["error", "warning"]
@@ -29,8 +29,8 @@ class Finding:
 class Checked:
     """A repository that is being validated.
 
-    `configs` has the parsed `config.pbtxt` of each model, except for files that cannot be parsed.
-    In `configs`, placeholders replace unquoted `${name}` variables so that the file can be parsed.
+    `configs` contains the parsed `config.pbtxt` of each model, except for files that cannot be
+    parsed. Placeholders replace unquoted `${name}` variables, because protobuf cannot parse them.
     """
 
     repository: OpenRepository
@@ -56,7 +56,7 @@ class Checked:
 
 
 def type_name(data_type: int) -> str:
-    """Return the name of one of Triton's tensor types."""
+    """Return Triton's name for a data type, for example `TYPE_INT32`."""
     from tritonclient.grpc import model_config_pb2
 
     return str(model_config_pb2.DataType.Name(data_type))

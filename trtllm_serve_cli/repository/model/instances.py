@@ -1,9 +1,11 @@
-"""Check the instances of `tensorrt_llm`: separate engines, or front ends that share one engine.
+"""Read and check the number of `tensorrt_llm` instances and the GPUs that they use.
+
+By default, each instance runs a separate engine. If `instances_share_engine` is set, all instances
+are front ends that send the responses of a single engine.
 
 `gpu_device_ids` has one group of GPUs per engine, for example 0,1;2,3. Upstream requires exactly
 one instance per group. Source: docs/llama_multi_instance.md in
-triton-inference-server/tensorrtllm_backend. If `instances_share_engine` is set, all instances send
-responses of a single engine.
+triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ _MODEL = "tensorrt_llm"
 
 @dataclass(frozen=True, slots=True)
 class EngineInstances:
-    """The instances of the model `model`, an engine that Triton's C++ backend runs.
+    """The instances of a model that runs an engine in Triton's C++ backend.
 
-    `world_size` is the number of ranks of the engine. `gpus` and `participants` have one group of
-    numbers per instance, or are empty if not set. `gpus` are indices into the GPUs that the process
-    can use. `participants` are the MPI ranks in orchestrator mode.
+    `model` is the model's name. `world_size` is the engine's number of ranks. `gpus` and
+    `participants` contain one group of numbers per instance, or are empty if they are not set.
+    The numbers in `gpus` are indices into the GPUs that are visible to the process. The numbers in
+    `participants` are MPI ranks in orchestrator mode.
     """
 
     model: str
@@ -46,7 +49,10 @@ class EngineInstances:
 
     @property
     def num_gpus(self) -> int:
-        """The number of GPUs that the process needs, up to the highest index in `gpus`."""
+        """The number of GPUs that must be visible to the process.
+
+        The number is the highest index in `gpus` plus one, or `world_size` if `gpus` is empty.
+        """
         return max((max(group) + 1 for group in self.gpus), default=self.world_size)
 
 
@@ -55,8 +61,8 @@ def read_instances(
 ) -> EngineInstances | None:
     """Return the instances of the repository's engine, which has `world_size` ranks.
 
-    `name` is the model that serves the engine. Return None if Triton's C++ backend does not run the
-    engine. Raise `BadInput` if a group does not consist of whole numbers.
+    `name` is the name of the model that serves the engine. Return None if Triton's C++ backend does
+    not run the engine. Raise `BadInput` if a group contains anything except whole numbers.
     """
     if _MODEL not in repository.texts or repository.value(_MODEL, "backend") != "tensorrtllm":
         return None
@@ -68,7 +74,7 @@ def read_instances(
 def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs for each instance of `tensorrt_llm`, or () if `gpu_device_ids` is not set.
 
-    Raise `BadInput` if a group does not consist of whole numbers.
+    Raise `BadInput` if a group contains anything except whole numbers.
     """
     return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
@@ -82,18 +88,19 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
         )
     except ValueError as error:
         raise BadInput(
-            f"{parameter} of {repository.name} cannot be {value!r}.",
-            why="it must be whole numbers, with commas within an instance and semicolons "
-            "between instances",
-            next_step=f'tllm set {repository.target} "{parameter}=0,1;2,3"',
+            f"The parameter {parameter} in {repository.name} cannot be {value!r}.",
+            why="the value must contain whole numbers, separated by commas within an instance and "
+            "by semicolons between instances",
+            next_step=f"set another value, for example with `tllm set {repository.target} "
+            f'"{parameter}=0,1;2,3"`',
         ) from error
 
 
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return `overrides` with one instance, and one engine of `kind`, per group of GPUs.
+    """Return `overrides` with the number of instances that the groups of GPUs require.
 
-    Raise `BadInput` if `overrides` request another number of instances, or that several groups
-    share an engine.
+    Each group requires one instance with a separate engine. Raise `BadInput` if `overrides` request
+    a different number of instances, or a shared engine for several groups.
     """
     gpus = overrides.get(_GPUS)
     if not gpus:
@@ -101,42 +108,43 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # Several instances are allowed, because they are front ends of a single engine.
+        # A single group allows any number of instances, because they can share an engine.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():
         if overrides.get(name, value) != value:
             raise BadInput(
                 f"{name}={overrides[name]} contradicts {_GPUS}={gpus}.",
-                why=f"each of its {count} groups is for an instance with its own engine",
-                next_step=f"leave {name} out, or change the groups, for example {_GPUS}=0,1;2,3",
+                why="each group of GPUs requires one instance with a separate engine",
+                next_step=f"omit {name}, or change the groups, for example to {_GPUS}=0,1;2,3",
             )
     return {**overrides, **implied}
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
-    """Return the names, with the names of the parameters that `with_instance_count` adds."""
+    """Return `names` and the names of the parameters that `with_instance_count` adds."""
     names = set(names)
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 
 
 def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield findings if the number of instances does not fit the GPU groups or the queue.
+    """Yield findings if the number of instances does not match the GPU groups or the queue.
 
-    Instances that share an engine take requests from the queue independently of each other.
-    Priorities and timeouts therefore require a single instance.
+    Instances that share an engine take requests from the queue independently. Therefore, a queue
+    with priorities or timeouts requires a single instance.
     """
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
     config = checked.configs[model]
     num_instances = sum(group.count for group in config.instance_group) or 1
     is_shared = checked.repository.value(model, f"parameters.{_SHARED}").lower() in ("true", "1")
     if gpus and count_gpu_groups(gpus) != (1 if is_shared else num_instances):
-        instances = "they share an engine" if is_shared else f"there are {num_instances}"
+        instances = "the instances share an engine" if is_shared else f"{_COUNT} is {num_instances}"
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} is for {count_gpu_groups(gpus)} instances, but {instances}",
-            f'{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={count_gpu_groups(gpus)}',
+            f"{_GPUS} is {gpus}, which requires one instance with a separate engine per group, but "
+            f"{instances}",
+            f'run `{checked.set_command} "{_GPUS}={gpus}" {_COUNT}={count_gpu_groups(gpus)}`',
             place=f"parameters.{_GPUS}",
         )
     queue = config.dynamic_batching
@@ -145,9 +153,9 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
         yield checked.finding(
             "error",
             model,
-            f"{_COUNT} is {num_instances}, but a shared engine whose queue has priorities or "
-            "timeouts requires 1",
-            f"{checked.set_command} {_COUNT}=1",
+            f"{_COUNT} is {num_instances}, but a shared engine with priorities or timeouts in its "
+            "queue requires a single instance",
+            f"run `{checked.set_command} {_COUNT}=1`",
             place="instance_group.count",
         )
 
@@ -155,7 +163,7 @@ def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
 def check_ranks_of_instances(
     checked: Checked, model: str, world_size: int | None
 ) -> Iterator[Finding]:
-    """Yield a finding if an instance does not have exactly one GPU per rank of the engine."""
+    """Yield a finding if an instance does not have exactly one GPU for each engine rank."""
     gpus = checked.repository.value(model, f"parameters.{_GPUS}")
     if not gpus or world_size is None:
         return
@@ -165,14 +173,15 @@ def check_ranks_of_instances(
         yield checked.finding(
             "error",
             model,
-            f"{_GPUS} {gpus} has the group {mismatched[0]}, but the engine has {world_size} ranks",
-            f'{checked.set_command} "{_GPUS}={_example_groups(world_size, len(groups))}"',
+            f"{_GPUS} contains the group {mismatched[0]}, but the engine's world size is "
+            f"{world_size}",
+            f'run `{checked.set_command} "{_GPUS}={_example_groups(world_size, len(groups))}"`',
             place=f"parameters.{_GPUS}",
         )
 
 
 def _example_groups(world_size: int, num_instances: int) -> str:
-    """Return a value for `gpu_device_ids`: `world_size` consecutive GPUs for each instance."""
+    """Return a valid `gpu_device_ids` with `world_size` consecutive GPUs for each instance."""
     return ";".join(
         ",".join(str(each * world_size + gpu) for gpu in range(world_size))
         for each in range(num_instances)

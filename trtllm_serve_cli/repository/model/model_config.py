@@ -1,4 +1,4 @@
-"""Define the plan of a model repository."""
+"""Define the plan for a model repository."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """The limits and priorities of Triton's request queue. Zero selects Triton's default."""
+    """The limits and priorities for Triton's request queue. 0 selects Triton's default."""
 
     max_queue_size: int = 0
     default_timeout_microseconds: int = 0
@@ -25,10 +25,10 @@ class QueuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A Triton model: the values in its `config.pbtxt`, and the files in its version folder.
+    """The plan for a Triton model's `config.pbtxt` and version folder.
 
-    `module` is the runtime module that serves the model, or None for a backend with its own code.
-    `files` maps the names of other files in the version folder to their text.
+    `module` is the runtime module that serves the model, or None if the backend does not need a
+    `model.py`. `files` maps the name of each additional file in the version folder to its text.
     """
 
     name: str
@@ -50,11 +50,12 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryPlan:
-    """The plan of a repository for the model `name`.
+    """The plan for a repository that serves the model `name`.
 
-    `parameters` has the value of every parameter that applies to the engine kind. `requested` has
-    the names of the parameters that the user set. `preserved` has the values that `tllm set` wrote
-    to the repository that this one replaces. `declaration` is the import's entry in a `tllm.yaml`.
+    `parameters` contains the value of each parameter that applies to the engine kind. `requested`
+    contains the names of the parameters that the user set. `preserved` contains the values that
+    `tllm set` wrote to the previous repository of this model. `declaration` is the import's entry
+    in a `tllm.yaml`.
     """
 
     name: str

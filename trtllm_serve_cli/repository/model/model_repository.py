@@ -26,10 +26,10 @@ ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorr
 
 @dataclass(frozen=True, slots=True)
 class OpenRepository:
-    """A model repository that has been read.
+    """The contents of a model repository.
 
-    `texts` maps the name of each model folder to the text of its `config.pbtxt`. `manifest` is
-    empty if tllm did not render the repository.
+    `texts` maps the name of each model folder to the text of the folder's `config.pbtxt`.
+    `manifest` is empty if tllm did not render the repository.
     """
 
     path: Path
@@ -42,7 +42,7 @@ class OpenRepository:
 
     @property
     def target(self) -> str:
-        """The argument that selects this repository in commands: a name or `--repo PATH`."""
+        """The argument that selects this repository in commands, a name or `--repo PATH`."""
         return target_of(self.path, self.name)
 
     @property
@@ -51,7 +51,10 @@ class OpenRepository:
 
     @property
     def kind(self) -> str:
-        """The engine kind. Upstream's repository has no manifest and runs TensorRT engines."""
+        """The engine kind, as named in the manifest or in a `config.pbtxt`.
+
+        If neither names a kind, the repository is from upstream and runs a TensorRT engine.
+        """
         if self.manifest:
             return str(self.manifest["engine"]["kind"])
         for text in self.texts.values():
@@ -61,14 +64,15 @@ class OpenRepository:
 
     @property
     def layout(self) -> str:
-        """The layout. Upstream's repository has no manifest and is in the inflight layout."""
+        """The layout in the manifest. A repository without a manifest is in the inflight layout."""
         return str(self.manifest.get("layout", "inflight"))
 
     def role(self, model: str) -> str | None:
         """Return the name of the upstream model that `model` corresponds to, or None.
 
-        An ensemble that is a Python model has the parameters of `tensorrt_llm_bls`. In other
-        layouts, models have no role, because their parameters and tensors differ from upstream's.
+        An ensemble that is a Python model corresponds to `tensorrt_llm_bls`, because it has the
+        same parameters. Only the inflight layout has the parameters and tensors of upstream's
+        models. In other layouts, the role is None.
         """
         if self.layout != "inflight":
             return None
@@ -79,7 +83,7 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-        """Yield (model, place) for each model of this repository that has a role in `fills`."""
+        """Yield (model, place) for each model in this repository whose role is in `fills`."""
         for model in self.texts:
             for place in fills.get(self.role(model) or "", ()):
                 yield model, place
@@ -92,13 +96,13 @@ class OpenRepository:
             raise unreadable(self, model, error) from error
 
     def value(self, model: str, place: str) -> str:
-        """Return the value at `place`, or "" if it is missing or an unfilled variable."""
+        """Return the value at `place`, or "" if the value is missing or an unfilled variable."""
         values = _values(self.texts[model], place)
         return "" if not values or is_unfilled(values[0]) else values[0]
 
 
 def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
-    """Return the unfilled variables in the model's text, or [] if it cannot be parsed."""
+    """Return the unfilled variables in the model's text, or [] if the text cannot be parsed."""
     try:
         return list_unfilled(repository.texts[model])
     except PbtxtError:
@@ -106,7 +110,7 @@ def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
 
 
 def open_repository(directory: Path) -> OpenRepository:
-    """Read the repository in `directory`. Raise `RepositoryError` if it cannot be read."""
+    """Read the repository in `directory`. Raise `RepositoryError` if a file cannot be read."""
     texts = {}
     try:
         for path in sorted(directory.glob(f"*/{CONFIG}")):
@@ -126,8 +130,8 @@ def open_repository(directory: Path) -> OpenRepository:
     if not texts:
         raise RepositoryError(
             f"{directory} is not a model repository.",
-            why=f"none of its folders has a {CONFIG}",
-            next_step="set --repo DIR to the folder that Triton would serve",
+            why=f"none of its folders contains a {CONFIG}",
+            next_step="set --repo to the folder that Triton would serve",
         )
     return OpenRepository(directory, texts, manifest)
 
@@ -137,8 +141,8 @@ def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> Rep
     path = repository.path / model / CONFIG
     return RepositoryError(
         f"{path}, line {error.line}: {error.what}",
-        why="it is not in protobuf's text format",
-        next_step="fix that line, then try again",
+        why="the file is not in protobuf's text format",
+        next_step="fix the line, then run the command again",
     )
 
 

@@ -1,4 +1,4 @@
-"""Load the table of parameters in `parameters.yaml`, and check values against the table."""
+"""Load the parameters in `parameters.yaml`, and check the values that users set."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# The default upper limit for numbers, which fits in all 32-bit fields of Triton.
+# The default maximum for numbers. It fits in each of Triton's 32-bit fields.
 _LARGEST = 999_999_999
-# The prefix of places in `parameters` of a `config.pbtxt`.
+# The prefix of each place that is an entry of `parameters` in a `config.pbtxt`.
 _ENTRY = "parameters."
-# Parameters of the type "path" that also accept a name: the tokenizer's Hugging Face repository, or
-# a program on PATH.
+# Parameters of the type "path" that also accept a name. The name is a Hugging Face repository for
+# `tokenizer_dir`, and a program on PATH for `engine_python`.
 _MAY_BE_NAMES = ("tokenizer_dir", "engine_python")
 _FLAGS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _PATTERNS: dict[ValueType, tuple[str, str]] = {
@@ -43,7 +43,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
     "int_list": (r"[0-9]{1,9}(,[0-9]{1,9})*", "whole numbers, for example 4096 or 4096,1024"),
     "int_groups": (
         r"[0-9]{1,9}(,[0-9]{1,9})*(;[0-9]{1,9}(,[0-9]{1,9})*)*",
-        "whole numbers, for example 0,1 or, for two instances, 0,1;2,3",
+        "whole numbers, for example 0,1 for one instance or 0,1;2,3 for two instances",
     ),
     "tree": (r"\{[0-9, ]*\}( *, *\{[0-9, ]*\})*", "a tree, for example {0, 0}, {0, 1}"),
 }
@@ -51,7 +51,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A row of the table in `parameters.yaml`, which documents the fields."""
+    """A parameter in `parameters.yaml`. The comment in that file describes the fields."""
 
     name: str
     type: ValueType
@@ -68,7 +68,7 @@ class Parameter:
 
     @property
     def is_entry(self) -> bool:
-        """True if the parameter fills only entries of `parameters`."""
+        """True if the parameter sets only entries of `parameters` in `config.pbtxt` files."""
         return all(p.startswith(_ENTRY) for places in self.fills.values() for p in places)
 
     def applies_to(self, kind: str) -> bool:
@@ -82,14 +82,14 @@ class Parameter:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of `parameters` that this parameter fills, sorted."""
+        """The sorted keys of the entries of `parameters` that this parameter sets."""
         places = {place for places in self.fills.values() for place in places}
         return tuple(sorted(p.removeprefix(_ENTRY) for p in places if p.startswith(_ENTRY)))
 
 
 @cache
 def load_parameters() -> dict[str, Parameter]:
-    """Return the rows of `parameters.yaml` by name."""
+    """Return the parameters in `parameters.yaml`, by name."""
     import yaml
 
     table = resources.files("trtllm_serve_cli.repository.model").joinpath("parameters.yaml")
@@ -99,7 +99,7 @@ def load_parameters() -> dict[str, Parameter]:
 
 
 def defaults_for(kind: str) -> dict[str, str]:
-    """Return the values that an import writes for this engine kind by default."""
+    """Return the default values that an import writes for the engine kind, by parameter name."""
     return {
         name: each.default
         for name, each in load_parameters().items()
@@ -115,10 +115,10 @@ def check_parameters(values: Mapping[str, str], kind: str) -> dict[str, str]:
 
 
 def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return `values` with absolute paths, because a server runs in another working directory.
+    """Return `values` with absolute paths. Relative paths are resolved from `folder`.
 
-    Relative paths are resolved from `folder`. If a value may be a name, it is resolved only if the
-    path exists or the value starts with "." or "~".
+    A server requires absolute paths, because it runs in a different working directory. A value that
+    may be a name is resolved only if the path exists or the value starts with "." or "~".
     """
     table = load_parameters()
     return {
@@ -136,7 +136,7 @@ def _absolute(name: str, value: str, folder: Path) -> str:
 
 
 def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> Contract:
-    """Return `contract` with the tensor types from `values`, where they set a type of `model`."""
+    """Return `contract` with the tensor types that `values` select for `model`."""
     types = {
         place: values[each.name]
         for each in load_parameters().values()
@@ -154,21 +154,24 @@ def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> C
 
 
 def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> None:
-    """Raise `BadInput` if one of `names` is not in `used`, the parameters of the layout."""
+    """Raise `BadInput` if one of `names` has no effect in the layout.
+
+    `used` contains the parameters that have an effect in the layout.
+    """
     for name in names:
         if name not in used:
             raise BadInput(
                 f"The parameter {name} has no effect in the layout {layout}.",
-                why="no model of that layout has a field for it",
-                next_step="leave it out",
+                why="no model in this layout has a field for the parameter",
+                next_step="omit the parameter",
             )
 
 
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
     """Return the parameters that have no effect on the engine kind.
 
-    These parameters are written nevertheless, because scripts for upstream's repository set all
-    parameters.
+    An import writes these parameters nevertheless, because scripts for upstream's repository set
+    all parameters.
     """
     return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
 
@@ -176,8 +179,8 @@ def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
 def find_parameter(name: str, kind: str) -> Parameter:
     """Return the parameter of this name. Raise `BadInput` if it cannot be set for the engine kind.
 
-    A parameter that has no effect on the kind is allowed if it is an entry of `parameters`, because
-    Triton accepts entries of any name.
+    A parameter that has no effect on the kind is allowed if it sets an entry of `parameters`,
+    because Triton accepts entries with any name.
     """
     table = load_parameters()
     choosable = {
@@ -193,28 +196,27 @@ def find_parameter(name: str, kind: str) -> Parameter:
         raise BadInput(
             f"There is no parameter {name!r}.",
             why="parameters have the names of upstream's template variables",
-            next_step=f"did you mean {', '.join(near)}?"
+            next_step=f"use {' or '.join(near)} instead"
             if near
-            else f"the engine kind {kind} has {', '.join(sorted(choosable))}",
+            else f"choose a parameter of the engine kind {kind}: {', '.join(sorted(choosable))}",
         )
     if table[name].is_fact:
         raise BadInput(
             f"The parameter {name} cannot be set.",
-            why="it describes the engine",
+            why="the engine or the layout determines its value",
             next_step="import the model again if the engine has changed",
         )
     raise BadInput(
         f"The parameter {name} has no effect on the engine kind {kind}.",
-        why=f"it applies to {' and '.join(table[name].engines)} only",
-        next_step="leave it out",
+        why=f"it has an effect only on {' and '.join(table[name].engines)}",
+        next_step="omit the parameter",
     )
 
 
 def check_value(parameter: Parameter, value: str, kind: str) -> str:
-    """Return the normalized `value`. Raise `BadInput` if the parameter does not accept it.
+    """Return the normalized `value`. Raise `BadInput` if the parameter does not accept the value.
 
-    An empty value is returned unchanged if `may_be_empty` allows it. The engine then uses its own
-    default.
+    If `may_be_empty` allows an empty value, it is valid and selects the engine's default.
     """
     if not value and may_be_empty(parameter, kind):
         return value
@@ -228,14 +230,14 @@ def check_value(parameter: Parameter, value: str, kind: str) -> str:
 
 
 def may_be_empty(parameter: Parameter, kind: str) -> bool:
-    """Return whether the parameter may be empty on this engine kind."""
+    """Return whether the parameter may be empty for the engine kind."""
     return parameter.unset is not None and (
         parameter.default == "" or parameter.is_fact or find_kind(kind).serving.empty_is_default
     )
 
 
 def describe_accepted(parameter: Parameter) -> str:
-    """Return the values that the parameter accepts, as `name=…` and a short explanation."""
+    """Describe the values that the parameter accepts, for example `name=true or name=false`."""
     name, low, high = parameter.name, parameter.at_least, parameter.at_most
     match parameter.type:
         case "bool":

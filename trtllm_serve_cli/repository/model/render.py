@@ -19,13 +19,13 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# The name of the runtime package's copy in the repository. Its module `worker` starts an engine
-# worker: `python3 -m tllm_runtime.worker`.
+# The name of the runtime package's copy in a repository. `python3 -m tllm_runtime.worker` starts an
+# engine worker.
 RUNTIME_PACKAGE = "tllm_runtime"
 
 
 def render_files(plan: RepositoryPlan) -> dict[str, str]:
-    """Return the text of every file of the repository except its manifest, by relative path."""
+    """Return the text of each file in the repository except the manifest, by relative path."""
     runtime = _runtime_sources(plan.engine.kind)
     files: dict[str, str] = {}
     for model in plan.models:
@@ -43,12 +43,12 @@ def _version_files(model: ModelConfig, runtime: Mapping[str, str]) -> dict[str, 
     files = dict(model.files)
     if model.module is not None:
         files |= {f"{RUNTIME_PACKAGE}/{name}": source for name, source in runtime.items()}
-    # Triton requires a version folder even if the backend needs no file in the folder.
+    # Write a file even if the backend needs none, because Triton requires a version folder.
     return files or {".keep": ""}
 
 
 def write_repository(plan: RepositoryPlan, destination: Path) -> None:
-    """Write the repository to `destination`, which is replaced completely or not at all."""
+    """Write the repository to `destination`. If this fails, `destination` is unchanged."""
     files = render_files(plan)
     with write_aside(destination) as aside:
         for relative, text in files.items():
@@ -80,16 +80,16 @@ def manifest_of(plan: RepositoryPlan, created_at: int) -> dict[str, Any]:
 
 
 def _facts_of(engine: Engine) -> dict[str, Any]:
-    """Return the engine as JSON data, without its `details`, which depend on the kind."""
+    """Return the engine as JSON data, without `details`, which depends on the engine kind."""
     facts = dataclasses.asdict(dataclasses.replace(engine, details=None))
     del facts["details"]
     return facts | {"path": str(engine.path)}
 
 
 def _runtime_sources(kind: str) -> dict[str, str]:
-    """Return the text of every Python file in the runtime package, by path below the package.
+    """Return the text of each Python file in the runtime package, by relative path.
 
-    If the kind has a `runtime_folder`, its files are added as `engines/KIND`.
+    If the engine kind has a `runtime_folder`, the folder's files are added under `engines/KIND`.
     """
     package = Path(str(resources.files("trtllm_serve_cli.runtime")))
     sources = _read_sources(package)

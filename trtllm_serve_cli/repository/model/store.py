@@ -17,10 +17,10 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 
 @dataclass(frozen=True, slots=True)
 class ImportedModel:
-    """A model repository, as described by its manifest.
+    """An imported model, as described by the manifest of its repository.
 
     `created_at` is in seconds since the epoch. `declaration` is the import's entry in a
-    `tllm.yaml`. `preserved` has the values that `tllm set` has written since the import.
+    `tllm.yaml`. `preserved` contains the values that `tllm set` has written since the import.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ImportedModel:
 
     @property
     def launch(self) -> Mapping[str, Any]:
-        """The launch options that the import declared."""
+        """The launch options in the import's declaration."""
         return dict(self.declaration.get("launch", {}))
 
     @property
@@ -47,7 +47,7 @@ class ImportedModel:
 
 
 def read_manifest(directory: Path) -> ImportedModel:
-    """Return the model whose repository is `directory`.
+    """Return the model that the manifest in `directory` describes.
 
     Raise `RepositoryError` if the manifest is missing or not valid.
     """
@@ -70,10 +70,10 @@ def read_manifest(directory: Path) -> ImportedModel:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RepositoryError(
-            f"{directory} is not a model repository of tllm.",
+            f"{directory} is not a tllm model repository.",
             why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
-            next_step=f"import it again: tllm import -m {shlex.quote(directory.name)} -s SOURCE "
-            "--force",
+            next_step="import the model again with `tllm import "
+            f"-m {shlex.quote(directory.name)} -s SOURCE --force`",
         ) from error
 
 
@@ -82,8 +82,8 @@ def list_models(
 ) -> list[ImportedModel]:
     """Return all imported models, sorted by name. Folders without a manifest are ignored.
 
-    Raise `RepositoryError` if a manifest cannot be read. If `on_broken` is set, it is called with
-    the error instead.
+    Raise `RepositoryError` if a manifest cannot be read. If `on_broken` is set, call it with the
+    error instead.
     """
     models = []
     for name in _list_names(home):
@@ -97,13 +97,13 @@ def list_models(
 
 
 def find_model(home: Home, name: str) -> ImportedModel | None:
-    """Return the imported model of this name, or None if it does not exist."""
+    """Return the imported model named `name`, or None if no such model exists."""
     directory = home.models / name
     return read_manifest(directory) if (directory / MANIFEST).exists() else None
 
 
 def load_model(home: Home, name: str | None) -> ImportedModel:
-    """Return the imported model of this name. If `name` is None, return the only model.
+    """Return the imported model named `name`. If `name` is None, return the only model.
 
     Raise `UnknownModel` if no such model exists, or if `name` is None and several models exist.
     """
@@ -112,10 +112,12 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
         if len(known) == 1:
             return read_manifest(home.models / known[0])
         if not known:
-            raise UnknownModel("No model has been imported yet.", next_step="tllm import -m demo")
+            raise UnknownModel(
+                "No model has been imported yet.", next_step="run `tllm import -m demo`"
+            )
         raise UnknownModel(
             f"There are {len(known)} models: {', '.join(known)}.",
-            next_step="choose one with -m NAME",
+            next_step="choose a model with -m NAME",
         )
     if name in known:
         return read_manifest(home.models / name)
@@ -123,17 +125,17 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
     raise UnknownModel(
         f"No model {name!r} has been imported.",
         why=f"did you mean {', '.join(near)}?" if near else "",
-        next_step=f"tllm import -m {name}, or see `tllm list`",
+        next_step=f"run `tllm import -m {name}`, or list the imported models with `tllm list`",
     )
 
 
 def is_imported(path: Path, name: str) -> bool:
-    """Return whether `path` is where commands look for the model `name`."""
+    """Return whether `path` is the folder in which commands look for the model `name`."""
     return path == find_home().models / name
 
 
 def target_of(path: Path, name: str) -> str:
-    """Return the model's name if commands find the repository by name, else `--repo PATH`."""
+    """Return `name` if commands find the repository by this name, else `--repo PATH`."""
     return name if is_imported(path, name) else f"--repo {shlex.quote(str(path))}"
 
 
@@ -144,6 +146,6 @@ def command_to_import_again(path: Path, name: str) -> str:
 
 
 def _list_names(home: Home) -> list[str]:
-    """Return the names of imported models, without hidden folders, which are temporary."""
+    """Return the names of imported models. Hidden folders are ignored: they are temporary."""
     names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
     return sorted(name for name in names if not name.startswith("."))

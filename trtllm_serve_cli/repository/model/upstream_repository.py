@@ -1,4 +1,4 @@
-"""Read copies of upstream's repository, if their templates are filled in."""
+"""Read a copy of upstream's repository in which the template variables are filled in."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 def read_repository(directory: Path) -> ImportedModel:
     """Return the model in a repository that tllm rendered, or in a copy of upstream's repository.
 
-    A copy is named after its folder. Raise `RepositoryError` if the directory is neither, or if the
-    templates of a copy are not filled in.
+    The model in a copy has the name of the copy's folder. Raise `RepositoryError` if `directory` is
+    not such a repository, or if the template variables in a copy are not filled in.
     """
     if (directory / MANIFEST).exists():
         return read_manifest(directory)
     copy = open_repository(directory)
     if _CORE not in copy.texts or copy.value(_CORE, "backend") not in ("", "tensorrtllm"):
         raise RepositoryError(
-            f"{directory} is neither a model repository of tllm nor a copy of upstream's.",
-            why=f"it has no {MANIFEST}, and no model {_CORE} of Triton's backend tensorrtllm",
-            next_step="serve it with a Triton that has the backends of its models: "
-            f"tritonserver --model-repository={shlex.quote(str(directory))}",
+            f"{directory} is neither a tllm model repository nor a copy of upstream's repository.",
+            why=f"it contains neither {MANIFEST} nor a model {_CORE} with the backend tensorrtllm",
+            next_step="start a Triton server that has the required backends: "
+            f"`tritonserver --model-repository={shlex.quote(str(directory))}`",
         )
     return _describe_copy(copy)
 
@@ -44,8 +44,8 @@ def _describe_copy(copy: OpenRepository) -> ImportedModel:
     if bare or not engine_dir or not copy.value(_CORE, "backend"):
         raise RepositoryError(
             f"The templates in {copy.path} are not filled in.",
-            why="Triton does not accept ${…} as a value",
-            next_step=f"tllm validate {copy.target}, which lists what to set",
+            why="Triton cannot load a model until its ${…} variables have values",
+            next_step=f"run `tllm validate {copy.target}` to list the variables to set",
         )
     first = [model for model in _TEXT_MODELS if model in copy.texts]
     return ImportedModel(

@@ -1,9 +1,9 @@
-"""Combine several model repositories into one, for a server that serves several models.
+"""Combine several model repositories into one repository, which a single server can serve.
 
 A model that was imported as `a` keeps the name `a`, because clients send their requests to that
 name. The other models in its repository get the prefix `a_`, for example `a_preprocessing` and
-`a_tensorrt_llm`, and call each other by these names. If the new name of a model equals the name of
-another model, the combination is rejected.
+`a_tensorrt_llm`. References between these models are renamed, too. If two models would have the
+same name, the combination is rejected.
 
 Only the `config.pbtxt` of each model is rewritten. All other files are symbolic links, because a
 copy of a version folder could be large, and would be outdated after the next import.
@@ -27,8 +27,8 @@ from trtllm_serve_cli.repository.pbtxt import change
 class PlacedModel:
     """A model in a combined repository.
 
-    `name` is the model's name in the combined repository. `source` is its folder in the original
-    repository. `changes` maps places in its `config.pbtxt` to new values.
+    `name` is the model's name in the combined repository. `source` is the model's folder in the
+    original repository. `changes` maps places in the model's `config.pbtxt` to new values.
     """
 
     name: str
@@ -37,12 +37,12 @@ class PlacedModel:
 
 
 def prefixed(owner: str, model: str) -> str:
-    """Return the name that `model` of the repository `owner` has in a combined repository."""
+    """Return the combined repository's name for `model` from the repository `owner`."""
     return model if model == owner else f"{owner}_{model}"
 
 
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:
-    """Return the models of a repository that combines `repositories`.
+    """Plan a repository that combines `repositories`, and return its models.
 
     Raise `BadInput` if two models would have the same name, and `RepositoryError` if a file cannot
     be read.
@@ -51,8 +51,10 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
     if duplicates := [name for name, count in Counter(owners).items() if count > 1]:
         raise BadInput(
             f"One server cannot serve two models named {duplicates[0]}.",
-            why=" and ".join(str(each.path) for each in repositories if each.name == duplicates[0]),
-            next_step="import one of them under another name: tllm import -m NAME -s SOURCE",
+            why=" and ".join(str(each.path) for each in repositories if each.name == duplicates[0])
+            + " have the same name",
+            next_step="import one of the models under another name with "
+            "`tllm import -m NAME -s SOURCE`",
         )
     placed = tuple(each for repository in repositories for each in _rename_models(repository))
     counts = Counter(each.name for each in placed)
@@ -60,14 +62,14 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
         owner, other = (each.source.parent.name for each in placed if each.name == clash)
         raise BadInput(
             f"{owner} and {other} cannot be served together.",
-            why=f"both would have a model named {clash}",
-            next_step="serve them separately, or import one of them under another name",
+            why=f"the combined repository would contain two models named {clash}",
+            next_step="serve the models separately, or import one of the models under another name",
         )
     return placed
 
 
 def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
-    """Write the repository to `destination`, which is replaced completely or not at all."""
+    """Write the repository to `destination`. If this fails, `destination` is unchanged."""
     with write_aside(destination) as aside:
         for model in models:
             folder = aside / model.name
@@ -92,7 +94,7 @@ def _rename_models(repository: OpenRepository) -> Iterator[PlacedModel]:
 
 
 def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield a change for each step of a Triton ensemble, so that it calls the new name."""
+    """Yield the changes that rename the models in the steps of a Triton ensemble."""
     for other in repository.texts:
         place = f"ensemble_scheduling.step.{other}.model_name"
         if repository.values(model, place):
@@ -100,7 +102,7 @@ def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str
 
 
 def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield a change for each parameter that names a model which `model` calls.
+    """Yield the changes that rename the models in the parameters of `model`.
 
     A parameter that is not set is changed, too, because its default is the old name.
     """

@@ -1,4 +1,4 @@
-"""Plan the contents of a model repository: one `ModelConfig` per Triton model."""
+"""Plan the contents of a model repository, with one `ModelConfig` per Triton model."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from trtllm_serve_cli.repository.model.parameters import (
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Users cannot choose these names, because every repository has models with these names.
+# Users cannot choose these names, because the inflight layout has models with these names.
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 )
 
 
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
-    """Return the plan of the repository that serves `engine` as the model `name`.
+    """Plan the repository that serves `engine` as the model `name`.
 
     Raise `BadInput` if the name is reserved, or if the engine or the layout does not support an
     option.
@@ -63,7 +63,7 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
     kinds = " and ".join(sorted(kind.name for kind in kinds_in_layout(layout)))
     raise BadInput(
         f"The engine kind {engine_kind} cannot be served in the layout {layout}.",
-        why=f"that layout is for {kinds}",
+        why=f"the layout supports only {kinds}",
         next_step=f"choose --layout {' or '.join(layouts)}",
     )
 
@@ -72,7 +72,7 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
 class _LayoutPlan:
     """The models of a repository in one layout, and the values of all parameters.
 
-    `used` has the parameters that have an effect in the layout.
+    `used` contains the names of the parameters that have an effect in the layout.
     """
 
     values: dict[str, str]
@@ -113,11 +113,11 @@ _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] 
 
 
 def check_name_is_free_in_layout(name: str) -> None:
-    """Raise `BadInput` if every repository already has a model of this name."""
+    """Raise `BadInput` if the name is reserved for a model in the inflight layout."""
     if name in RESERVED_NAMES:
         raise BadInput(
             f"A model cannot be named {name}.",
-            why="every model repository already has a model of that name",
+            why="the name is reserved for a model in the layout inflight",
             next_step="choose another name with -m NAME",
         )
 
@@ -125,7 +125,7 @@ def check_name_is_free_in_layout(name: str) -> None:
 def _with_unused(
     model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
-    """Return `model` with entries for the `unused` parameters that upstream's model has."""
+    """Return `model` with entries for the parameters in `unused` that upstream's model has."""
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
         place.removeprefix("parameters."): values[each.name]
@@ -140,7 +140,7 @@ def _text_models(name: str) -> Sequence[str]:
 
 
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the value of every parameter of the engine kind.
+    """Return the value of each parameter that applies to the engine kind.
 
     The user's value has priority over the engine's value, which has priority over the default.
     """
@@ -152,7 +152,7 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 
 
 def _used(models: Sequence[ModelConfig]) -> set[str]:
-    """Return the parameters that at least one of `models` has a field for."""
+    """Return the names of the parameters for which at least one model has a field."""
     entries = {model.name: model.parameters for model in models}
     return {
         each.name
@@ -165,7 +165,7 @@ def _used(models: Sequence[ModelConfig]) -> set[str]:
 
 
 def list_requested(options: ServingOptions) -> tuple[str, ...]:
-    """Return the parameters that the user set, either directly or with another option."""
+    """Return the names of the parameters that the user set, directly or with another option."""
     defaults = ServingOptions()
     of_options = {
         "max_batch_size": ("triton_max_batch_size", "max_num_seqs", "max_tokens_in_paged_kv_cache"),
@@ -190,8 +190,8 @@ def _queue(values: Mapping[str, str], policy: QueuePolicy) -> dict[str, Any]:
     """Return the queue fields of `ModelConfig`. Enable the dynamic batcher only if needed.
 
     If the dynamic batcher does not notice a free instance, it sleeps for up to half a second while
-    requests are waiting (`DynamicBatchScheduler::Enqueue` in Triton's core). The Python models
-    accept every request immediately, so batching has no benefit.
+    requests are waiting (`DynamicBatchScheduler::Enqueue` in Triton's core). The Python models do
+    not benefit from the dynamic batcher, because they accept every request immediately.
     """
     delay_us = int(values["max_queue_delay_microseconds"])
     return {
@@ -209,8 +209,9 @@ def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
         <= policy.priority_levels
     ):
         raise BadInput(
-            f"default_priority_level is {policy.default_priority_level}, but there are "
-            f"{policy.priority_levels} priority_levels.",
+            f"default_priority_level is {policy.default_priority_level}, but priority_levels is "
+            f"{policy.priority_levels}.",
+            why="the default level must be one of the priority levels",
             next_step=f"set default_priority_level=N with N from 1 to {policy.priority_levels}"
             if policy.priority_levels
             else "set priority_levels=N as well",
@@ -244,7 +245,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = load_contracts()["tensorrt_llm"]
     if backend is not None:
         contract = type_tensors("tensorrt_llm", contract, values)
-        # Upstream's model always has a dynamic batcher.
+        # Enable the dynamic batcher, because upstream's model always has a dynamic batcher.
         batching |= {"backend": values[backend], "is_batched": True}
     return ModelConfig(
         name="tensorrt_llm",
@@ -260,7 +261,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the `parameters` for `tensorrt_llm`. Parameters that are not set are empty."""
+    """Return the `parameters` for `tensorrt_llm`. A parameter without a value is empty."""
     core = find_kind(engine.kind).serving.core
     # The Python model in the runtime package reads these facts, but a C++ backend does not.
     facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
@@ -310,7 +311,7 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             "add_special_tokens": values["add_special_tokens"],
             "skip_special_tokens": values["skip_special_tokens"],
             "cancellation_check_period_ms": values["cancellation_check_period_ms"],
-            # `tllm infer` reads the limits and the prompt format from these parameters.
+            # `tllm infer` reads the length limit and the prompt format from these parameters.
             "max_seq_len": values["max_seq_len"],
             "chat_template": engine.chat_template,
             "bos_token": engine.bos_token,

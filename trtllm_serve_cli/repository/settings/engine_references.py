@@ -1,9 +1,9 @@
 """Find the engines in the store that are in use, and remove unused engines.
 
-An engine is in use if the manifest of a repository contains its path, either as the engine or as a
-parameter, for example for a draft model. The store links to each repository that uses it, because
-repositories may be outside this TLLM_HOME. If a repository was deleted, its link is broken and
-ignored.
+An engine is in use if a repository's manifest contains the engine's path, either as the engine or
+as a parameter, for example `draft_model_dir`. The store contains a symbolic link to each repository
+that uses one of its engines, because repositories may be outside this TLLM_HOME. If a repository
+was deleted, its link is broken and is ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Removal:
 
 
 def record_references(home: Home, repository: Path) -> None:
-    """Record in each engine store that this repository references its engines."""
+    """Record in each engine store that the repository uses engines in the store."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
         if store == home.engines or is_store(store):
@@ -90,8 +90,8 @@ def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -
 def remove(home: Home, removal: Removal) -> list[Path]:
     """Delete the folders in the plan.
 
-    Return the engines and builds that were kept, because another process has started to use them
-    since the plan was made.
+    Return the paths of the engines and builds that were kept, because another process has started
+    to use them since the removal was planned.
     """
     for model in removal.models:
         remove_folder(model.path)
@@ -119,14 +119,14 @@ def _remove_unused(home: Home, path: Path, engine_dir: Path, fingerprint: str) -
 
 
 def _repositories(home: Home) -> set[Path]:
-    """Return the repositories in this home and the repositories to which the store links."""
+    """Return the repositories in this TLLM_HOME and those to which the engine store links."""
     local = {file.parent for file in home.models.glob(f"*/{MANIFEST}")}
     known = {link.readlink() for link in (home.engines / _LINKS).glob("*") if link.is_symlink()}
     return {path for path in local if not path.name.startswith(".")} | known
 
 
 def _engines_of(repository: Path, store: Path) -> set[Path]:
-    """Return the engines of `store` that the repository's manifest names."""
+    """Return the folders of the engines in `store` that the repository's manifest names."""
     paths = [path for path in _paths_in(repository) if store in path.parents]
     return {store / path.relative_to(store).parts[0] for path in paths}
 

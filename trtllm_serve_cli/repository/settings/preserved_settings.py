@@ -1,4 +1,4 @@
-"""Choose which changes by `tllm set` are kept when a model is imported again."""
+"""Choose which settings from `tllm set` are kept when a model is imported again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class PreservedSettings:
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (
                 ("Kept settings", self.kept),
-                ("Dropped settings of another source, layout or engine kind", self.dropped),
+                ("Dropped settings for another source, layout or engine kind", self.dropped),
             )
             if parameters
         ]
@@ -35,7 +35,7 @@ class PreservedSettings:
 def choose_preserved(
     existing: ImportedModel, options: ServingOptions, kind: str
 ) -> PreservedSettings:
-    """Keep the settings of `existing` that fit the layout and engine kind of the new import.
+    """Keep the settings of `existing` that are valid for the new layout and engine kind.
 
     Parameters that the new import sets are neither kept nor dropped.
     """

@@ -1,4 +1,4 @@
-"""List the parameters of a repository with the origin of each value, and change values."""
+"""List a repository's parameters with their values and origins, and change the values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 from trtllm_serve_cli.repository.validation.validate import list_contradictions
 
-# Parameters whose default value an import reads from the engine.
+# An import reads the default values of these parameters from the engine.
 _FROM_ENGINE = frozenset(("engine_dir", "tokenizer_dir", "max_seq_len", "llm_args"))
 _BATCHING = "dynamic_batching."
 _TIMEOUT = f"{_BATCHING}default_queue_policy.default_timeout_microseconds"
@@ -64,10 +64,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of one value in a model's `config.pbtxt`.
+    """A change to one value in a model's `config.pbtxt`.
 
-    `old` is None if the change adds the value. If a template has the variable in an unknown place,
-    `place` is the variable itself: `${name}`.
+    `old` is None if the change adds the value. If a template contains the parameter's variable at
+    an unknown place, `place` is the variable `${name}`.
     """
 
     parameter: str
@@ -78,9 +78,10 @@ class Change:
 
 
 def list_settings(repository: OpenRepository) -> list[Setting]:
-    """Return the parameters in the order of `parameters.yaml`.
+    """Return the settings in the order of `parameters.yaml`.
 
-    A parameter without effect on the engine kind is listed only if its value is not the default.
+    A parameter that has no effect on the engine kind is included only if its value is not the
+    default. Raise `BadInput` if the layout does not store settings in `config.pbtxt`.
     """
     _check_layout(repository)
     settings = []
@@ -102,9 +103,9 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
 def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
     """Return the changes that set the parameters to these values.
 
-    A parameter changes in all models that have a value for it. If no model has one, the value is
-    added. Raise `BadInput` if a name or value is not valid for the engine kind, and
-    `RepositoryError` if a file cannot be read.
+    A parameter is changed in all models that have a value for the parameter. If no model has a
+    value, the value is added. Raise `BadInput` if a name or value is not valid for the engine kind,
+    and `RepositoryError` if a file cannot be read.
     """
     _check_layout(repository)
     values = with_instance_count(check_parameters(requested, repository.kind), repository.kind)
@@ -116,14 +117,14 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
 
 
 def _check_layout(repository: OpenRepository) -> None:
-    """Raise `BadInput` if the layout has its settings in another file than `config.pbtxt`."""
+    """Raise `BadInput` if the layout does not store settings in `config.pbtxt`."""
     if repository.layout == "inflight":
         return
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
     path = repository.path / next(iter(repository.texts)) / "1" / file
     raise BadInput(
         f"The settings of {repository.name} are not in a config.pbtxt.",
-        why=f"its layout is {repository.layout}, whose engine arguments are in {file}",
+        why=f"the layout {repository.layout} stores the engine arguments in {file}",
         next_step=f"edit {path}, then restart the server",
     )
 
@@ -174,8 +175,8 @@ def write_changes(
             temporary_paths[path] = _write_temporary(path, text)
         if open_repository(repository.path) != repository:
             raise RepositoryError(
-                f"{repository.path} has been changed in the meantime.",
-                why="the planned changes are based on older files",
+                f"{repository.path} has changed since this command read it.",
+                why="the planned changes are based on the previous files",
                 next_step="run the same command again",
             )
         for path, temporary_path in temporary_paths.items():
@@ -217,15 +218,15 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
     if not missing:
         raise BadInput(
             f"The parameter {parameter.name} cannot be set in {repository.path}.",
-            why=f"none of its {CONFIG} files has a field for it",
-            next_step="leave it out",
+            why=f"no {CONFIG} in this repository has a field for the parameter",
+            next_step="omit the parameter",
         )
     if value == parameter.default:
-        # For the queue, the default has the same effect as no field. Adding the field would enable
-        # the dynamic batcher, which can delay requests.
+        # Do not add a queue field for a default value, because the field would enable the dynamic
+        # batcher, which can delay requests.
         missing = [at for at in missing if not at[1].startswith(_BATCHING)]
     changes = [Change(parameter.name, *at, None, value) for at in missing]
-    # Without `allow_timeout_override`, Triton would ignore the timeouts of requests.
+    # Set `allow_timeout_override`, because Triton would otherwise ignore timeouts in requests.
     return changes + [
         Change("allow_timeout_override", model, _OVERRIDE, None, "true")
         for model, place in missing

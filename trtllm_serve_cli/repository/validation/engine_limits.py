@@ -1,4 +1,4 @@
-"""Check that a repository's engine and tokenizer exist, and that its values fit the engine."""
+"""Check that a repository's engine and tokenizer exist, and that its settings fit the engine."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ from trtllm_serve_cli.repository.model.store import command_to_import_again
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits in the file that describes an engine. A missing limit is None.
+    """The limits of an engine. An unknown limit is None.
 
-    `path` is the `config.json` of a TensorRT engine (`pretrained_config`, `build_config`) or of a
-    checkpoint, or the `engine.json` of another engine that tllm built.
+    `path` is the file from which the limits were read. The file is the `config.json` of a TensorRT
+    engine (`pretrained_config`, `build_config`) or of a checkpoint, or the `engine.json` of another
+    engine that tllm built.
     """
 
     path: Path
@@ -48,7 +49,7 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
-    """Return errors about values that exceed the limits of the engine."""
+    """Return errors about values that exceed the engine's limits."""
     checked = Checked(repository, {})
     return [
         finding
@@ -60,7 +61,7 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 
 
 def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
-    """Return the limits of the engine, or None if `model` runs none or they are unknown."""
+    """Return the limits of the engine that `model` runs, or None if they are unknown."""
     if checked.repository.role(model) != "tensorrt_llm":
         return None
     engine_dir = checked.repository.value(model, "parameters.gpt_model_path")
@@ -68,7 +69,7 @@ def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
 
 
 def read_limits(directory: Path) -> EngineLimits | None:
-    """Return the limits of the engine in the folder, or None if they are unknown."""
+    """Return the limits of the engine in `directory`, or None if the limits are unknown."""
     engine_file, config_file = directory / ENGINE_FILE, directory / "config.json"
     facts = _read_json(config_file)
     if not facts.get("build_config"):
@@ -89,7 +90,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def count_tokens(directory: Path) -> int | None:
-    """Return the tokenizer's highest token id plus one, or None if it is unknown."""
+    """Return the tokenizer's highest token id plus one, or None if the id is unknown."""
     facts = _read_json(directory / "tokenizer.json")
     model = facts.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
@@ -119,15 +120,15 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
                 continue  # The value may be the name of a repository on the Hugging Face hub.
             yield checked.finding(
                 "error", model, f"{parameter.name} is {value}, which does not exist",
-                f"{checked.set_command} {parameter.name}=PATH", place=place,
+                f"run `{checked.set_command} {parameter.name}=PATH`", place=place,
             )  # fmt: skip
 
 
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     """Yield findings about values that exceed the engine's limits.
 
-    A larger batch size is only a warning, because Triton splits larger batches. The engine rejects
-    requests that exceed the other limits.
+    A batch size above the limit is only a warning, because Triton splits larger batches. The engine
+    rejects requests that exceed the other limits.
     """
     for name, place, limit in (
         ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),
@@ -139,7 +140,7 @@ def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterato
             yield checked.finding(
                 "warning" if place == "max_batch_size" else "error", model,
                 f"{name} is {value}, but the engine was built for {limit}",
-                f"{checked.set_command} {name}={limit}", place=place,
+                f"run `{checked.set_command} {name}={limit}`", place=place,
             )  # fmt: skip
 
 
@@ -148,8 +149,9 @@ def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:
     if limits.world_size is not None and engines != limits.world_size:
         yield Finding(
             "error", limits.path, None,
-            f"the engine has {limits.world_size} ranks, but {engines} rank*.engine files exist",
-            "build it again, or copy all of its rank*.engine files",
+            f"the engine's world size is {limits.world_size}, but the number of rank*.engine files "
+            f"is {engines}",
+            "build the engine again, or copy all rank*.engine files from the original folder",
         )  # fmt: skip
 
 
@@ -160,7 +162,7 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
         yield checked.finding(
             "error", model,
             f"vocab_size is {vocab_size}, but the engine has {limits.vocab_size} tokens",
-            command_to_import_again(repository.path, repository.name),
+            f"run `{command_to_import_again(repository.path, repository.name)}`",
             place="parameters.vocab_size",
         )  # fmt: skip
     for text_model, place in repository.places(load_parameters()["tokenizer_dir"].fills):
@@ -170,7 +172,7 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
             yield checked.finding(
                 "error", text_model,
                 f"the tokenizer has {tokens} tokens, but the engine has {limits.vocab_size}",
-                f"{checked.set_command} tokenizer_dir=PATH", place=place,
+                f"run `{checked.set_command} tokenizer_dir=PATH`", place=place,
             )  # fmt: skip
 
 

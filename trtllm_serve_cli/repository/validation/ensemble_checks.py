@@ -1,4 +1,4 @@
-"""Check that ensemble steps, model names and batch sizes in a repository fit each other."""
+"""Check that the ensemble steps, model names and batch sizes in a repository are consistent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 
-# Tensor in an ensemble -> (data type or None if unknown, description of the tensor's producer).
+# Maps a tensor in an ensemble to its data type, or None if unknown, and its producer's description.
 _Producers = dict[str, tuple[int | None, str]]
 
 
@@ -33,7 +33,7 @@ def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
             if target and target not in repository.texts:
                 yield checked.finding(
                     "error", model, f"it calls the model {target}, which does not exist",
-                    f"{checked.set_command} {parameter.name}={_nearest(target, checked)}",
+                    f"run `{checked.set_command} {parameter.name}={_nearest(target, checked)}`",
                     place=place,
                 )  # fmt: skip
 
@@ -52,7 +52,7 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
             "error", model,
             f"the preferred batch size {max(preferred)} is above max_batch_size "
             f"{config.max_batch_size}",
-            f"{checked.set_command} triton_max_batch_size={max(preferred)}",
+            f"run `{checked.set_command} triton_max_batch_size={max(preferred)}`",
             place="dynamic_batching.preferred_batch_size",
         )  # fmt: skip
     levels, default = (
@@ -62,9 +62,9 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
     if not min(levels, 1) <= default <= levels:
         yield checked.finding(
             "error", model,
-            f"default_priority_level is {default}, but there are {levels} priority_levels",
-            f"{checked.set_command} priority_levels={levels} "
-            f"default_priority_level={min(levels, 1)}",
+            f"default_priority_level is {default}, but priority_levels is {levels}",
+            f"run `{checked.set_command} priority_levels={levels} "
+            f"default_priority_level={min(levels, 1)}`",
             place="dynamic_batching.default_priority_level",
         )  # fmt: skip
 
@@ -85,8 +85,8 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
             )  # fmt: skip
         step_config = checked.configs.get(step.model_name)
         if step_config is None:
-            # The model is missing or cannot be parsed, which is a finding already. Add its outputs,
-            # so that there is no second finding about their missing producer.
+            # Another finding already reports that the model is missing or cannot be parsed. Add its
+            # outputs, so that no other finding reports that the outputs have no producer.
             producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in step_config.output}
@@ -101,9 +101,9 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
         if ensemble.max_batch_size > step_config.max_batch_size:
             yield checked.finding(
                 "error", model,
-                f"its max_batch_size is {ensemble.max_batch_size}, but that of its step "
+                f"max_batch_size is {ensemble.max_batch_size}, but the max_batch_size of the step "
                 f"{step.model_name} is {step_config.max_batch_size}",
-                f"{checked.set_command} triton_max_batch_size={ensemble.max_batch_size}",
+                f"run `{checked.set_command} triton_max_batch_size={ensemble.max_batch_size}`",
                 place="max_batch_size",
             )  # fmt: skip
     for step in steps:
@@ -167,4 +167,4 @@ def _check_tensor(
 
 def _did_you_mean(name: str, known: Mapping[str, object]) -> str:
     near = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {near[0]}?" if near else ""
+    return f"use {near[0]} instead" if near else ""

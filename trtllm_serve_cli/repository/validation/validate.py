@@ -35,13 +35,13 @@ from trtllm_serve_cli.repository.validation.engine_limits import (
 )
 from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_ensembles
 
-# Values by parameter type. They replace unquoted variables, so that the file can be parsed and its
-# other values can be checked.
+# Placeholder values by parameter type. They replace unquoted variables, so that protobuf can parse
+# the file and the other values can be checked.
 _PLACEHOLDERS = {"bool": "true", "int": "1", "float": "1"}
 
 
 def validate_repository(repository: OpenRepository) -> list[Finding]:
-    """Return all findings, sorted by severity (errors first), file and line."""
+    """Return all findings, sorted by severity, file and line. Errors are first."""
     configs: dict[str, Any] = {}
     checked = Checked(repository, configs)
     findings: list[Finding] = []
@@ -53,7 +53,7 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
             path = repository.path / model / CONFIG
             findings.append(
                 Finding("error", path, error.line, f"Triton cannot read it: {error.what}",
-                        "fix that line")
+                        "fix the line")
             )  # fmt: skip
     for model in configs:
         findings += _check_folder(checked, model)
@@ -107,8 +107,8 @@ def _placeholder(parameter: Parameter) -> str:
 def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
     """Yield findings about unfilled variables.
 
-    Triton cannot read a file with unquoted variables. A quoted variable of an optional parameter is
-    not reported, because the parameter counts as not set.
+    Triton cannot read a file with unquoted variables. A quoted variable for an optional parameter
+    is not reported, because it has the same effect as a missing value.
     """
     repository = checked.repository
     seen = set()
@@ -119,9 +119,9 @@ def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
             continue
         seen.add(each.name)
         next_step = (
-            f"{checked.set_command} {describe_accepted(parameter).split(' ')[0]}"
+            f"run `{checked.set_command} {describe_accepted(parameter).split(' ')[0]}`"
             if parameter and not parameter.is_fact
-            else f"write a value in place of ${{{each.name}}}"
+            else f"replace ${{{each.name}}} with a value"
         )
         path = repository.path / model / CONFIG
         yield Finding(
@@ -134,7 +134,7 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     config, folder = checked.configs[model], checked.repository.path / model
     if config.name and config.name != model:
         yield checked.finding(
-            "error", model, f"the model is named {config.name}, but its folder {model}",
+            "error", model, f"the model is named {config.name}, but its folder is named {model}",
             "give both the same name", place="name",
         )  # fmt: skip
     versions = sorted(
@@ -143,7 +143,7 @@ def _check_folder(checked: Checked, model: str) -> Iterator[Finding]:
     )
     if not versions:
         command = f"mkdir {shlex.quote(f'{folder}/1')}"
-        yield Finding("error", folder, None, "it has no version folder", command)
+        yield Finding("error", folder, None, "it has no version folder", f"run `{command}`")
         return
     if config.backend == "python":
         code = versions[-1] / (config.default_model_filename or "model.py")
@@ -166,15 +166,15 @@ def _check_models(checked: Checked) -> Iterator[Finding]:
 
 def _restore(checked: Checked) -> str:
     if checked.repository.has_manifest:
-        return command_to_import_again(checked.repository.path, checked.repository.name)
-    return "copy it from the original repository"
+        return f"run `{command_to_import_again(checked.repository.path, checked.repository.name)}`"
+    return "copy the file from the original repository"
 
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contracts = load_contracts()
     contract = contracts.get(model) or contracts.get(checked.repository.role(model) or "")
-    # In layouts with a single model from text to text, the tensors differ. Copies of upstream's
-    # repository have such a model under the name tensorrt_llm.
+    # Skip layouts with a single text-to-text model, because their tensors differ. In a copy of
+    # upstream's repository in such a layout, the model is named tensorrt_llm.
     is_other = checked.repository.layout != "inflight" or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -190,8 +190,8 @@ def _check_side(
 ) -> Iterator[Finding]:
     """Yield findings about the inputs or the outputs of a model.
 
-    Missing tensors and unexpected types are errors in a repository that tllm rendered. In a copy of
-    upstream's repository, they are warnings, because the copy may have an older version.
+    Missing tensors and unexpected types are errors in a repository that tllm rendered. They are
+    only warnings in a copy of upstream's repository, because the copy may have an older version.
     """
     has_manifest = checked.repository.has_manifest
     actual = {each.name: each for each in getattr(checked.configs[model], side)}
@@ -210,12 +210,12 @@ def _check_side(
             "error" if has_manifest else "warning", model,
             f"it lacks {_count(missing, side)} that clients may use: {', '.join(missing)}",
             _restore(checked) if has_manifest
-            else "ignore this if the repository is of an older version",
+            else "ignore this warning if the repository has an older version",
         )  # fmt: skip
     if extra := [name for name in actual if name not in expected]:
         yield checked.finding(
             "warning", model,
-            f"it has {_count(extra, side)} beyond the contract: {', '.join(extra)}",
+            f"it has {_count(extra, side)} that clients do not expect: {', '.join(extra)}",
         )  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
             near = difflib.get_close_matches(key, [each[11:] for each in known], n=1)
             yield checked.finding(
                 "warning", model, f"the parameter {key} is unknown",
-                f"did you mean {near[0]}?" if near else "", place=place,
+                f"use {near[0]} instead" if near else "", place=place,
             )  # fmt: skip
 
 
@@ -260,20 +260,20 @@ def _check_parameter_value(
         return
     is_entry = place.startswith("parameters.")
     if not parameter.applies_to(kind) and is_entry:
-        # Ignore the default and the value from the import: an import writes some parameters for
-        # every engine kind.
+        # Ignore the default and the value from the import, because an import writes some parameters
+        # for every engine kind.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):
             yield checked.finding(
                 "warning", model, f"{parameter.name} has no effect on the engine kind {kind}",
-                "remove it", place=place,
+                "remove the parameter", place=place,
             )  # fmt: skip
         return
-    # A value that upstream's backend cannot parse is only a warning, because the backend ignores
-    # it.
+    # A value that upstream's backend cannot parse is only a warning, because the backend then uses
+    # its default.
     is_upstreams = find_kind(kind).runs_in_triton_backend
     is_harmless = is_entry and is_upstreams and parameter.unset is not None
-    # A list of preferred batch sizes may have several elements.
+    # Check each element separately, because a model may have several preferred batch sizes.
     for each in value.split(",") if place.endswith("preferred_batch_size") else (value,):
         try:
             check_value(parameter, each.strip(), kind)
@@ -281,6 +281,6 @@ def _check_parameter_value(
             yield checked.finding(
                 "warning" if is_harmless else "error", model,
                 f"{parameter.name} is {each[:40]!r}"
-                + (f", which counts as not set: {parameter.unset}" if is_harmless else ""),
+                + (f", which upstream ignores (default: {parameter.unset})" if is_harmless else ""),
                 error.next_step, place=place,
             )  # fmt: skip
