@@ -45,16 +45,16 @@ def test_rejects_index_with_other_tensors(tmp_path):
     with pytest.raises(SourceError) as caught:
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
-        f"{tmp_path}/a.safetensors lacks 1 of 2 tensors.\n"
+        f"Tensors are missing in {tmp_path}/a.safetensors (1 of 2).\n"
         "Why: model.safetensors.index.json lists v in this file\n"
-        "Next: download the shard and the index again: they do not match"
+        "Next: download the shard and the index again, because they do not match"
     )
 
 
 def test_numbered_shards_must_be_complete(tmp_path):
     files = hf_files() | {"model-00002-of-00003.safetensors": safetensors()}
     del files["model.safetensors"]
-    with pytest.raises(SourceError, match="local:x lacks 2 of 3 weight files") as caught:
+    with pytest.raises(SourceError, match="Weight files are missing in local:x") as caught:
         inspect(write_files(tmp_path, files))
     assert caught.value.why == (
         "the numbering of the files requires model-00001-of-00003.safetensors, "
@@ -79,8 +79,8 @@ def test_rejects_missing_tokenizer(tmp_path):
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
         "local:x has no tokenizer.\n"
-        "Why: the folder contains neither tokenizer.json nor another supported tokenizer file\n"
-        "Next: copy the tokenizer files of its base model into the folder"
+        "Why: it contains neither tokenizer.json nor another supported tokenizer file\n"
+        "Next: copy the tokenizer files from the base model into the checkpoint's folder"
     )
 
 
@@ -118,7 +118,7 @@ def test_model_type_replaces_missing_architectures(tmp_path):
     ("config", "why"),
     [
         (b"{", "Expecting property name"),
-        (b"[]", "it is JSON, but not an object"),
+        (b"[]", "it does not contain a JSON object"),
         (b"{}", "it has neither architectures nor a model_type"),
         (b'{"architectures": [3]}', "it has neither architectures nor a model_type"),
         (b"[" * 100_000, "recursion"),
@@ -139,7 +139,7 @@ def test_rejects_folder_without_config(tmp_path):
     assert str(caught.value) == (
         "local:x is not a Hugging Face checkpoint.\n"
         "Why: it has no config.json\n"
-        "Next: name a model that Transformers can load: -s hf:ORG/NAME or -s local:DIR"
+        "Next: pass a model that Transformers can load with -s hf:ORG/NAME or -s local:DIR"
     )
 
 
@@ -163,7 +163,7 @@ def test_names_missing_shards(tmp_path):
     write_files(tmp_path, files | {"model.safetensors.index.json": index(*shards)})
     with pytest.raises(SourceError) as caught:
         inspect(tmp_path)
-    assert caught.value.what == "local:x lacks 2 of 3 weight files."
+    assert caught.value.what == "Weight files are missing in local:x (2 of 3)."
     assert caught.value.why == (
         "model.safetensors.index.json requires b.safetensors, c.safetensors"
     )
@@ -190,8 +190,8 @@ def test_pickled_weights_require_permission(tmp_path):
     assert str(caught.value) == (
         "The weights of local:x are pickled, and unpickling can run arbitrary code.\n"
         "Why: it contains model.bin but no *.safetensors files\n"
-        "Next: look for a revision or copy with safetensors; "
-        "if you trust the publisher, repeat with --allow-pickle"
+        "Next: use a revision or a copy with safetensors files, or add --allow-pickle if you trust "
+        "the publisher"
     )
     assert inspect(tmp_path, allow_pickle=True).size_bytes == len(b"pickle")
 
@@ -203,9 +203,9 @@ def test_code_requires_permission(tmp_path, name):
     with pytest.raises(UnsafeCheckpoint) as caught:
         inspect(tmp_path)
     assert str(caught.value) == (
-        "Loading this checkpoint would run Python code that it contains.\n"
+        "Loading this checkpoint would run Python code from the checkpoint.\n"
         f"Why: auto_map in {name} refers to code.Tokenizer\n"
-        "Next: review the code; if you trust it, repeat with --trust-remote-code"
+        "Next: review the code, and add --trust-remote-code if you trust it"
     )
     assert inspect(tmp_path, trust_remote_code=True).format == "hf"
 
@@ -223,7 +223,7 @@ def test_inspects_gguf(tmp_path):
     [
         (gguf({"general.architecture": ("string", "a")}, num_floats=0), "does not contain a model"),
         (gguf({}), "does not contain a model"),
-        (gguf({"split.count": ("u32", 3)}), "is part of a model in 3 files"),
+        (gguf({"split.count": ("u32", 3)}), "is one of 3 parts of a model"),
     ],
     ids=["vocabulary", "nameless", "split"],
 )

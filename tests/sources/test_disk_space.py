@@ -12,8 +12,8 @@ def test_full_disk_reports_free_space(tmp_path):
     with pytest.raises(SourceError) as caught:
         check_space(tmp_path, 7 * 10**9, free=lambda folder: 3_000_000)
     assert str(caught.value) == (
-        f"The disk of {tmp_path} does not have space for 7.0 GB.\n"
-        "Why: only 3.0 MB are free\n"
+        f"The disk for {tmp_path} does not have space for 7.0 GB.\n"
+        "Why: the disk has only 3.0 MB of free space\n"
         "Next: free disk space, or set HF_HOME (the hub's cache) or TLLM_HOME (all other data) to "
         "a folder on a larger disk"
     )

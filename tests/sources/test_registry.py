@@ -60,10 +60,10 @@ def test_expands_home(monkeypatch):
 @pytest.mark.parametrize(
     ("text", "next_step"),
     [
-        ("meta-llama/Llama-2-7b-hf", "-s hf:meta-llama/Llama-2-7b-hf"),
-        ("model.gguf", "-s gguf:model.gguf"),
-        ("ftp:thing", "-s hf:ORG/NAME"),
-        ("", "-s hf:ORG/NAME"),
+        ("meta-llama/Llama-2-7b-hf", "pass `-s hf:meta-llama/Llama-2-7b-hf`"),
+        ("model.gguf", "pass `-s gguf:model.gguf`"),
+        ("ftp:thing", "pass `-s hf:ORG/NAME`"),
+        ("", "pass `-s hf:ORG/NAME`"),
     ],
 )
 def test_source_without_a_kind_suggests_one(text, next_step):
@@ -75,23 +75,23 @@ def test_source_without_a_kind_suggests_one(text, next_step):
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("hf:gpt2", "'hf:gpt2' is not a repository of the hub."),
-        ("hf:a/b/c", "'hf:a/b/c' is not a repository of the hub."),
-        ("hf:a/../b", "'hf:a/../b' is not a repository of the hub."),
-        ("hf:a/b--c", "'hf:a/b--c' is not a repository of the hub."),
-        ("hf:a/b.git", "'hf:a/b.git' is not a repository of the hub."),
-        ("hf:a/b@", "'' is not a revision."),
-        ("hf:a/b@v 1", "'v 1' is not a revision."),
-        ("hf:a/b@../../x", "'../../x' is not a revision."),
+        ("hf:gpt2", "'hf:gpt2' is not the name of a repository on the hub."),
+        ("hf:a/b/c", "'hf:a/b/c' is not the name of a repository on the hub."),
+        ("hf:a/../b", "'hf:a/../b' is not the name of a repository on the hub."),
+        ("hf:a/b--c", "'hf:a/b--c' is not the name of a repository on the hub."),
+        ("hf:a/b.git", "'hf:a/b.git' is not the name of a repository on the hub."),
+        ("hf:a/b@", "'' is not a valid revision."),
+        ("hf:a/b@v 1", "'v 1' is not a valid revision."),
+        ("hf:a/b@../../x", "'../../x' is not a valid revision."),
         ("local:", "'local:' does not name a folder."),
         ("gguf: ", "'gguf:' does not name a file."),
-        ("pypi:pkg", "'pypi:pkg' does not name one file of one wheel."),
-        ("pypi:pkg==1.0", "'pypi:pkg==1.0' does not name one file of one wheel."),
-        ("pypi:pkg#f", "'pypi:pkg#f' does not name one file of one wheel."),
-        ("pypi:--x==1#f", "'pypi:--x==1#f' does not name one file of one wheel."),
-        ("pypi:pkg==1.*#f", "'pypi:pkg==1.*#f' does not name one file of one wheel."),
-        ("pypi:pkg==1#../f", "'pypi:pkg==1#../f' does not name one file of one wheel."),
-        ("pypi:pkg==1#/f", "'pypi:pkg==1#/f' does not name one file of one wheel."),
+        ("pypi:pkg", "'pypi:pkg' does not name a file in a wheel."),
+        ("pypi:pkg==1.0", "'pypi:pkg==1.0' does not name a file in a wheel."),
+        ("pypi:pkg#f", "'pypi:pkg#f' does not name a file in a wheel."),
+        ("pypi:--x==1#f", "'pypi:--x==1#f' does not name a file in a wheel."),
+        ("pypi:pkg==1.*#f", "'pypi:pkg==1.*#f' does not name a file in a wheel."),
+        ("pypi:pkg==1#../f", "'pypi:pkg==1#../f' does not name a file in a wheel."),
+        ("pypi:pkg==1#/f", "'pypi:pkg==1#/f' does not name a file in a wheel."),
     ],
 )
 def test_rejects_malformed_source(text, what):

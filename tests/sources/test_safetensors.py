@@ -110,7 +110,8 @@ def test_next_step_can_be_pasted(tmp_path):
     with pytest.raises(SourceError) as caught:
         check_safetensors(path)
     assert (
-        caught.value.next_step == f"remove it (rm {shlex.quote(str(path))}) and download it again"
+        caught.value.next_step
+        == f"remove the file with `rm {shlex.quote(str(path))}`, and download it again"
     )
 
 

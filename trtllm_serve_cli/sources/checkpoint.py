@@ -2,7 +2,7 @@
 
 A valid checkpoint names its architecture, and its files are complete according to their headers.
 Loading a valid checkpoint neither unpickles data nor runs the checkpoint's Python code, unless the
-user's options allow that.
+user allows these risks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TOKENIZERS = (
     "sentencepiece.bpe.vocab",
 )
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
-# Matches Transformers' class names for models that cannot generate text.
+# Matches the names of Transformers' classes for models that cannot generate text.
 _OTHER_HEAD = re.compile(
     r"For(\w*(Classification|Detection|Segmentation|Prediction|Retrieval|Regression|XVector)"
     r"|MaskedLM|PreTraining|QuestionAnswering|MultipleChoice|CTC)$"
@@ -57,7 +57,8 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 class FetchOptions:
     """The options for fetching a checkpoint.
 
-    `trust_remote_code` and `allow_pickle` are the risks that the user accepts.
+    `trust_remote_code` and `allow_pickle` are risks that the user can accept. If `needs_weights` is
+    not set, weight files are neither downloaded nor checked.
     """
 
     revision: str | None = None
@@ -68,10 +69,10 @@ class FetchOptions:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A checkpoint on disk, ready to build an engine from.
+    """A checkpoint on disk, from which an engine can be built.
 
     `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned, so that
-    fetching it again returns the same bytes. `revision` is the commit of a checkpoint from the hub.
+    fetching it again returns the same bytes. `revision` is the commit if the source is the hub.
     `architecture` is from config.json (`LlamaForCausalLM`) or the GGUF header (`llama`).
     `modified_ns` is the time of the last change to local files, in nanoseconds since the epoch, or
     0 for a source that cannot change.
@@ -91,15 +92,16 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
     facts = read_gguf(path)
     if facts.num_parts > 1:
         raise SourceError(
-            f"{path} is part of a model in {facts.num_parts} files.",
+            f"{path} is one of {facts.num_parts} parts of a model.",
             why="split GGUF models are not supported",
-            next_step=f"llama-gguf-split --merge {shlex.quote(str(path))} MERGED.gguf",
+            next_step="merge the files with "
+            f"`llama-gguf-split --merge {shlex.quote(str(path))} MERGED.gguf`",
         )
     if facts.architecture is None or facts.num_tensors == 0:
         raise SourceError(
             f"{path} does not contain a model.",
             why="it has no tensors or does not name its architecture",
-            next_step="name a GGUF file of a complete model: -s gguf:FILE",
+            next_step="pass a GGUF file that contains a complete model with -s gguf:FILE",
         )
     return Checkpoint(path, "gguf", source, None, facts.architecture, facts.size_bytes)
 
@@ -138,29 +140,29 @@ def check_has_config(where: str, names: Collection[str]) -> None:
 
 
 def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
-    """Return the error for a source that has the files `names`, but no config.json."""
+    """Return the error for a source that contains the files `names` but no config.json."""
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
         why = f"it contains GGUF files: {', '.join(ggufs[:5])}"
-        next_step = "download one of them and use it: -s gguf:FILE"
+        next_step = "download a GGUF file, and pass it with -s gguf:FILE"
     else:
         why = "it has no config.json"
-        next_step = "name a model that Transformers can load: -s hf:ORG/NAME or -s local:DIR"
+        next_step = "pass a model that Transformers can load with -s hf:ORG/NAME or -s local:DIR"
     return SourceError(f"{where} is not a Hugging Face checkpoint.", why=why, next_step=next_step)
 
 
 def has_tokenizer(names: Collection[str]) -> bool:
-    """Return whether one of the files is a tokenizer that Transformers can load."""
+    """Return whether one of the files is a tokenizer file that Transformers can load."""
     return any(name in _TOKENIZERS or name.endswith(_TOKENIZER_SUFFIXES) for name in names)
 
 
 def check_has_tokenizer(where: str, names: Collection[str]) -> None:
-    """Raise `SourceError` if none of the files is a tokenizer."""
+    """Raise `SourceError` if none of the files is a tokenizer file."""
     if has_tokenizer(names):
         return
     raise SourceError(
         f"{where} has no tokenizer.",
-        why="the folder contains neither tokenizer.json nor another supported tokenizer file",
-        next_step="copy the tokenizer files of its base model into the folder",
+        why="it contains neither tokenizer.json nor another supported tokenizer file",
+        next_step="copy the tokenizer files from the base model into the checkpoint's folder",
     )
 
 
@@ -170,9 +172,9 @@ def check_runs_no_code(folder: Path) -> None:
         path = folder / name
         if path.exists() and (auto_map := read_object(path).get("auto_map")):
             raise UnsafeCheckpoint(
-                "Loading this checkpoint would run Python code that it contains.",
+                "Loading this checkpoint would run Python code from the checkpoint.",
                 why=f"auto_map in {name} refers to {_show_auto_map(auto_map)}",
-                next_step="review the code; if you trust it, repeat with --trust-remote-code",
+                next_step="review the code, and add --trust-remote-code if you trust it",
             )
 
 
@@ -182,11 +184,11 @@ def choose_weights(
     load_index: Callable[[], Collection[str]],
     options: FetchOptions,
 ) -> tuple[str, ...]:
-    """Return the weight files that Transformers would load. It prefers safetensors to pickles.
+    """Return the weight files that Transformers would load.
 
-    `load_index` returns the shards that WEIGHTS_INDEX lists; it is called only if that file is
-    needed. Raise `SourceError` if weights are missing, or `UnsafeCheckpoint` if the weights are
-    pickled and the options do not allow pickles.
+    Transformers prefers safetensors to pickles. `load_index` returns the shards that WEIGHTS_INDEX
+    lists, and is called only if the index is needed. Raise `SourceError` if weights are missing, or
+    `UnsafeCheckpoint` if the weights are pickled and the options do not allow pickles.
     """
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
@@ -199,20 +201,20 @@ def choose_weights(
         raise SourceError(
             f"{where} has no weights.",
             why="it does not contain *.safetensors files",
-            next_step="name a checkpoint with weights: -s hf:ORG/NAME or -s local:DIR",
+            next_step="pass a checkpoint that has weights with -s hf:ORG/NAME or -s local:DIR",
         )
     if not options.allow_pickle:
         raise UnsafeCheckpoint(
             f"The weights of {where} are pickled, and unpickling can run arbitrary code.",
             why=f"it contains {pickles[0]} but no *.safetensors files",
-            next_step="look for a revision or copy with safetensors; "
-            "if you trust the publisher, repeat with --allow-pickle",
+            next_step="use a revision or a copy with safetensors files, or add --allow-pickle if "
+            "you trust the publisher",
         )
     return _check_numbers(where, pickles)
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """Return the tensors of each shard in an index. Raise `SourceError` if it is not valid."""
+    """Return the tensors in each shard of an index. Raise `SourceError` if it is not valid."""
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
@@ -227,9 +229,9 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
     """Raise `SourceError` if the file is incomplete or lacks tensors that the index lists."""
     if missing := sorted(expected - check_safetensors(path)):
         raise SourceError(
-            f"{path} lacks {len(missing)} of {len(expected)} tensors.",
+            f"Tensors are missing in {path} ({len(missing)} of {len(expected)}).",
             why=f"{WEIGHTS_INDEX} lists {_shorten(missing)} in this file",
-            next_step="download the shard and the index again: they do not match",
+            next_step="download the shard and the index again, because they do not match",
         )
 
 
@@ -250,7 +252,7 @@ def _check_shards(
 ) -> tuple[str, ...]:
     if missing := sorted(set(shards) - set(names)):
         raise SourceError(
-            f"{where} lacks {len(missing)} of {len(shards)} weight files.",
+            f"Weight files are missing in {where} ({len(missing)} of {len(shards)}).",
             why=f"{named_by} requires {_shorten(missing)}",
             next_step="download the missing files, or the whole checkpoint again",
         )
@@ -270,14 +272,15 @@ def _is_pickle(name: str) -> bool:
 
 
 def is_weights(name: str) -> bool:
-    """Return whether a file with this name contains weights of the model."""
+    """Return whether a file with this name contains model weights."""
     return _is_safetensors(name) or _is_pickle(name)
 
 
 def read_architecture(folder: Path) -> str:
     """Return the architecture in config.json.
 
-    Raise `SourceError` if config.json does not name one, or if its models cannot generate text.
+    Raise `SourceError` if config.json does not name an architecture, or if models with this
+    architecture cannot generate text.
     """
     path = folder / "config.json"
     config = read_object(path)
@@ -291,20 +294,20 @@ def read_architecture(folder: Path) -> str:
     if _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
             f"{architecture} is not a text generation model.",
-            why=f"{path} has this architecture",
-            next_step="name a model for text generation: -s hf:ORG/NAME",
+            why=f"{path} specifies this architecture",
+            next_step="pass a text generation model with -s hf:ORG/NAME",
         )
     return architecture
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a checkpoint's file. Raise `SourceError` if it is not valid."""
+    """Return the JSON object in a file. Raise `SourceError` if the file is not valid."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise _broken_json(path, str(error)) from error
     if not isinstance(value, dict):
-        raise _broken_json(path, "it is JSON, but not an object")
+        raise _broken_json(path, "it does not contain a JSON object")
     return value
 
 

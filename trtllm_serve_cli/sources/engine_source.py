@@ -1,4 +1,4 @@
-"""Sources `engine:DIR`: TensorRT engines built by trtllm-build."""
+"""Define the source `engine:DIR`, which is a TensorRT engine built by `trtllm-build`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trtllm_serve_cli.sources.source import FetchPlan, Source, parse_path, plan_
 
 @dataclass(frozen=True, slots=True)
 class EngineSource(Source):
-    """A folder with a TensorRT engine that `trtllm-build` built."""
+    """A source that is a folder with a TensorRT engine."""
 
     path: Path
 

@@ -29,7 +29,7 @@ def fetch_checkpoint(
     watch: Watch | None = None,
     hub: Hub | None = None,
 ) -> Checkpoint:
-    """Fetch a checkpoint that is complete and that contains only what `options` allow.
+    """Fetch a checkpoint, and check that it is complete and allowed by `options`.
 
     `watch` receives the progress of a download several times per second. Without `watch`, `notify`
     receives the progress periodically. The caller must hold the model's lock.
@@ -81,9 +81,9 @@ def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[st
 def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any] | None:
     """Return the index of the weights without fetching them.
 
-    The index maps each tensor to its file in `weight_map` and usually contains the total size in
-    bytes in `metadata.total_size`. Return `None` if the checkpoint does not have an index, because
-    its weights are in one file or are not in safetensors.
+    In the index, `weight_map` maps each tensor to its file, and `metadata.total_size` is usually
+    the total size in bytes. Return `None` if the checkpoint does not have an index, because the
+    weights are in a single file or are not safetensors.
     """
     path = source.find_small_file(WEIGHTS_INDEX, hub)
     return None if path is None else read_object(path)

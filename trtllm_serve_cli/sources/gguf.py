@@ -1,9 +1,9 @@
 """Read the header of a GGUF file, and check that the file is complete.
 
-ggml's docs/gguf.md specifies the layout, versions 2 and 3: header, metadata, tensor table, then the
-tensors, each at an aligned offset. This module exists because the `gguf` package takes over two
-seconds to read the demo's 135M model, as it stores every token in a separate array. This module
-takes 0.05 s. Files are not trusted: every length is checked against the rest of the file.
+ggml's docs/gguf.md specifies versions 2 and 3 of the layout. A file contains the header, the
+metadata, the tensor table and the tensors, each at an aligned offset. The `gguf` package takes over
+two seconds to read the demo's 135M model, because it stores each token in a separate array. This
+module takes 0.05 s. Because files are not trusted, each length is checked against the file's size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAX_ENTRIES = 1 << 20
 _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 8
 
-# Maps a ggml type to the numbers of elements and bytes in a block, as in ggml's type table.
+# Maps a ggml type to the numbers of elements and bytes per block, as in ggml's type table.
 # fmt: off
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),
@@ -38,7 +38,7 @@ _BLOCKS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array in the metadata, of which only the length is read."""
+    """An array in the metadata. Only the length is read."""
 
     length: int
 
@@ -89,22 +89,22 @@ def read_gguf(path: Path) -> GgufFacts:
         raise SourceError(
             f"{path} is not a complete GGUF file.",
             why=str(error),
-            next_step="download the file again, and compare its size with the publisher's",
+            next_step="download the file again, and compare its size with the published size",
         ) from error
     except OSError as error:
         raise SourceError(
             f"{path} cannot be read.",
             why=error.strerror or str(error),
-            next_step=f"ls -l {shlex.quote(str(path))}",
+            next_step=f"check the permissions with `ls -l {shlex.quote(str(path))}`",
         ) from error
 
 
 class _Invalid(Exception):
-    """Raised with the reason why the file is not valid."""
+    """Raised if the file is not valid. The message is the reason."""
 
 
 class _Cursor:
-    """A reader of the file that only moves forward, and raises `_Invalid` at the end."""
+    """A reader that moves forward through the file, and raises `_Invalid` past the end."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data
@@ -114,7 +114,7 @@ class _Cursor:
     def skip(self, num_bytes: int) -> int:
         start = self.at
         if num_bytes > self.size - start:
-            raise _Invalid(f"it ends after {self.size} bytes, inside its header")
+            raise _Invalid(f"it ends after {self.size} bytes, before the end of the header")
         self.at = start + num_bytes
         return start
 
@@ -137,7 +137,7 @@ class _Cursor:
     def count(self, limit: int, what: str) -> int:
         number = self.number("Q")
         if number > limit:
-            raise _Invalid(f"it claims {number} {what}")
+            raise _Invalid(f"it declares {number} {what}, but the limit is {limit}")
         return number
 
 
@@ -145,7 +145,7 @@ def _parse(cursor: _Cursor) -> GgufFacts:
     version = cursor.number("I")
     if version not in (2, 3):
         raise _Invalid(
-            f"its version is {version}; only versions 2 and 3, little-endian, are supported"
+            f"its version is {version}, but only the little-endian versions 2 and 3 are supported"
         )
     num_tensors = cursor.count(_MAX_ENTRIES, "tensors")
     num_entries = cursor.count(_MAX_ENTRIES, "metadata entries")
@@ -182,14 +182,14 @@ def _skip_array(cursor: _Cursor) -> GgufArray:
 
 def _read_num_dimensions(cursor: _Cursor) -> int:
     if (number := cursor.number("I")) > _MAX_DIMENSIONS:
-        raise _Invalid(f"it has a tensor of {number} dimensions")
+        raise _Invalid(f"it has a tensor with {number} dimensions")
     return number
 
 
 def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> frozenset[str]:
     """Return the tensor names. Raise `_Invalid` if a tensor extends past the end of the file."""
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-        raise _Invalid(f"its alignment is {alignment}")
+        raise _Invalid(f"its alignment {alignment} is not valid")
     end = 0
     names = set()
     for _ in range(num_tensors):
@@ -201,5 +201,5 @@ def _check_tensors(cursor: _Cursor, num_tensors: int, alignment: GgufValue) -> f
         end = max(end, cursor.number("Q") + -(-elements // per_block) * block_bytes)
     data_start = -(-cursor.at // alignment) * alignment
     if num_tensors and data_start + end > cursor.size:
-        raise _Invalid(f"it has {cursor.size} of {data_start + end} bytes; the rest is missing")
+        raise _Invalid(f"it contains only {cursor.size} of {data_start + end} bytes")
     return frozenset(names)

@@ -1,4 +1,4 @@
-"""Sources `gguf:FILE`: GGUF files."""
+"""Define the source `gguf:FILE`, which is a GGUF file on disk."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_serve_cli.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class GgufSource(CheckpointSource):
-    """A GGUF file."""
+    """A source that is a GGUF file on disk."""
 
     path: Path
     format: ClassVar[Literal["gguf"]] = "gguf"
@@ -49,8 +49,8 @@ class GgufSource(CheckpointSource):
             source = f"gguf:{files[0]}" if files else f"local:{path}"
             raise BadInput(
                 f"{path} is a folder, but gguf: requires a file.",
-                why=f"it contains {len(files)} GGUF files",
-                next_step=f"-s {shlex.quote(source)}",
+                why=f"it contains {len(files) or 'no'} GGUF file{'' if len(files) == 1 else 's'}",
+                next_step=f"pass `-s {shlex.quote(source)}` instead",
             )
         checkpoint = inspect_gguf(path, source=str(GgufSource(path)))
         return replace(checkpoint, modified_ns=path.stat().st_mtime_ns)

@@ -15,7 +15,7 @@ class Hub:
     """A hub and its local cache.
 
     `endpoint` is `None` for the public hub. If `is_offline` is set, only the cache is used. `free`
-    returns the free bytes on a folder's disk.
+    returns the free bytes on the disk for a folder.
     """
 
     endpoint: str | None
@@ -34,7 +34,7 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A repository on the hub. The default for `revision` is the main branch."""
+    """A repository on the hub. If `revision` is None, it is the main branch."""
 
     repository: str
     revision: str | None = None
@@ -44,7 +44,7 @@ class HubAddress:
 
 
 def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
-    """Return the hub and cache from the environment variables of huggingface_hub (HF_HOME …)."""
+    """Return the hub and cache that huggingface_hub's environment variables select."""
     caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
     home = Path(environ.get("HF_HOME") or caches / "huggingface")
     cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")

@@ -1,4 +1,4 @@
-"""Sources `local:DIR`: folders with a Hugging Face checkpoint."""
+"""Define the source `local:DIR`, which is a folder with a Hugging Face checkpoint."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trtllm_serve_cli.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class LocalSource(CheckpointSource):
-    """A folder with a Hugging Face checkpoint."""
+    """A source that is a folder with a Hugging Face checkpoint."""
 
     path: Path
     format: ClassVar[Literal["hf"]] = "hf"
@@ -53,7 +53,7 @@ class LocalSource(CheckpointSource):
             raise SourceError(
                 f"{path} cannot be read.",
                 why=str(error),
-                next_step=f"ls -l {shlex.quote(str(path))}",
+                next_step=f"check the permissions with `ls -l {shlex.quote(str(path))}`",
             ) from error
 
     def inspect(self, request: FetchRequest) -> Checkpoint:
@@ -71,6 +71,6 @@ class LocalSource(CheckpointSource):
             raise BadInput(
                 f"{path} is a file, but local: requires a folder.",
                 why="a Hugging Face checkpoint is a folder with config.json and weights",
-                next_step=f"-s {shlex.quote(source)}",
+                next_step=f"pass `-s {shlex.quote(source)}` instead",
             )
         return path

@@ -81,7 +81,7 @@ def notify_periodically(
 ) -> Watch:
     """Return a callback that passes progress to `notify` at most every 30 seconds.
 
-    It is for output that is not a terminal, in which a progress bar would fill the log.
+    Use the callback if the output is not a terminal, because a progress bar would fill a log.
     """
     last_s = clock()
 
@@ -99,9 +99,9 @@ def notify_periodically(
 class _Count:
     size_bytes: int
     done_bytes: int = 0
-    # Pairs of a time and the value of `moved_bytes` at that time, for the rate.
+    # Pairs of a time and the value of `moved_bytes` at that time. The rate is computed from them.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
-    # Bytes that this process transferred, without bytes that were already present.
+    # Bytes that this process transferred, excluding bytes that were already present.
     moved_bytes: int = 0
 
 
@@ -123,12 +123,12 @@ class Meter:
         self._all = _Count(sum(sizes.values()))
 
     def set(self, name: str, num_bytes: int) -> None:
-        """Set the number of a file's bytes that are present without a transfer."""
+        """Set the number of bytes that are already present in a file."""
         with self._lock:
             self._counts[name].done_bytes = num_bytes
 
     def add(self, name: str, num_bytes: int) -> None:
-        """Count `num_bytes` more transferred bytes for a file."""
+        """Add `num_bytes` to the transferred bytes of a file."""
         with self._lock:
             self._counts[name].done_bytes += num_bytes
             self._counts[name].moved_bytes += num_bytes

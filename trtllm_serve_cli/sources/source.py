@@ -24,7 +24,7 @@ _Self = TypeVar("_Self", bound="Source")
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """The plan to fetch a source. If `is_cached` is set, no large download is expected."""
+    """The plan for fetching a source. If `is_cached` is set, no large download is expected."""
 
     description: str
     destination: Path
@@ -33,7 +33,7 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """The destination and options of a fetch, and the callbacks for its progress."""
+    """The destination, options and progress callbacks for fetching a source."""
 
     home: Home
     options: FetchOptions
@@ -43,7 +43,7 @@ class FetchRequest:
 
 
 class Source(ABC):
-    """The place that a checkpoint or an engine is fetched from."""
+    """A place from which a checkpoint or an engine is fetched."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ class Source(ABC):
         """Plan the fetch without network access."""
 
     def absolute(self) -> Source:
-        """Return the same source; if it has a path, the path is absolute."""
+        """Return the same source with an absolute path, or unchanged if it has no path."""
         return self
 
     def unpinned(self) -> Source:
@@ -70,14 +70,14 @@ class Source(ABC):
         Raise `BadInput` if the source has a different revision or does not support revisions.
         """
         raise BadInput(
-            f"{self} has no revisions.",
-            why="--revision only applies to models of the hub",
+            f"{self} does not support revisions.",
+            why="--revision applies only to models on the Hugging Face hub",
             next_step="omit --revision",
         )
 
 
 class CheckpointSource(Source):
-    """The source of a checkpoint, which is in Hugging Face's layout or in a GGUF file."""
+    """A source from which a checkpoint is fetched, in Hugging Face's layout or as a GGUF file."""
 
     __slots__ = ()
     format: ClassVar[Literal["hf", "gguf"]]
@@ -107,7 +107,7 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
         raise BadInput(
             f"'{prefix}:' does not name a {noun}.",
             why="the path after the colon is empty or invalid",
-            next_step=f"-s {prefix}:PATH",
+            next_step=f"pass the {noun}'s path with -s {prefix}:PATH",
         )
     try:
         return Path(rest).expanduser()
@@ -115,7 +115,7 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
         raise BadInput(
             f"'{prefix}:{rest}' cannot be found.",
             why=str(error),
-            next_step="use the full path",
+            next_step="pass the full path",
         ) from error
 
 
@@ -125,7 +125,8 @@ def check_exists(path: Path, what: str, usage: str) -> None:
         raise BadInput(
             f"{path} does not exist.",
             why=f"{usage} requires {what}",
-            next_step=f"ls {shlex.quote(str(path.parent))}",
+            next_step=f"list the folder with `ls {shlex.quote(str(path.parent))}`, and correct the "
+            "path",
         )
 
 

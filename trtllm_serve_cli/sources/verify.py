@@ -30,10 +30,11 @@ def verify_files(
     watch: Watch,
     verified: Collection[str] = (),
 ) -> None:
-    """Remove files in `folder` whose SHA-256 differs, and raise `SourceError` with their names.
+    """Verify the SHA-256 of files in `folder`.
 
-    The file `ledger` records verified files. Files in `verified` were hashed during the download,
-    so they are recorded without being read again.
+    Remove files with a different SHA-256, and raise `SourceError` with their names. The file
+    `ledger` records verified files. Files in `verified` were hashed during the download, so they
+    are recorded without being read again.
     """
     seen = _read_ledger(ledger)
     stamps = {name: _stamp(folder / name, sha256[name]) for name in sorted(sha256)}
@@ -53,8 +54,8 @@ def explain_wrong_content(names: Sequence[str]) -> SourceError:
     """Return the error for files whose SHA-256 differs from the published SHA-256."""
     return SourceError(
         f"{', '.join(names)} did not match the published checksum.",
-        why="the SHA-256 differs from the hub's; the downloaded data was removed",
-        next_step="run the same command again to download it again",
+        why="the SHA-256 differs from the hub's, so the downloaded data was removed",
+        next_step="run the same command again to download the data again",
     )
 
 
@@ -63,7 +64,7 @@ def _find_wrong(
 ) -> list[str]:
     if not sha256:
         return []
-    notify(f"Verifying the checksum of {len(sha256)} files.")
+    notify(f"Verifying the checksum of {len(sha256)} file{'' if len(sha256) == 1 else 's'}.")
     meter = Meter("Verifying", {name: (folder / name).stat().st_size for name in sha256})
     found: dict[str, str] = {}
 
@@ -87,7 +88,7 @@ def _stamp(path: Path, sha256: str) -> list[str | int]:
 
 
 def _remove_with_targets(path: Path) -> None:
-    """Remove a file from the hub's cache: its symbolic links and the blob they point to."""
+    """Remove a file from the hub's cache, including its symbolic links and its blob."""
     while path.is_symlink():
         target = path.parent / path.readlink()
         path.unlink()

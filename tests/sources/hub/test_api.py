@@ -126,8 +126,8 @@ def test_rejects_wrong_checksum_and_fetches_again(fake, hub):
         fetch(hub)
     assert str(caught.value) == (
         "model.safetensors did not match the published checksum.\n"
-        "Why: the SHA-256 differs from the hub's; the downloaded data was removed\n"
-        "Next: run the same command again to download it again"
+        "Why: the SHA-256 differs from the hub's, so the downloaded data was removed\n"
+        "Next: run the same command again to download the data again"
     )
     assert not list(hub.cache.glob("*/blobs/" + "0" * 64))
     fake.wrong_sha256 = False
@@ -160,7 +160,7 @@ def test_rejects_unknown_revision(fake, hub):
         fetch(hub, HubSource("acme/tiny", "v9"))
     assert caught.value.what == "acme/tiny has no revision v9."
     assert caught.value.next_step == (
-        f"see {fake.url}/acme/tiny/commits/main, or omit the revision"
+        f"choose a commit from {fake.url}/acme/tiny/commits/main, or omit the revision"
     )
 
 
@@ -172,8 +172,7 @@ def test_pending_licence_shows_the_hubs_message(fake, hub):
     assert str(caught.value) == (
         "acme/tiny is gated, and you do not have access yet.\n"
         "Why: Your request is awaiting a review.\n"
-        f"Next: check the state of your request at {fake.url}/acme/tiny, and wait for the "
-        "publisher"
+        f"Next: check your request at {fake.url}/acme/tiny, and wait for the publisher's approval"
     )
 
 
@@ -195,7 +194,7 @@ def test_reports_the_status_of_a_failing_hub(fake, hub):
     fake.status = 500
     with pytest.raises(SourceError, match="did not deliver acme/tiny") as caught:
         fetch(hub)
-    assert caught.value.why.startswith(f"status 500 from {fake.url}")
+    assert caught.value.why.startswith(f"{fake.url} responded with status 500: ")
 
 
 def test_closed_port_lists_what_to_check(tmp_path):
@@ -222,9 +221,10 @@ def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
         fetch(hub)
     assert str(caught.value) == (
         f"The response from {fake.url} did not come from the hub.\n"
-        "Why: it is neither a listing nor a file; causes are a proxy, a login page or a wrong "
-        "HF_ENDPOINT\n"
-        f"Next: inspect it: curl -sI {fake.url}; check HTTPS_PROXY and HF_ENDPOINT"
+        "Why: it is neither a listing nor a file; possible causes are a proxy, a login page or "
+        "a wrong HF_ENDPOINT\n"
+        f"Next: inspect the response with `curl -sI {fake.url}`, and check HTTPS_PROXY and "
+        "HF_ENDPOINT"
     )
 
 

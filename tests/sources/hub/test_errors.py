@@ -23,8 +23,9 @@ def translate(error: Exception) -> SourceError:
 def test_translates_a_full_disk():
     assert str(translate(OSError(errno.ENOSPC, "No space left on device"))) == (
         "The disk is full.\n"
-        "Why: No space left on device while writing hf:acme/tiny\n"
-        "Next: free disk space and run the same command again, or set HF_HOME to a larger disk"
+        "Why: writing hf:acme/tiny failed: No space left on device\n"
+        "Next: free disk space and run the same command again, or set HF_HOME to a folder on a "
+        "larger disk"
     )
 
 

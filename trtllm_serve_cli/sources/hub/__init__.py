@@ -1,1 +1,1 @@
-"""Query the Hugging Face hub and download its files; large downloads can be resumed."""
+"""Query the Hugging Face hub, and download files with resumable transfers."""

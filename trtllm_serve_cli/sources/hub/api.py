@@ -1,7 +1,8 @@
-"""Fetch a checkpoint from the hub into the hub's cache, pinned to a commit.
+"""Fetch a checkpoint from the hub into the hub's cache, and pin the checkpoint to a commit.
 
-Before any large download, the repository's listing and small files are checked: by default, the
-checkpoint must have safetensors weights and must not run code, and it must fit on the disk.
+Before any large download, this module checks the repository's listing and small files. By default,
+the checkpoint must have safetensors weights and must not run code. It must also fit on the disk.
+
 Interrupted downloads are resumed. The hub provides the sizes and checksums. If the hub cannot be
 reached, a complete copy in the cache is used.
 """
@@ -49,9 +50,11 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# A single connection may not use the whole bandwidth. huggingface_hub uses the same number.
+# Several files are downloaded in parallel, because a single connection may not use the whole
+# bandwidth. huggingface_hub also uses eight workers.
 _MAX_WORKERS = 8
-# For small files. huggingface_hub before 2.0 gives up after one interruption.
+# The small files are downloaded again after an interruption, because huggingface_hub before 2.0
+# does not retry.
 _SNAPSHOT_ATTEMPTS = 3
 
 
@@ -66,7 +69,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """A repository on the hub: its current name, the commit and the top-level files."""
+    """The current name, the commit and the top-level files of a repository on the hub."""
 
     repository: str
     commit: str
@@ -81,8 +84,8 @@ def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
     """Fetch a file into the cache and return its path, or `None` if the repository lacks it.
 
-    If the hub cannot be reached, return the cached copy. A branch that is already in the cache
-    stays at its cached commit, because the weights of a newer commit may never be downloaded.
+    If the hub cannot be reached, return the cached copy. A cached branch stays at its cached
+    commit, because the weights of a newer commit may never be downloaded.
     """
     try:
         listing = _list_repository(source, hub)
@@ -200,14 +203,14 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
         raise BadInput(
             f"{hub.url} is not the address of a hub.",
             why="HF_ENDPOINT must start with https:// or http://",
-            next_step="export HF_ENDPOINT=https://HOST, or unset it for huggingface.co",
+            next_step="set HF_ENDPOINT=https://HOST, or unset HF_ENDPOINT to use huggingface.co",
         )
 
 
 def _choose_files(
     pinned: HubAddress, files: Mapping[str, HubFile], hub: Hub, options: FetchOptions
 ) -> list[HubFile]:
-    """Return the files to download: weights in one format, and small files.
+    """Return the files to download, which are weights in one format and small files.
 
     Raise `SourceError` if the checkpoint is rejected, before any large download.
     """
@@ -245,7 +248,7 @@ def _download_one(pinned: HubAddress, name: str, hub: Hub) -> Path:
 def _download(
     pinned: HubAddress, files: list[HubFile], hub: Hub, notify: Callable[[str], None], watch: Watch
 ) -> tuple[Path, set[str]]:
-    """Download `files`; return the snapshot folder and the files hashed during the download.
+    """Download `files`. Return the snapshot folder and the names of the files that were hashed.
 
     Large files are downloaded first, into blobs named by their SHA-256. huggingface_hub then links
     the snapshot to these blobs and downloads the small files.
@@ -329,7 +332,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
 
 
 def _record_revision(revision: str, commit: str, repository: Path) -> None:
-    """Record in the hub's cache which commit a branch or tag is at, for offline use."""
+    """Record the commit of a branch or tag in the hub's cache, for offline use."""
     if revision == commit:
         return
     ref = repository / "refs" / revision
@@ -348,7 +351,8 @@ def _use_cache(
 ) -> Checkpoint:
     """Return the checkpoint in the cache.
 
-    Raise `unreachable` if the checkpoint is not cached, or `SourceError` if it is incomplete.
+    Raise `unreachable` if the checkpoint is not cached, or `SourceError` if the cached copy is
+    incomplete.
     """
     config = find_cached_config(source, hub)
     if config is None:
@@ -368,7 +372,7 @@ def _use_cache(
 
 
 def _hide_progress() -> None:
-    """Hide huggingface_hub's progress bars; `Watch` already shows the progress in bytes."""
+    """Hide huggingface_hub's progress bars, because `Watch` already shows the progress."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars
 
     if not are_progress_bars_disabled():

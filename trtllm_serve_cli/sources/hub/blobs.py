@@ -1,9 +1,9 @@
 """Download large files into the hub's cache so that a killed download can be resumed.
 
-Since 1.20, huggingface_hub deletes a partial file when it is stopped, and it cannot resume the file
-of a killed process. This module writes a file to `blobs/<etag>.incomplete`, as older releases of
-huggingface_hub do. It hashes bytes while it receives them, so that it only needs to read the bytes
-of an earlier run again. The cache's lock prevents other programs from writing the same file.
+Since version 1.20, huggingface_hub deletes a partial file when it is stopped, and cannot resume the
+download of a killed process. Like older releases of huggingface_hub, this module writes a file to
+`blobs/<etag>.incomplete`. It hashes bytes while it receives them, so that it only reads bytes from
+an earlier run again. The cache's lock prevents other programs from writing the same file.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from trtllm_serve_cli.sources.verify import explain_wrong_content
 
 _CHUNK_BYTES = 1 << 20
 _FIRST_WAIT_S = 1.0
-_MAX_FAILURES = 6  # consecutive; received bytes reset the count
+_MAX_FAILURES = 6  # Consecutive failures. Received bytes reset the count.
 _LONGEST_WAIT_S = 300.0
 _LOCK_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A large file in the hub's cache. `path` is where the complete file is stored."""
+    """A large file in the hub's cache. `path` is the path of the complete file."""
 
     name: str
     size_bytes: int
@@ -52,8 +52,8 @@ class Effects:
     """The callbacks and the stop event of a transfer.
 
     `set_received(n)` reports that n bytes are present without a transfer. `add_received(n)` reports
-    that n more bytes were received. The context `translate()` turns huggingface_hub's errors into
-    `SourceError`s.
+    that n more bytes were received. The context manager `translate()` translates huggingface_hub's
+    errors into `SourceError`s.
     """
 
     set_received: Callable[[int], None]
@@ -66,10 +66,10 @@ class Effects:
 def fetch_blob(blob: Blob, find: Callable[[], RemoteFile], effects: Effects) -> bool:
     """Download `blob`, and return whether its SHA-256 was verified during the download.
 
-    Return False if the file already exists, or if the hub's ETag is not the SHA-256, so that only
-    huggingface_hub can download the file. Raise `SourceError` if the download fails or does not
-    match the published checksum. Raise `Stopped` if `effects.stop` is set. The partial file is kept
-    after `Stopped` and after network failures.
+    Return False if the file already exists. Also return False if the hub's ETag is not the SHA-256,
+    because only huggingface_hub can then download the file. Raise `SourceError` if the download
+    fails or does not match the published checksum. Raise `Stopped` if `effects.stop` is set. The
+    partial file is kept after `Stopped` and after network failures.
     """
     with effects.translate():
         remote = find()
@@ -123,7 +123,7 @@ def _resume(file: BinaryIO, blob: Blob, effects: Effects) -> _PartialFile:
 def _download_rest(
     partial: _PartialFile, blob: Blob, openers: list[OpenAt], effects: Effects
 ) -> None:
-    """Download the rest of the file. If an opener makes no progress, use the next opener."""
+    """Download the missing bytes. If an opener makes no progress, use the next opener."""
     failures = 0
     while partial.num_bytes < blob.size_bytes:
         before = partial.num_bytes
@@ -145,7 +145,7 @@ def _download_rest(
 def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
     with open_at(partial.num_bytes) as (start, chunks):
         if start != partial.num_bytes:
-            # The server ignored the range and sends the whole file, so start again.
+            # Start again, because the server ignored the range and sends the whole file.
             partial.file.truncate(0)
             partial.restart()
             effects.set_received(0)
@@ -160,7 +160,7 @@ def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects
         raise BrokenDownload(
             f"The download of {blob.name} was interrupted.",
             why=f"{partial.num_bytes} of {blob.size_bytes} bytes were received",
-            next_step="run the same command again to resume it",
+            next_step="run the same command again to resume the download",
         )
 
 
@@ -182,7 +182,8 @@ def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
         except filelock.Timeout:
             continue
         except NotImplementedError:
-            # The file system does not support locks; the checksum detects concurrent writers.
+            # Continue without a lock, because the file system does not support locks. The checksum
+            # detects concurrent writers.
             break
     try:
         yield

@@ -1,7 +1,8 @@
 """Read a large file from the hub, starting at any offset.
 
-If the hub stores the file in Xet, its chunk storage, and hf_xet is installed, hf_xet reads the
-bytes over many connections in parallel. Otherwise, an HTTP range request reads the bytes.
+If the hub stores the file in Xet (the hub's chunk storage) and hf_xet is installed, hf_xet reads
+the bytes over many connections in parallel. Otherwise, the bytes are read with an HTTP range
+request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from trtllm_serve_cli.sources.hub.errors import BrokenDownload, explain_web_page
 from trtllm_serve_cli.sources.hub_address import HubAddress
 
 _CHUNK_BYTES = 1 << 20
-# By default, hf_xet retries an unreachable server for almost four minutes without a message.
+# Reduce the retries. By default, hf_xet silently retries an unreachable server for almost four
+# minutes.
 _XET_CONFIG = {
     "client.retry_max_attempts": 1,
     "client.retry_base_delay": "500ms",
@@ -26,8 +28,8 @@ _XET_CONFIG = {
     "client.read_timeout": "30s",
 }
 
-# Opens a file at an offset. Yields the actual offset, which is 0 if the server ignores the range,
-# and the bytes from there.
+# Opens a file at an offset. Yields the actual offset and the bytes from that offset. The actual
+# offset is 0 if the server ignores the range.
 OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 
 
@@ -35,7 +37,8 @@ OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 class RemoteFile:
     """A file on the hub.
 
-    `etag` is the name of the file's blob in the cache. `openers` are tried in order.
+    `etag` is the name of the file's blob in the cache. The functions in `openers` open the file,
+    and are tried in order.
     """
 
     etag: str | None
@@ -50,7 +53,7 @@ class XetGroup:
         self._lock = threading.Lock()
 
     def open(self, xet: Any, headers: Mapping[str, str]) -> Any:
-        """Return hf_xet's stream group. `xet` is a file's `xet_file_data`."""
+        """Return hf_xet's download stream group. `xet` is a file's `xet_file_data`."""
         import hf_xet
 
         # Do not send the hub's token to Xet: hf_xet requests a short-lived Xet token from the hub.
@@ -85,7 +88,7 @@ def find_remote_file(
 
 
 def has_xet_streams() -> bool:
-    """Return whether hf_xet is installed, enabled (HF_HUB_DISABLE_XET) and supports offsets."""
+    """Return whether hf_xet is installed, supports offsets, and is not disabled by the user."""
     from huggingface_hub.constants import HF_HUB_DISABLE_XET
 
     if HF_HUB_DISABLE_XET:
@@ -122,7 +125,7 @@ def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _xet_errors() -> Iterator[None]:
-    """Raise `BrokenDownload` for hf_xet's errors. An `OSError` would look like a disk error."""
+    """Translate hf_xet's errors, because an `OSError` would look like a disk error."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
@@ -142,9 +145,9 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
         all_headers = {**headers, "Accept-Encoding": "identity"}
         if start:
             all_headers["Range"] = f"bytes={start}-"
-        if hasattr(session, "build_request"):  # httpx, since huggingface_hub 1.0
+        if hasattr(session, "build_request"):  # huggingface_hub uses httpx since 1.0.
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
-                # Without a chunk size: collecting larger chunks more than doubles the CPU time.
+                # Do not set a chunk size, because it would more than double the CPU time.
                 yield _find_start(response), response.iter_raw()
         else:
             with session.get(url, headers=all_headers, timeout=timeout_s, stream=True) as response:

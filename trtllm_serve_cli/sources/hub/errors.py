@@ -1,7 +1,8 @@
-"""Translate the errors of huggingface_hub into `SourceError`s with a next step.
+"""Translate huggingface_hub's errors into `SourceError`s with a next step.
 
 huggingface_hub raises the network errors of its HTTP library, which is requests, httpx or httpx2
-depending on the version. All are subclasses of `huggingface_hub.errors.HTTPError` or `OSError`.
+depending on the version. These errors are subclasses of `huggingface_hub.errors.HTTPError` or
+`OSError`.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as error:
         raise _failed(source, url, error) from error
     except (xet_error, RuntimeError) as error:
-        # hf_xet, which transfers large files, only raises built-in errors.
+        # hf_xet, which transfers large files, raises only built-in exceptions.
         raise _broken_download(source, error) from error
 
 
@@ -72,7 +73,7 @@ def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
             f"{source.repository} is gated, and you do not have access yet.",
             why=error.response.headers.get("X-Error-Message")
             or "you have not accepted its licence, or its publisher has not approved your request",
-            next_step=f"check the state of your request at {page}, and wait for the publisher",
+            next_step=f"check your request at {page}, and wait for the publisher's approval",
         )
     return GatedModel(
         f"{source.repository} is gated.",
@@ -85,7 +86,7 @@ def _not_found(source: HubAddress) -> SourceError:
     return SourceError(
         f"The hub has no model {source.repository}.",
         why="it does not exist, or it is private and your token does not grant access",
-        next_step=f"check the name on the model's page; if it is private, {_LOG_IN}",
+        next_step=f"check the name on the model's page; if the model is private, {_LOG_IN}",
     )
 
 
@@ -93,13 +94,14 @@ def _no_revision(source: HubAddress, url: str) -> SourceError:
     return SourceError(
         f"{source.repository} has no revision {source.revision}.",
         why="no branch, tag or commit has that name",
-        next_step=f"see {url}/{source.repository}/commits/main, or omit the revision",
+        next_step=f"choose a commit from {url}/{source.repository}/commits/main, or omit the "
+        "revision",
     )
 
 
 def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
     status = error.response.status_code
-    why = f"status {status} from {url}: {_first_line(str(error))}"
+    why = f"{url} responded with status {status}: {_first_line(str(error))}"
     if status in (401, 403):
         return GatedModel(
             f"The hub denied access to {source.repository}.",
@@ -123,7 +125,7 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
 
 
 def find_wait_s(headers: Mapping[str, str]) -> float | None:
-    """Return the wait in seconds that Retry-After (RFC 9110) or RateLimit (draft) requests."""
+    """Return the delay in seconds that Retry-After (RFC 9110) or RateLimit (draft) requests."""
     after = headers.get("Retry-After", "")
     if after.isdecimal():
         return float(after)
@@ -136,15 +138,15 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
     if cause is not None and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return SourceError(
             "The disk is full.",
-            why=f"{cause.strerror} while writing {source}",
-            next_step="free disk space and run the same command again, or set HF_HOME to a larger "
-            "disk",
+            why=f"writing {source} failed: {cause.strerror}",
+            next_step="free disk space and run the same command again, or set HF_HOME to a folder "
+            "on a larger disk",
         )
     if cause is not None:
         return SourceError(
             f"{source} cannot be written to the hub's cache.",
             why=str(cause),
-            next_step="fix the folder, or set HF_HOME to a writable one",
+            next_step="make the folder writable, or set HF_HOME to a writable folder",
         )
     if "Consistency check failed" in str(error):
         return _broken_download(source, error)
@@ -152,7 +154,7 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
 
 
 def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
-    """Return the error for the network failure with these causes."""
+    """Return the error for a network failure with these causes."""
     text = next((line for each in reversed(causes) if (line := _first_line(str(each)))), "")
     why = text or type(causes[0]).__name__
     again = "and run the same command again to resume the download"
@@ -193,12 +195,13 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def explain_web_page(url: str) -> SourceError:
-    """Return the error for a response that, for example, a proxy sent instead of the hub."""
+    """Return the error for a response that is not from the hub, for example from a proxy."""
     return SourceError(
         f"The response from {url} did not come from the hub.",
-        why="it is neither a listing nor a file; causes are a proxy, a login page or a wrong "
-        "HF_ENDPOINT",
-        next_step=f"inspect it: curl -sI {shlex.quote(url)}; check HTTPS_PROXY and HF_ENDPOINT",
+        why="it is neither a listing nor a file; possible causes are a proxy, a login page or a "
+        "wrong HF_ENDPOINT",
+        next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, and check HTTPS_PROXY "
+        "and HF_ENDPOINT",
     )
 
 
@@ -206,12 +209,12 @@ def _broken_download(source: HubAddress, error: Exception) -> BrokenDownload:
     return BrokenDownload(
         f"The download of {source} was interrupted.",
         why=_first_line(str(error)),
-        next_step="run the same command again to resume it",
+        next_step="run the same command again to resume the download",
     )
 
 
 def _find_disk_error(error: Exception) -> OSError | None:
-    """Return `error` if the file system raised it, not a socket."""
+    """Return `error` if it is a file system error, or None if it is a network error."""
     is_disk = isinstance(error, OSError) and error.filename is not None
     is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
     return error if isinstance(error, OSError) and (is_disk or is_full) else None

@@ -1,4 +1,4 @@
-"""Sources `hf:ORG/NAME[@REVISION]`: repositories on the Hugging Face hub."""
+"""Define the source `hf:ORG/NAME[@REVISION]`, a repository on the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class HubSource(HubAddress, CheckpointSource):
-    """A repository on the hub."""
+    """A source that is a repository on the Hugging Face hub."""
 
     format: ClassVar[Literal["hf"]] = "hf"
 
@@ -36,9 +36,10 @@ class HubSource(HubAddress, CheckpointSource):
         repository, at, revision = rest.partition("@")
         if not _REPOSITORY.fullmatch(repository) or re.search(r"--|\.\.|\.git$", repository):
             raise BadInput(
-                f"'hf:{rest}' is not a repository of the hub.",
-                why=f"{repository!r} is not of the form ORG/NAME",
-                next_step="copy the name from the model's page: -s hf:openai-community/gpt2",
+                f"'hf:{rest}' is not the name of a repository on the hub.",
+                why=f"{repository!r} does not have the form ORG/NAME",
+                next_step="copy the name from the model's page, for example "
+                "`-s hf:openai-community/gpt2`",
             )
         return cls(repository, check_revision(revision) if at else None)
 
@@ -77,7 +78,7 @@ class HubSource(HubAddress, CheckpointSource):
             raise BadInput(
                 f"Two revisions are requested: {self.revision} and {revision}.",
                 why=f"the source is {self}, and --revision is {revision}",
-                next_step=f"-s hf:{self.repository}@{revision}",
+                next_step=f"pass only one revision: `-s hf:{self.repository}@{revision}`",
             )
         return replace(self, revision=check_revision(revision))
 
@@ -86,8 +87,8 @@ def check_revision(revision: str) -> str:
     """Return `revision`. Raise `BadInput` if it is not a valid name for a branch, tag or commit."""
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise BadInput(
-            f"{revision!r} is not a revision.",
-            why="a revision is a branch, a tag or a commit of the model's repository",
-            next_step="omit it for the main branch, or name one: -s hf:ORG/NAME@REVISION",
+            f"{revision!r} is not a valid revision.",
+            why="a revision is the name of a branch or tag, or a commit",
+            next_step="omit the revision to use the main branch, or pass `-s hf:ORG/NAME@REVISION`",
         )
     return revision
