@@ -139,7 +139,7 @@ def test_rejects_folder_without_config(tmp_path):
     assert str(caught.value) == (
         "local:x is not a Hugging Face checkpoint.\n"
         "Why: it has no config.json\n"
-        "Next: pass a model that Transformers can load with -s hf:ORG/NAME or -s local:DIR"
+        "Next: pass `-s hf:ORG/NAME` or `-s local:DIR` with a model that Transformers can load"
     )
 
 

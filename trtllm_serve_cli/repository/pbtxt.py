@@ -315,7 +315,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """Return the next token if it is a sign, or "" if it is not. Return "end" at the end."""
+        """Return the next token if it is a sign, "" if it is not, or "end" after the last token."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]

@@ -57,8 +57,8 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 class FetchOptions:
     """The options for fetching a checkpoint.
 
-    `trust_remote_code` and `allow_pickle` are risks that the user can accept. If `needs_weights` is
-    not set, weight files are neither downloaded nor checked.
+    `trust_remote_code` and `allow_pickle` are set if the user accepts these risks. If
+    `needs_weights` is not set, weight files are neither downloaded nor checked.
     """
 
     revision: str | None = None
@@ -72,7 +72,7 @@ class Checkpoint:
     """A checkpoint on disk, from which an engine can be built.
 
     `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned, so that
-    fetching it again returns the same bytes. `revision` is the commit if the source is the hub.
+    fetching it again returns the same bytes. `revision` is the commit if the hub is the source.
     `architecture` is from config.json (`LlamaForCausalLM`) or the GGUF header (`llama`).
     `modified_ns` is the time of the last change to local files, in nanoseconds since the epoch, or
     0 for a source that cannot change.
@@ -101,7 +101,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
         raise SourceError(
             f"{path} does not contain a model.",
             why="it has no tensors or does not name its architecture",
-            next_step="pass a GGUF file that contains a complete model with -s gguf:FILE",
+            next_step="pass `-s gguf:FILE` with a file that contains a complete model",
         )
     return Checkpoint(path, "gguf", source, None, facts.architecture, facts.size_bytes)
 
@@ -143,10 +143,12 @@ def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
     """Return the error for a source that contains the files `names` but no config.json."""
     if ggufs := sorted(name for name in names if name.endswith(".gguf")):
         why = f"it contains GGUF files: {', '.join(ggufs[:5])}"
-        next_step = "download a GGUF file, and pass it with -s gguf:FILE"
+        next_step = "download a GGUF file, and pass `-s gguf:FILE`"
     else:
         why = "it has no config.json"
-        next_step = "pass a model that Transformers can load with -s hf:ORG/NAME or -s local:DIR"
+        next_step = (
+            "pass `-s hf:ORG/NAME` or `-s local:DIR` with a model that Transformers can load"
+        )
     return SourceError(f"{where} is not a Hugging Face checkpoint.", why=why, next_step=next_step)
 
 
@@ -201,7 +203,7 @@ def choose_weights(
         raise SourceError(
             f"{where} has no weights.",
             why="it does not contain *.safetensors files",
-            next_step="pass a checkpoint that has weights with -s hf:ORG/NAME or -s local:DIR",
+            next_step="pass `-s hf:ORG/NAME` or `-s local:DIR` with a checkpoint that has weights",
         )
     if not options.allow_pickle:
         raise UnsafeCheckpoint(
@@ -214,7 +216,7 @@ def choose_weights(
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """Return the tensors in each shard of an index. Raise `SourceError` if it is not valid."""
+    """Return the tensors of each shard. Raise `SourceError` if the index is not valid."""
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
@@ -295,7 +297,7 @@ def read_architecture(folder: Path) -> str:
         raise SourceError(
             f"{architecture} is not a text generation model.",
             why=f"{path} specifies this architecture",
-            next_step="pass a text generation model with -s hf:ORG/NAME",
+            next_step="pass `-s hf:ORG/NAME` with a text generation model",
         )
     return architecture
 

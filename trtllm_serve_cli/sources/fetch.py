@@ -44,7 +44,7 @@ def fetch_checkpoint(
 def plan_fetch(
     source: Source, *, home: Home, needs_weights: bool = True, hub: Hub | None = None
 ) -> FetchPlan:
-    """Describe what `fetch_checkpoint` would do, without network access."""
+    """Return the plan that `fetch_checkpoint` would follow, without network access."""
     return source.plan_fetch(home, needs_weights=needs_weights, hub=hub)
 
 

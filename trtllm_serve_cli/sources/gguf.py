@@ -104,7 +104,7 @@ class _Invalid(Exception):
 
 
 class _Cursor:
-    """A reader that moves forward through the file, and raises `_Invalid` past the end."""
+    """A reader that moves forward, and raises `_Invalid` if the file ends too early."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data = data

@@ -160,8 +160,8 @@ def _fetch(source: PypiSource, final: Path, run: Run) -> None:
             raise SourceError(
                 f"{wheel.name} cannot be opened.",
                 why=str(error),
-                next_step="run the same command again; if this error is repeated, choose another "
-                "version, because the wheel is not valid",
+                next_step="run the same command again, or choose another version if the wheel is "
+                "not valid",
             ) from error
         shutil.rmtree(wheel.parent)
 

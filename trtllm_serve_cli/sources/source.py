@@ -98,7 +98,7 @@ class CheckpointSource(Source):
 
         Only sources with the format "hf" have small files.
         """
-        raise AssertionError(f"{self} does not have files")
+        raise AssertionError(f"{self} does not have small files")
 
 
 def parse_path(rest: str, prefix: str, noun: str) -> Path:

@@ -163,7 +163,7 @@ def test_show_explains_each_value_in_80_columns(tllm: Tllm, home: Home) -> None:
         "max_beam_width = 2  (set by `tllm set`)\n"
         "    Maximum beam width of a request.\n"
     ) in out  # fmt: skip
-    assert "engine_python  (not set; default: the Python that Triton runs)\n" in out
+    assert "engine_python  (not set; default: Triton's Python interpreter)\n" in out
     paths = str(home.root)
     assert all(len(line) <= 80 for line in out.splitlines() if paths not in line)
 
@@ -179,7 +179,7 @@ def test_show_as_json(tllm: Tllm, home: Home) -> None:
         "value": "0",
         "values": {"tensorrt_llm": "0"},
         "from": "default",
-        "explanation": "Number of engine threads; 0 is one per core.",
+        "explanation": "Number of engine threads. 0 selects one thread per core.",
         "since": None,
     }
 

@@ -40,8 +40,8 @@ def test_row_of_the_table_becomes_a_parameter() -> None:
         name="batching_strategy",
         type="choice",
         fills={"tensorrt_llm": ("parameters.gpt_model_type",)},
-        explanation="In-flight batching, or V1, which starts a batch when the previous one has "
-        "finished.",
+        explanation="In-flight batching, or V1 batching, which starts a batch only after the "
+        "previous batch has finished.",
         default="inflight_fused_batching",
         choices=("inflight_fused_batching", "inflight_batching", "V1", "v1"),
         of_engine=True,

@@ -19,8 +19,8 @@ from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Keys in `parameters` of the inflight layout that are not arguments in this layout. They have no
-# effect, or they are in `triton_config`.
+# These keys in `parameters` of the inflight layout are not arguments in this layout, because they
+# have no effect or are in `triton_config`.
 _NOT_ARGUMENTS = (
     "gpt_model_type",
     "exclude_input_in_output",

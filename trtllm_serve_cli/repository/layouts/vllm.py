@@ -24,8 +24,8 @@ _OWN = ("gpu_memory_utilization", "tensor_parallel_size", "pipeline_parallel_siz
 _SHARED = (
     "tokenizer_dir", "max_seq_len", "max_num_seqs", "max_num_tokens", "enable_kv_cache_reuse",
 )  # fmt: skip
-# Maps a parameter to vLLM's engine argument. Only requested parameters are written to `model.json`,
-# so that vLLM's defaults apply to all other arguments.
+# Maps each parameter to the corresponding engine argument of vLLM. Only requested parameters are
+# written to `model.json`, so that vLLM's defaults apply to all other arguments.
 _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
     name: name for name in _OWN
 }

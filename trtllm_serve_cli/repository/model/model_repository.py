@@ -42,7 +42,7 @@ class OpenRepository:
 
     @property
     def target(self) -> str:
-        """The argument that selects this repository in commands, a name or `--repo PATH`."""
+        """The argument that selects this repository in commands: its name or `--repo PATH`."""
         return target_of(self.path, self.name)
 
     @property
@@ -72,7 +72,7 @@ class OpenRepository:
 
         An ensemble that is a Python model corresponds to `tensorrt_llm_bls`, because it has the
         same parameters. Only the inflight layout has the parameters and tensors of upstream's
-        models. In other layouts, the role is None.
+        models. In other layouts, the result is None.
         """
         if self.layout != "inflight":
             return None
@@ -83,7 +83,7 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-        """Yield (model, place) for each model in this repository whose role is in `fills`."""
+        """Yield (model, place) for each place that `fills` lists for the role of a model."""
         for model in self.texts:
             for place in fills.get(self.role(model) or "", ()):
                 yield model, place

@@ -51,7 +51,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter in `parameters.yaml`. The comment in that file describes the fields."""
+    """A parameter in `parameters.yaml`. The comment at the top of the file describes the fields."""
 
     name: str
     type: ValueType
@@ -82,7 +82,7 @@ class Parameter:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The sorted keys of the entries of `parameters` that this parameter sets."""
+        """The sorted keys that this parameter sets in `parameters` of `config.pbtxt` files."""
         places = {place for places in self.fills.values() for place in places}
         return tuple(sorted(p.removeprefix(_ENTRY) for p in places if p.startswith(_ENTRY)))
 
@@ -168,7 +168,7 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
 
 
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
-    """Return the parameters that have no effect on the engine kind.
+    """Return the parameters in `names` that have no effect on the engine kind.
 
     An import writes these parameters nevertheless, because scripts for upstream's repository set
     all parameters.
@@ -177,7 +177,7 @@ def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
 
 
 def find_parameter(name: str, kind: str) -> Parameter:
-    """Return the parameter of this name. Raise `BadInput` if it cannot be set for the engine kind.
+    """Return the parameter named `name`. Raise `BadInput` if it cannot be set for the engine kind.
 
     A parameter that has no effect on the kind is allowed if it sets an entry of `parameters`,
     because Triton accepts entries with any name.

@@ -43,7 +43,7 @@ def _version_files(model: ModelConfig, runtime: Mapping[str, str]) -> dict[str, 
     files = dict(model.files)
     if model.module is not None:
         files |= {f"{RUNTIME_PACKAGE}/{name}": source for name, source in runtime.items()}
-    # Write a file even if the backend needs none, because Triton requires a version folder.
+    # Write a file even if the backend needs no files, because Triton requires a version folder.
     return files or {".keep": ""}
 
 

@@ -146,6 +146,6 @@ def command_to_import_again(path: Path, name: str) -> str:
 
 
 def _list_names(home: Home) -> list[str]:
-    """Return the names of imported models. Hidden folders are ignored: they are temporary."""
+    """Return the names of imported models. Hidden folders are temporary and ignored."""
     names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
     return sorted(name for name in names if not name.startswith("."))

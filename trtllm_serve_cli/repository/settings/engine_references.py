@@ -40,7 +40,7 @@ class Removal:
 
 
 def record_references(home: Home, repository: Path) -> None:
-    """Record in each engine store that the repository uses engines in the store."""
+    """Record in each engine store that `repository` uses engines from the store."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
         if store == home.engines or is_store(store):
@@ -119,7 +119,7 @@ def _remove_unused(home: Home, path: Path, engine_dir: Path, fingerprint: str) -
 
 
 def _repositories(home: Home) -> set[Path]:
-    """Return the repositories in this TLLM_HOME and those to which the engine store links."""
+    """Return the repositories in this TLLM_HOME and the repositories that the store links to."""
     local = {file.parent for file in home.models.glob(f"*/{MANIFEST}")}
     known = {link.readlink() for link in (home.engines / _LINKS).glob("*") if link.is_symlink()}
     return {path for path in local if not path.name.startswith(".")} | known

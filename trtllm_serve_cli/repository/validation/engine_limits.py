@@ -61,7 +61,10 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 
 
 def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
-    """Return the limits of the engine that `model` runs, or None if they are unknown."""
+    """Return the limits of the engine that `model` runs.
+
+    Return None if `model` does not run an engine, or if the limits are unknown.
+    """
     if checked.repository.role(model) != "tensorrt_llm":
         return None
     engine_dir = checked.repository.value(model, "parameters.gpt_model_path")

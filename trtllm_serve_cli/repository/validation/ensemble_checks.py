@@ -9,7 +9,8 @@ from typing import Any
 from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 
-# Maps a tensor in an ensemble to its data type, or None if unknown, and its producer's description.
+# Maps each tensor in an ensemble to its data type and a description of its producer. The data type
+# is None if it is unknown.
 _Producers = dict[str, tuple[int | None, str]]
 
 
@@ -85,8 +86,8 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
             )  # fmt: skip
         step_config = checked.configs.get(step.model_name)
         if step_config is None:
-            # Another finding already reports that the model is missing or cannot be parsed. Add its
-            # outputs, so that no other finding reports that the outputs have no producer.
+            # Another finding already reports that the model is missing or cannot be parsed. Add the
+            # model's outputs, so that no further finding reports that they have no producer.
             producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in step_config.output}

@@ -41,7 +41,7 @@ _PLACEHOLDERS = {"bool": "true", "int": "1", "float": "1"}
 
 
 def validate_repository(repository: OpenRepository) -> list[Finding]:
-    """Return all findings, sorted by severity, file and line. Errors are first."""
+    """Return all findings, with errors before warnings, sorted by file and line."""
     configs: dict[str, Any] = {}
     checked = Checked(repository, configs)
     findings: list[Finding] = []

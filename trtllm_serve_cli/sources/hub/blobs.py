@@ -1,9 +1,9 @@
-"""Download large files into the hub's cache so that a killed download can be resumed.
+"""Download large files into the hub's cache so that an interrupted download can be resumed.
 
 Since version 1.20, huggingface_hub deletes a partial file when it is stopped, and cannot resume the
 download of a killed process. Like older releases of huggingface_hub, this module writes a file to
-`blobs/<etag>.incomplete`. It hashes bytes while it receives them, so that it only reads bytes from
-an earlier run again. The cache's lock prevents other programs from writing the same file.
+`blobs/<etag>.incomplete`. It hashes bytes while it receives them, so that only the bytes from an
+earlier run are read again. The cache's lock prevents other programs from writing the same file.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class XetGroup:
 def find_remote_file(
     source: HubAddress, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
 ) -> RemoteFile:
-    """Query the hub for a file's metadata, and return how to read the file."""
+    """Query the hub for a file's metadata, and return the file with functions to open it."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
@@ -125,7 +125,7 @@ def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _xet_errors() -> Iterator[None]:
-    """Translate hf_xet's errors, because an `OSError` would look like a disk error."""
+    """Raise hf_xet's errors as `BrokenDownload`. An `OSError` would look like a disk error."""
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
@@ -145,9 +145,9 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
         all_headers = {**headers, "Accept-Encoding": "identity"}
         if start:
             all_headers["Range"] = f"bytes={start}-"
-        if hasattr(session, "build_request"):  # huggingface_hub uses httpx since 1.0.
+        if hasattr(session, "build_request"):  # huggingface_hub has used httpx since 1.0.
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
-                # Do not set a chunk size, because it would more than double the CPU time.
+                # Do not set a chunk size. Large chunks would more than double the CPU time.
                 yield _find_start(response), response.iter_raw()
         else:
             with session.get(url, headers=all_headers, timeout=timeout_s, stream=True) as response:

@@ -198,7 +198,7 @@ def explain_web_page(url: str) -> SourceError:
     """Return the error for a response that is not from the hub, for example from a proxy."""
     return SourceError(
         f"The response from {url} did not come from the hub.",
-        why="it is neither a listing nor a file; possible causes are a proxy, a login page or a "
+        why="it is neither a listing nor a file, possibly because of a proxy, a login page or a "
         "wrong HF_ENDPOINT",
         next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, and check HTTPS_PROXY "
         "and HF_ENDPOINT",

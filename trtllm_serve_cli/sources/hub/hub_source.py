@@ -78,7 +78,7 @@ class HubSource(HubAddress, CheckpointSource):
             raise BadInput(
                 f"Two revisions are requested: {self.revision} and {revision}.",
                 why=f"the source is {self}, and --revision is {revision}",
-                next_step=f"pass only one revision: `-s hf:{self.repository}@{revision}`",
+                next_step=f"pass `-s hf:{self.repository}@{revision}` without --revision",
             )
         return replace(self, revision=check_revision(revision))
 
