@@ -1,4 +1,4 @@
-"""Values of a config.pbtxt: reading and changing them in place."""
+"""Reads and changes of values in a config.pbtxt."""
 
 from __future__ import annotations
 

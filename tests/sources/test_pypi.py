@@ -1,4 +1,4 @@
-"""Wheels, with the real pip and a folder of wheels as its index."""
+"""Wheels as sources, with the real pip and a folder of wheels as the index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHEEL = "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-no
 
 @pytest.fixture
 def index(tmp_path, monkeypatch) -> Path:
-    """Return a folder that pip uses as its index, with one wheel of three models."""
+    """Return a folder that pip uses as the index. It contains one wheel with three models."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")

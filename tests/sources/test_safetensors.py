@@ -27,7 +27,7 @@ def tensor(start: int, end: int, *, dtype: str = "U8", shape: list[int] | None =
 
 @pytest.fixture
 def find_flaw(tmp_path):
-    """Return a function that returns why a file with these bytes is rejected."""
+    """Return a function that writes bytes to a file and returns why the file is rejected."""
     path = tmp_path / "model.safetensors"
 
     def find_flaw(data: bytes) -> str:
@@ -153,7 +153,7 @@ def test_agrees_with_the_reference_reader_on_mutated_headers(tmp_path_factory, s
     try:
         reference.deserialize(bytes(whole))
     except reference.SafetensorError as error:
-        # A dtype that neither reader knows may be newer, and is accepted here.
+        # check_safetensors accepts an unknown dtype, because the dtype may be newer.
         if "unknown variant" not in str(error):
             with pytest.raises(SourceError):
                 check_safetensors(path)

@@ -1,4 +1,4 @@
-"""The llmapi layout, rendered."""
+"""The rendered files in the llmapi layout."""
 
 from __future__ import annotations
 

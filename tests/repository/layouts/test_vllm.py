@@ -1,4 +1,4 @@
-"""The layout for Triton's vLLM backend."""
+"""The rendered files in the vllm layout."""
 
 from __future__ import annotations
 

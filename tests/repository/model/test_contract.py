@@ -1,4 +1,4 @@
-"""The table of tensors."""
+"""The tensors in `contract.yaml`."""
 
 from __future__ import annotations
 

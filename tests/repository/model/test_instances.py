@@ -1,4 +1,4 @@
-"""Instances of an engine, and their GPUs."""
+"""The number of engine instances, and their GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of parameters, and what it rejects."""
+"""The table of parameters, and rejected values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendered files, parsed as Triton parses them."""
+"""The rendered files, parsed as Triton parses them."""
 
 from __future__ import annotations
 

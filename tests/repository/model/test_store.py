@@ -1,4 +1,4 @@
-"""The imported models: listed, found, removed."""
+"""The list of imported models, and the lookup of a model by name."""
 
 from __future__ import annotations
 

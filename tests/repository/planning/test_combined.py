@@ -1,4 +1,4 @@
-"""Several repositories combined into one."""
+"""The combination of several repositories."""
 
 from __future__ import annotations
 

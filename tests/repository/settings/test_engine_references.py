@@ -1,4 +1,4 @@
-"""Engines in use, and what the removal of a model deletes."""
+"""The engines in use, and the folders that the removal of a model deletes."""
 
 from __future__ import annotations
 

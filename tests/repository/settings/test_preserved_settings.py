@@ -24,9 +24,9 @@ _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
         ({"num_threads": "2", "max_num_seqs": "3"}, "sim", {}, {"max_num_seqs"}),
         ({"max_beam_width": "", "lora_prefetch_dir": ""}, "openvino", {}, {"lora_prefetch_dir"}),
         ({"of_an_older_version": "1"}, "openvino", {}, set()),
-        # Without effect before and now, but written nevertheless.
+        # The parameter has no effect, but an import writes it nevertheless.
         ({"gpu_weights_percent": "1"}, "openvino", {}, {"gpu_weights_percent"}),
-        # The other layouts do not store it.
+        # Other layouts do not store the parameter.
         ({"max_num_seqs": "3"}, "openvino", {"layout": "llmapi"}, set()),
     ],
 )

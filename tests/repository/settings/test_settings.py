@@ -1,4 +1,4 @@
-"""Parameters of a repository on disk: their values, origins and changes."""
+"""The values and origins of parameters in a repository on disk, and their changes."""
 
 from __future__ import annotations
 

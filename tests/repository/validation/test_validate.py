@@ -1,4 +1,4 @@
-"""Findings of the validation of broken repositories."""
+"""The findings for broken repositories."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def unquoted(name: str, place: str) -> str:
 
 @pytest.mark.parametrize("name", load_parameters())
 def test_finds_an_unquoted_variable_of_any_parameter(tmp_path: Path, name: str) -> None:
-    # Parameters of another layout fill no config.pbtxt, but may be in one by mistake.
+    # Parameters for another layout have no field, but may be in a config.pbtxt by mistake.
     fills = load_parameters()[name].fills or {"tensorrt_llm": ("max_batch_size",)}
     for model, places in fills.items():
         (tmp_path / model / "1").mkdir(parents=True)
@@ -347,7 +347,7 @@ def test_ignores_engine_files_without_known_fields(copy: Path, text: str) -> Non
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_arbitrary_edits_raise_no_error(copy: Path, data: st.DataObject) -> None:
-    """Validation of any edited file returns findings or none, but raises no error."""
+    """Validation of an edited file does not raise an error."""
     path = copy / data.draw(st.sampled_from(["tensorrt_llm", "ensemble", "preprocessing"]))
     config = path / "config.pbtxt"
     text = config.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The hub, against a fake server on loopback."""
+"""Fetches from a fake hub on loopback."""
 
 from __future__ import annotations
 

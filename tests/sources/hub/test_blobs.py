@@ -43,9 +43,10 @@ class Impatient(threading.Event):
 
 
 class FakeOpener:
-    """A connection that sends `steps[i]` bytes of CONTENT for request i, or raises it.
+    """A connection that sends `steps[i]` bytes of CONTENT for request i, or raises `steps[i]`.
 
-    `starts` are the first bytes requested, `progress` the calls of the progress effects.
+    `starts` contains the offset of each request. `progress` contains the calls to the progress
+    callbacks.
     """
 
     def __init__(self, *steps: int | Exception, content: bytes = CONTENT, knows_ranges=True):
@@ -209,7 +210,7 @@ def test_resumes_the_download_of_a_killed_process(tmp_path):
 
 
 def wait_for_bytes(cache, num_bytes):
-    """Wait until a partial file below `cache` has so many bytes, and return all of them."""
+    """Wait until a partial file in `cache` has `num_bytes`, and return all partial files."""
 
     def found():
         return list(cache.glob("*/blobs/*.incomplete"))

@@ -1,4 +1,4 @@
-"""Downloads from Xet, with hf_xet's storage on a disk, and over HTTP."""
+"""Downloads from hf_xet's storage on a local disk, and downloads over HTTP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hub(tmp_path):
 
 @pytest.fixture
 def xet(tmp_path, monkeypatch):
-    """Return a Xet storage with the large file: its folder, its address and the file's hash."""
+    """Return the folder and address of a Xet storage, and the hash of the large file in it."""
     hf_xet = pytest.importorskip("hf_xet", reason="hf_xet is not made for this platform")
     monkeypatch.setenv("HF_XET_CACHE", str(tmp_path / "xet-cache"))
     storage = tmp_path / "xet"

@@ -55,7 +55,7 @@ def test_refused_connection_has_the_root_cause():
 
 
 class ProxyError(OSError):
-    """An error named like those of the HTTP libraries."""
+    """An error with the same name as a proxy error in the HTTP libraries."""
 
 
 @pytest.mark.parametrize(
