@@ -1,8 +1,9 @@
 """Scrape, parse and summarize the metrics of a running server.
 
-Input: the address of a server's metrics service. Output: the metrics page, a `Snapshot` of its
-samples, a `Summary` in readable units, and configuration files for Prometheus and Grafana.
+The modules fetch the page of a server's metrics service, parse the page into a `Snapshot` of
+samples, and compute a `Summary` in readable units. They also generate configuration files for
+Prometheus and Grafana.
 
-A page that is truncated or has another format raises a `TllmError`. A value that the page lacks is
-`None`. If a counter restarts, its rate is not negative.
+A page that is truncated or has another format raises a `TllmError`. A value is `None` if the page
+does not contain it. A rate is never negative, even if its counter restarts.
 """

@@ -1,7 +1,7 @@
-"""The catalog of metric families that a server may publish and `tllm` reads.
+"""List the metric families that a server may publish and `tllm` reads.
 
-The families that this project's models publish are declared in `runtime/telemetry`. This module
-adds the families that only Triton or its TensorRT-LLM backend publishes.
+`runtime/telemetry` declares the families that this project's models publish. This module adds the
+families that only Triton or its TensorRT-LLM backend publishes.
 """
 
 from __future__ import annotations
@@ -10,41 +10,44 @@ import re
 
 from trtllm_serve_cli.runtime.telemetry.families import ENGINE_FAMILIES, REQUEST_FAMILIES, Family
 
-# Published only by Triton's TensorRT-LLM backend.
+# Only Triton's TensorRT-LLM backend publishes these families.
 BACKEND_FAMILIES = (
     STATIC_BATCHING := Family(
         "nv_trt_llm_v1_metrics",
         "gauge",
-        "Static batching, which Python engines do not use",
+        "Values for static batching, which Python engines do not use",
         "v1_specific_metric",
         ("total_context_tokens", "total_generation_tokens", "empty_generation_slots"),
         origin="tensorrtllm",
     ),
 )
-# Published by every Triton server.
+# Triton publishes these families.
 # Source: docs/user_guide/metrics.md of triton-inference-server/server.
 TRITON_FAMILIES = (
     SUCCESSES := Family(
         "nv_inference_request_success",
         "counter",
-        "Requests that succeeded; all requests of decoupled models count as successful",
+        "Successful requests, including all requests to decoupled models",
         origin="triton",
     ),
     FAILURES := Family(
         "nv_inference_request_failure",
         "counter",
-        "Requests that failed",
+        "Failed requests",
         "reason",
         ("REJECTED", "CANCELED", "BACKEND", "OTHER"),
         origin="triton",
     ),
     INFERENCES := Family(
-        "nv_inference_count", "counter", "Inferences, counted as batch rows", origin="triton"
+        "nv_inference_count",
+        "counter",
+        "Inferences, where each row of a batch counts as one inference",
+        origin="triton",
     ),
     PENDING := Family(
         "nv_inference_pending_request_count",
         "gauge",
-        "Requests waiting in Triton's queue",
+        "Requests that are waiting in Triton's queue",
         origin="triton",
     ),
     QUEUE_DURATION := Family(
@@ -57,21 +60,21 @@ TRITON_FAMILIES = (
     COMPUTE_INPUT_DURATION := Family(
         "nv_inference_compute_input_duration_us",
         "counter",
-        "Time that models took to process inputs",
+        "Time that models spent on processing inputs",
         unit="us",
         origin="triton",
     ),
     COMPUTE_INFER_DURATION := Family(
         "nv_inference_compute_infer_duration_us",
         "counter",
-        "Time that models took to run",
+        "Time that models spent on inference",
         unit="us",
         origin="triton",
     ),
     COMPUTE_OUTPUT_DURATION := Family(
         "nv_inference_compute_output_duration_us",
         "counter",
-        "Time that models took to process outputs",
+        "Time that models spent on processing outputs",
         unit="us",
         origin="triton",
     ),
@@ -81,14 +84,14 @@ TRITON_FAMILIES = (
     CPU_MEMORY_USED := Family(
         "nv_cpu_memory_used_bytes",
         "gauge",
-        "Used memory of the machine",
+        "Memory in use on the machine",
         unit="bytes",
         origin="triton",
     ),
     CPU_MEMORY_TOTAL := Family(
         "nv_cpu_memory_total_bytes",
         "gauge",
-        "Total memory of the machine",
+        "Total memory on the machine",
         unit="bytes",
         origin="triton",
     ),
@@ -98,7 +101,7 @@ TRITON_FAMILIES = (
     GPU_MEMORY_USED := Family(
         "nv_gpu_memory_used_bytes",
         "gauge",
-        "Used GPU memory",
+        "GPU memory in use",
         "gpu_uuid",
         unit="bytes",
         origin="triton",
@@ -130,5 +133,5 @@ _NAME = re.compile(r"\b(?:nv|tllm)_\w+")
 
 
 def find_families(promql: str) -> set[Family]:
-    """Return the families in a PromQL expression; raise `KeyError` if a family is unknown."""
+    """Return the families in a PromQL expression. Raise `KeyError` if a family is unknown."""
     return {_BY_SAMPLE[name] for name in _NAME.findall(promql)}

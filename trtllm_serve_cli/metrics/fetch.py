@@ -1,4 +1,4 @@
-"""Fetch the metrics page of a running server, or read a saved one."""
+"""Fetch a running server's metrics page, or read a saved page."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 
 
 def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
-    """Return the text of the metrics page at `address` (`host:port` of the metrics service).
+    """Return the text of the metrics page at `address`, which has the format `host:port`.
 
-    Raise `NoServer` if the server does not respond in time, or `RequestFailed` if the response is
-    an HTTP error, is truncated or is not text.
+    Raise `NoServer` if the server does not respond in time. Raise `RequestFailed` if the response
+    is an HTTP error, is truncated or is not text.
     """
-    # Ignore HTTP_PROXY: the server is on the local network, which a proxy may not reach.
+    # Ignore HTTP_PROXY, because a proxy may not be able to reach a server on the local network.
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(f"http://{address}/metrics", timeout=timeout_s) as response:
@@ -26,20 +26,22 @@ def fetch_metrics(address: str, timeout_s: float = 5.0) -> str:
         return page.decode()
     except HTTPError as error:
         error.close()
-        raise _no_page(address, f"it responds with HTTP {error.code} to /metrics") from error
+        raise _no_page(address, f"the response to /metrics has status HTTP {error.code}") from error
     except (HTTPException, UnicodeDecodeError) as error:
-        raise _no_page(address, "the response is truncated, or is not text over HTTP") from error
+        raise _no_page(
+            address, "the response is truncated, is not text or does not use HTTP"
+        ) from error
     except (URLError, OSError) as error:
         raise NoServer(
             f"No server publishes metrics at {address}.",
             why=str(getattr(error, "reason", None) or error),
-            next_step="run `tllm status` to see the running servers; Triton's metrics port is 8002 "
-            "unless it was started with another port or without metrics",
+            next_step="run `tllm status` to list the running servers, and check that the server "
+            "publishes metrics on this port (Triton's default is 8002)",
         ) from error
 
 
 def read_saved_metrics(path: Path) -> Snapshot:
-    """Parse a saved page, taken at the file's modification time.
+    """Parse a saved page, using the file's modification time as the time of the scrape.
 
     Raise `BadInput` if the file cannot be read or is not a metrics page.
     """
@@ -50,14 +52,14 @@ def read_saved_metrics(path: Path) -> Snapshot:
         raise BadInput(
             f"{path} is not a saved metrics page.",
             why=why,
-            next_step=f"save one: tllm metrics --raw > {shlex.quote(str(path))}",
+            next_step=f"run `tllm metrics --raw > {shlex.quote(str(path))}` to save a metrics page",
         ) from error
 
 
 def _no_page(address: str, why: str) -> RequestFailed:
     return RequestFailed(
-        f"The response of {address} is not a metrics page.",
+        f"The response from {address} is not a metrics page.",
         why=why,
-        next_step="check the address: Triton's metrics port is 8002 unless it was started with "
-        "another port; its HTTP and gRPC ports do not publish metrics",
+        next_step="pass Triton's metrics port, which is 8002 by default; the HTTP and gRPC ports "
+        "do not publish metrics",
     )

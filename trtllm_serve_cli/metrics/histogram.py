@@ -14,7 +14,7 @@ class Latency:
     """The distribution of a latency, in milliseconds.
 
     Percentiles are interpolated within a bucket. The last bucket has no upper bound, so a
-    percentile in it is the bucket's lower bound.
+    percentile in this bucket is reported as the bucket's lower bound.
     """
 
     count: int
@@ -27,16 +27,16 @@ class Latency:
 def read_latency(
     now: Snapshot, before: Snapshot | None, name: str, labels: Mapping[str, str]
 ) -> Latency | None:
-    """Return the latency from the histogram `name`, whose unit is seconds.
+    """Return the latency from the histogram `name`, which must be in seconds.
 
-    With `before`, only the observations since that snapshot count. Return `None` if there are no
-    observations.
+    If `before` is set, only the observations since that snapshot count. Return `None` if there are
+    no observations.
     """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)
     if before is not None:
         earlier = _read_buckets(before, name, labels)
-        # A lower count means that the server restarted and counts from zero.
+        # If a count is lower than before, the server restarted, so all observations are new.
         if all(count >= earlier.get(bound, 0.0) for bound, count in buckets.items()):
             buckets = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
             total_s = (total_s or 0.0) - (before.value(f"{name}_sum", **labels) or 0.0)

@@ -1,4 +1,4 @@
-"""Parse a metrics page into a snapshot that can be queried."""
+"""Parse a metrics page into a snapshot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import RequestFailed
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One line of a metrics page. A counter's name does not end with `_total`."""
+    """One sample on a metrics page. A counter's `name` does not have the suffix `_total`."""
 
     name: str
     labels: Mapping[str, str]
@@ -22,13 +22,16 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All samples on one metrics page. `taken_at_s` is the time on the caller's clock."""
+    """All samples on a metrics page. `taken_at_s` is the scrape time on the caller's clock."""
 
     taken_at_s: float
     samples: tuple[Sample, ...]
 
     def find(self, name: str, **labels: str) -> tuple[Sample, ...]:
-        """Return the samples called `name` (`_total` is ignored) whose labels include `labels`."""
+        """Return the samples with this name and at least these labels.
+
+        A suffix `_total` of `name` is ignored.
+        """
         plain = name.removesuffix("_total")
         return tuple(
             sample
@@ -37,14 +40,14 @@ class Snapshot:
         )
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the sum of the samples that `find` returns, or `None` if it returns no sample."""
+        """Return the sum of the values that `find` returns, or `None` if `find` returns none."""
         found = self.find(name, **labels)
         return sum(sample.value for sample in found) if found else None
 
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
-        """Return the name and version of each model that has a sample, in sorted order.
+        """Return the name and version of each model that has samples, in sorted order.
 
-        Only samples whose name starts with one of `prefixes` count.
+        Samples count only if their name starts with one of `prefixes`.
         """
         return tuple(
             sorted(
@@ -58,13 +61,13 @@ class Snapshot:
 
 
 def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
-    """Parse a page in Prometheus' text format; raise `RequestFailed` if it is not valid.
+    """Parse a page in Prometheus' text format. Raise `RequestFailed` if the page is not valid.
 
-    A page whose last line has no newline is truncated, so it is not valid. Unknown families are
-    kept. NaN and infinite values are dropped.
+    A page is not valid if the newline after the last line is missing, because the page is then
+    truncated. Unknown families are kept. NaN and infinite values are dropped.
     """
     if page and not page.endswith("\n"):
-        raise _broken("it ends in the middle of a line")
+        raise _broken("the page ends in the middle of a line")
     try:
         samples = tuple(
             Sample(_plain_name(sample.name, family.type), dict(sample.labels), float(sample.value))
@@ -86,5 +89,5 @@ def _broken(why: str) -> RequestFailed:
     return RequestFailed(
         "The metrics page is not valid.",
         why=why,
-        next_step="try again; `tllm metrics --raw` prints the page unchanged",
+        next_step="run the command again, or run `tllm metrics --raw` to print the page unchanged",
     )

@@ -1,10 +1,10 @@
-"""Summarize a snapshot of the metrics: the models, their engines and the host.
+"""Summarize the metrics in a snapshot for each model and engine, and for the host.
 
 Counters start at zero when the server or the model starts, so a rate requires an earlier snapshot.
-A value that the page lacks is `None`, never zero.
+If the metrics page does not contain a value, the value is `None` instead of zero.
 
-The metrics are published by Triton (`nv_inference_…`, `nv_cpu_…`, `nv_gpu_…`), by its TensorRT-LLM
-backend (`nv_trt_llm_…`), and by this project's models and engine workers (`tllm_…`).
+Triton publishes `nv_inference_…`, `nv_cpu_…` and `nv_gpu_…`. Its TensorRT-LLM backend publishes
+`nv_trt_llm_…`. This project's models and engine workers publish `tllm_…`.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class ModelRow:
     """The metrics of one Triton model.
 
     For this project's models, `num_succeeded` and `failures` count clients' requests by outcome.
-    For other models, they are Triton's counts: Triton counts every request to a decoupled model as
-    successful. `num_inferences` counts batch rows. `queue_ms` and `compute_ms` are means over all
-    requests that Triton counts as successful. `requests_per_s` is the rate of successful requests
-    since the earlier snapshot. `ttft` and `itl` cover the time since the earlier snapshot, or since
-    the server started if there is no earlier snapshot.
+    For other models, both contain Triton's counts. Triton counts every request to a decoupled model
+    as successful. `num_inferences` counts each row of a batch. `queue_ms` and `compute_ms` are
+    means over all requests that Triton counts as successful. `requests_per_s` is the rate of
+    successful requests since the earlier snapshot. `ttft` and `itl` cover the time since the
+    earlier snapshot, or since the server started if there is no earlier snapshot.
     """
 
     model: str
@@ -75,12 +75,12 @@ class ModelRow:
 
 @dataclass(frozen=True, slots=True)
 class EngineRow:
-    """The metrics of one engine: its requests, paged KV cache, memory and worker process.
+    """The metrics of one engine's requests, paged KV cache, memory and worker process.
 
-    If a model has several instances, their values are summed, and `is_worker_up` is true only if
-    all workers are running. `num_scheduled` is the batch size of the last step.
-    `prefix_hit_fraction` is the fraction of the prompts' blocks that were already in the KV cache.
-    `v1` contains the metrics of static batching, which TensorRT-LLM calls V1.
+    If a model has several instances, the counts are sums over all instances, and `is_worker_up` is
+    true only if all workers are running. `num_scheduled` is the number of requests in the last
+    step. `prefix_hit_fraction` is the fraction of the prompts' blocks that were already in the KV
+    cache. `v1` contains the metrics for static batching, which TensorRT-LLM calls V1.
     """
 
     model: str
@@ -109,7 +109,7 @@ class EngineRow:
 
 @dataclass(frozen=True, slots=True)
 class GpuRow:
-    """The metrics of one GPU. `utilization` is from 0 to 1."""
+    """The metrics of one GPU. `utilization` ranges from 0 to 1."""
 
     uuid: str
     utilization: float | None
@@ -121,7 +121,7 @@ class GpuRow:
 
 @dataclass(frozen=True, slots=True)
 class HostRow:
-    """The metrics of the server's machine. `cpu_utilization` is from 0 to 1."""
+    """The metrics of the server's machine. `cpu_utilization` ranges from 0 to 1."""
 
     cpu_utilization: float | None
     memory_used_bytes: int | None
@@ -131,7 +131,7 @@ class HostRow:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The state of a server: its models, its engines and its machine."""
+    """The metrics of a server's models, engines and machine."""
 
     models: tuple[ModelRow, ...]
     engines: tuple[EngineRow, ...]
@@ -139,7 +139,7 @@ class Summary:
 
 
 def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
-    """Summarize `now`, with rates since `before` if it is set."""
+    """Summarize the snapshot `now`. Rates count from `before`, and are `None` without it."""
     return Summary(
         models=tuple(
             _summarize_model(now, before, model, version)
@@ -161,7 +161,7 @@ def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
 def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str) -> float | None:
     """Return the growth rate of a counter between two snapshots, or `None` if it is unknown.
 
-    If the later value is lower, the counter restarted at zero, so the value itself is the growth.
+    If the later value is lower, the counter restarted at zero. The growth is then the later value.
     """
     if before is None or now.taken_at_s <= before.taken_at_s:
         return None
@@ -209,7 +209,7 @@ def _count_successes(now: Snapshot, labels: Mapping[str, str]) -> int:
 
 
 def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -> dict[str, int]:
-    """Return the number of failed requests by reason, without reasons that have none."""
+    """Return the number of failed requests for each reason, omitting reasons without failures."""
     family = REQUESTS if is_ours else catalog.FAILURES
     failures: dict[str, int] = {}
     for sample in now.find(family.name, **labels):
@@ -220,7 +220,7 @@ def _read_failures(now: Snapshot, labels: Mapping[str, str], *, is_ours: bool) -
 
 
 def sum_known(values: Iterable[float | None]) -> float | None:
-    """Return the sum of the known values, or `None` if all are unknown."""
+    """Return the sum of the values that are not `None`, or `None` if all values are `None`."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

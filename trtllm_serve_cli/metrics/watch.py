@@ -1,4 +1,4 @@
-"""Scrape the metrics of one or more servers repeatedly."""
+"""Scrape metrics from one or more servers at regular intervals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def watch_metrics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Snapshot | TllmError]:
-    """Yield a snapshot every `interval_s` without end, or the error if a scrape fails.
+    """Scrape a server every `interval_s`, and yield a snapshot or the error of each scrape.
 
-    Scrapes start at multiples of the interval after the first scrape, so they do not drift. If a
-    scrape takes longer than the interval, the next scrape starts at the next multiple.
+    The iterator does not end. Scrapes start at multiples of the interval after the first scrape, so
+    they do not drift. If a scrape takes longer than the interval, the next scrape starts at the
+    next multiple.
     """
     started_s = clock()
     while True:
@@ -37,7 +38,10 @@ def watch_metrics(
 
 
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
-    """Start each watch in its own thread. Return a queue of (name of the watch, result) pairs."""
+    """Start each watch in its own thread, and return a queue of the results.
+
+    Each entry in the queue is a pair of the watch's name and a result.
+    """
     results: WatchQueue = queue.SimpleQueue()
 
     def forward(name: str) -> None:

@@ -1,1 +1,1 @@
-"""Send the load: settings, worker processes, and checks that the client is fast enough."""
+"""Send the load from worker processes, and check that the client is fast enough."""

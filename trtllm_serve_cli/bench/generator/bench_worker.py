@@ -1,4 +1,4 @@
-"""Run one worker's share of a benchmark run on an event loop."""
+"""Send one worker's share of a run's requests from an event loop."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from trtllm_serve_cli.bench.transport.grpc_connection import GrpcConnection
 from trtllm_serve_cli.bench.transport.http_connection import HttpConnection
 
 _PROGRESS_PERIOD_S = 0.5
-# select() supports only file descriptors below 1024, and the process already uses some of them.
+# select() supports only file descriptors below 1024. The process needs some of these descriptors
+# for other files, so the limit for sockets is lower.
 _MOST_SOCKETS = 900
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The progress of a worker, without its warm-up requests."""
+    """A worker's progress, excluding its warm-up requests."""
 
     num_sent: int = 0
     num_ended: int = 0
@@ -34,11 +35,11 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerResult:
-    """The measurements of one worker.
+    """The measurements from one worker.
 
-    `start` is the monotonic time when the run started. `num_uncounted` is the number of responses
-    for which the server reported no token count. `texts` has the texts of these responses, by
-    request index and turn.
+    `start` is the time when the run started, on the monotonic clock. `num_uncounted` is the number
+    of responses for which the server did not report a token count. `texts` maps the request index
+    and turn of each of these responses to its text, if the share keeps texts.
     """
 
     records: tuple[RequestRecord, ...]
@@ -53,9 +54,10 @@ class WorkerResult:
 def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     """Return an event loop for `run_share`.
 
-    The loop uses select() where possible: its timeout has microsecond resolution. epoll rounds
-    timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. Over HTTP, each
-    request in flight needs a socket, and select() supports too few for high concurrency.
+    The loop uses select() where possible, because its timeout has microsecond resolution. epoll
+    rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP at
+    high concurrency uses epoll, because each request in flight needs a socket and select()
+    supports too few sockets.
     """
     is_http = any(model.interface == "http" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):
@@ -71,10 +73,11 @@ async def run_share(
 ) -> WorkerResult:
     """Run the share, starting at the monotonic time that `wait_for_start` returns.
 
-    Before it calls `wait_for_start`, it encodes the requests of finite workloads and completes the
-    warm-up. It calls `report` about twice a second from the event loop that also timestamps
-    responses, so `report` must be fast. It passes a function to `register_cancel` that ends the run
-    early and keeps the measurements; that function must be called in this thread.
+    If the number of requests is limited, all requests are encoded before the run starts. The
+    warm-up is also completed before the start. `report` is called about twice a second. It must be
+    fast, because it runs on the event loop that timestamps responses. `register_cancel` receives a
+    function that ends the run early and keeps the measurements. Call that function only in the
+    thread of the event loop.
     """
     connections = [
         GrpcConnection(model, share.request_options)
@@ -127,7 +130,7 @@ async def _run(
 
 
 async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
-    """Send all warm-up requests to every target, all at the same time."""
+    """Send all warm-up requests to every target at the same time."""
     ready = [
         ReadyRequest(index, connection.encode(spec, f"tllm-warm-up-{index}"), spec, target)
         for target, connection in enumerate(connections)
@@ -137,7 +140,7 @@ async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
 
 
 def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRequest]:
-    """Encode all requests before the run; encode an endless stream on demand."""
+    """Return the encoded requests. Encode a `Stream` on demand, because it is endless."""
     ready = (
         ReadyRequest(
             index,
@@ -152,10 +155,11 @@ def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRe
 
 @contextlib.contextmanager
 def _garbage_collection_disabled() -> Iterator[None]:
-    """Disable the garbage collector during the run, because it delays requests.
+    """Disable the garbage collector during the run, because collections delay requests.
 
-    At 1000 requests/s, a full collection paused the process for 15 to 25 ms. Disabling it is safe:
-    after 15 000 requests, there were only 20 objects to collect, and memory use was the same.
+    At 1000 requests/s, a full collection paused the process for 15 to 25 ms. A run can do without
+    collections: after 15 000 requests, only 20 objects could be collected, and memory use was the
+    same as with the collector enabled.
     """
     was_enabled = gc.isenabled()
     gc.collect()
@@ -189,5 +193,5 @@ def _reporting_progress(
 
 
 async def start_now() -> float:
-    """Return the current time, to start a single worker immediately."""
+    """Return the current time, so that a single worker starts immediately."""
     return time.perf_counter()

@@ -1,4 +1,4 @@
-"""Check whether the client was fast enough; otherwise the results are not valid."""
+"""Check whether the client was fast enough for valid measurements of the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
-# Shorter runs are too short to judge the client's CPU load and event loop.
+# Shorter runs have too few timer ticks to judge the client's CPU load and event loop.
 _MIN_RUN_S = 0.2
 
 
@@ -27,9 +27,9 @@ _MIN_RUN_S = 0.2
 class WorkerLoad:
     """The load of a worker process during a run.
 
-    `cpu_s` is the CPU time of the process, and `loop_cpu_s` that of the thread with the event loop.
-    `loop_lags_s` are the delays of a 10 ms timer in the event loop, including one delay for each
-    tick that a blocked loop missed.
+    `cpu_s` is the CPU time of the process, and `loop_cpu_s` is the CPU time of the event loop's
+    thread. `loop_lags_s` has the delay of each tick of a 10 ms timer in the event loop, including
+    the ticks that a blocked loop missed.
     """
 
     wall_s: float
@@ -42,7 +42,7 @@ class WorkerLoad:
 class ClientReport:
     """The load of the client during a benchmark.
 
-    `busiest_loop` is the highest fraction of a run that an event loop's thread used the CPU.
+    `busiest_loop` is the highest CPU utilization of an event loop's thread, from 0 to 1.
     `bottlenecks` has a sentence for each reason why the client was too slow.
     """
 
@@ -59,12 +59,12 @@ class ClientReport:
 
 @contextlib.contextmanager
 def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
-    """Measure the load of this process and its running event loop, and append it to `loads`."""
+    """Measure the load of this process and its event loop, and append the result to `loads`."""
     wall, cpu, loop_cpu = time.perf_counter(), time.process_time(), time.thread_time()
     lags: list[float] = []
 
     def catch_up() -> float:
-        """Record the lag of each past tick; return the time until the next one."""
+        """Record the lag of each past tick, and return the time until the next tick."""
         now = time.perf_counter()
         while (late := now - wall - (len(lags) + 1) * _TICK_S) >= 0:
             lags.append(late)
@@ -91,7 +91,7 @@ def monitor_client(loads: list[WorkerLoad]) -> Iterator[None]:
 
 
 def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) -> ClientReport:
-    """Report whether the client was the bottleneck.
+    """Return a report that states whether the client was the bottleneck.
 
     docs/reference/benchmark-metrics.md documents the criteria.
     """
@@ -101,7 +101,7 @@ def judge_client(summary: Summary, load: Load, workers: Sequence[WorkerLoad]) ->
     bottlenecks = []
     if busiest >= _BUSY_LOOP:
         bottlenecks.append(
-            f"one of its processes was busy for {busiest:.0%} of the run: increase --workers"
+            f"one of its processes was busy for {busiest:.0%} of the run; increase --workers"
         )
     times = summary.times
     measured = [each.p99_ms for each in (times[LATENCY.key], times[ITL.key]) if each]

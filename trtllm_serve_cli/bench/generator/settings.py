@@ -1,4 +1,4 @@
-"""The settings of a benchmark."""
+"""Define the settings of a benchmark."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSettings:
-    """The settings of a benchmark: which requests to send, how many, and when.
+    """The settings of a benchmark, which determine what requests are sent, how many, and when.
 
-    A run sends `num_requests`, or all requests that are due within `duration_s` if it is set. Each
-    of the `repeat` runs sends different requests: random requests depend on `seed` and the number
-    of the run, and a data set continues where the previous run stopped.
+    If `duration_s` is set, a run sends all requests that are due within this time. Otherwise, it
+    sends `num_requests` requests. Each of the `repeat` runs sends different requests. Random
+    requests depend on `seed` and the number of the run. A data set continues where the previous run
+    stopped.
     """
 
     workload: Workload
@@ -48,7 +49,7 @@ class BenchmarkSettings:
         return RequestOptions(self.stream, self.server_times, self.timeout_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings as in `summary.json`."""
+        """Return the settings for `summary.json`."""
         load = asdict(self.load)
         load.pop("times_s", None)
         names = (

@@ -1,4 +1,4 @@
-"""Find and load the tokenizer for the model to benchmark."""
+"""Find and load the tokenizer of the model to benchmark."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 
 
 def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
-    """Return the tokenizer folder in the configuration of each target's `preprocessing` model.
+    """Return the tokenizer folder that the targets' `preprocessing` models specify.
 
-    Raise `BadInput` if a target specifies no local folder or the targets specify different folders,
-    or `NoServer`.
+    Raise `BadInput` if a model does not specify a local folder, or if the models specify different
+    folders. Raise `NoServer` if a server cannot be reached.
     """
     folders = {_fetch_folder(target): target for target in targets}
     if len(folders) > 1:
@@ -26,7 +26,7 @@ def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
                 f"{target.model} at {target.address} has {folder}"
                 for folder, target in folders.items()
             ),
-            next_step="specify one that fits all of them: --tokenizer DIR",
+            next_step="pass one tokenizer that fits all models with --tokenizer DIR",
         )
     return next(iter(folders))
 
@@ -41,27 +41,36 @@ def _fetch_folder(target: Target) -> Path:
         ) from error
     folder = config.tokenizer_dir
     if not folder or not Path(folder).is_dir():
-        raise _unknown(f"the tokenizer_dir of {preprocessing}, {folder!r}, is not a local folder")
+        raise _unknown(
+            f"{preprocessing} sets tokenizer_dir to {folder!r}, which is not a local folder"
+        )
     return Path(folder)
 
 
 def open_tokenizer(folder: Path) -> Tokenizer:
-    """Load the tokenizer in `folder`. Raise `BadInput`, or `MissingPart` if it needs a package."""
+    """Load the tokenizer in `folder`.
+
+    Raise `BadInput` if `folder` does not contain a readable tokenizer, or `MissingPart` if a
+    package that the tokenizer requires is not installed.
+    """
     if not folder.is_dir():
-        raise BadInput(f"The folder {folder} does not exist.", next_step="check --tokenizer")
+        raise BadInput(
+            f"The folder {folder} does not exist.",
+            next_step="pass the tokenizer's folder with --tokenizer DIR",
+        )
     try:
         return load_tokenizer(folder)
     except ImportError as error:
         raise MissingPart(
             f"The tokenizer in {folder} requires the package {error.name}.",
             why="the tokenizer is in Hugging Face or OpenVINO format",
-            next_step=f"pip install {(error.name or '').replace('_', '-')}",
+            next_step=f"run `pip install {(error.name or '').replace('_', '-')}`",
         ) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise BadInput(
             f"{folder} does not contain a readable tokenizer.",
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            next_step="specify the folder with tokenizer.json: --tokenizer DIR",
+            next_step="pass the folder that contains tokenizer.json with --tokenizer DIR",
         ) from error
 
 
@@ -69,5 +78,5 @@ def _unknown(why: str) -> BadInput:
     return BadInput(
         "The model's tokenizer is unknown.",
         why=why,
-        next_step="specify its folder: --tokenizer DIR",
+        next_step="pass the tokenizer's folder with --tokenizer DIR",
     )

@@ -1,4 +1,4 @@
-"""Divide the requests of a run among its worker processes (pure)."""
+"""Divide a run's requests among worker processes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ _BLOCK = 64
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """An endless sequence of requests, drawn on demand for a closed loop with a duration.
+    """An endless sequence of requests for a closed loop with a duration.
 
-    From an ordered workload, it draws every `step`-th request, starting with number `start`.
+    The requests are drawn from the workload on demand. If the workload is ordered, only every
+    `step`-th request is drawn, starting with request number `start`.
     """
 
     workload: Workload
@@ -47,10 +48,11 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's part of a run: every `step`-th request, starting with request `first`.
+    """One worker's share of a run: every `step`-th request, starting with request `first`.
 
-    The requests go to the models in turns. In an open loop, `due_s` has the due time of each
-    request, and `concurrency` is an optional cap. In a closed loop, `due_s` is `None`.
+    The requests are sent to the models in turn. In an open loop, `due_s` has the due time of each
+    request, and `concurrency` is an optional cap on the requests in flight. In a closed loop,
+    `due_s` is `None`, and `concurrency` is the number of requests in flight.
     """
 
     models: tuple[ServedModel, ...]
@@ -67,16 +69,17 @@ class Share:
 
     @property
     def num_planned(self) -> int | None:
-        """The number of requests, including each turn of a conversation; `None` if unlimited."""
+        """The number of requests, counting each turn of a conversation; `None` if unlimited."""
         if isinstance(self.specs, Stream):
             return None
         return sum(1 + len(spec.turns) for spec in self.specs)
 
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
-        """Yield each request's index in the whole run, the index of its model, and the request.
+        """Yield each request with its index in the run and the index of its model.
 
-        The model depends on `first` and the position in the share, not on the request's index:
-        otherwise, with two workers and two models, each worker would send to only one model.
+        Each tuple has the request's index, the index of its model, and the request. The models
+        alternate within the share. If the request's index determined the model, each of two workers
+        would send to only one of two models.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -90,12 +93,13 @@ def plan_workers(
     start: int = 0,
     keeps_text: bool = False,
 ) -> list[Share]:
-    """Return one share per worker; use fewer workers if the concurrency is lower.
+    """Return one share for each worker.
 
-    The same settings and `run` give the same requests at the same times, whatever the warm-up is.
-    Loads with a different rate or concurrency have different prompts: otherwise, the server would
-    have the prompts of a sweep's later loads in its cache. An ordered workload starts with request
-    number `start` and warms up with the preceding requests.
+    The plan has fewer than `settings.num_workers` workers if the concurrency is lower. The same
+    settings and `run` result in the same requests at the same times, regardless of the number of
+    warm-up requests. Loads with different rates or concurrencies have different prompts. Otherwise,
+    the server would already have the prompts for the later loads of a sweep in its prefix cache. An
+    ordered workload starts with request number `start`, and uses the preceding requests as warm-up.
     """
     seed = settings.seed, run
     warmup_rng, workload_rng, _ = np.random.default_rng(seed + _seed_of(settings.load)).spawn(3)
@@ -132,14 +136,17 @@ def plan_workers(
 
 
 def find_vocab_size(models: Sequence[ServedModel]) -> int:
-    """Return the vocabulary size that limits random ids: the smallest of all models."""
+    """Return the limit for random token ids, which is the smallest vocabulary of all models."""
     return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
 
 
 def _plan_times(
     settings: BenchmarkSettings, rng: np.random.Generator
 ) -> tuple[tuple[float, ...] | None, int | None]:
-    """Return the due times (`None` in a closed loop) and the number of requests, if limited."""
+    """Return the due times and the number of requests.
+
+    The due times are `None` in a closed loop. The number is `None` if it is not limited.
+    """
     load, duration_s = settings.load, settings.duration_s
     if isinstance(load, AtConcurrency):
         return None, None if duration_s is not None else settings.num_requests

@@ -1,4 +1,4 @@
-"""Run a single worker in this process, or several workers in one process each."""
+"""Run a single worker in this process, or each of several workers in its own process."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from trtllm_serve_cli.bench.generator.bench_worker import (
 from trtllm_serve_cli.bench.generator.worker_plan import Share
 from trtllm_serve_cli.processes import die_with_parent
 
-# The delay between the start message and the start of the run, so that every worker receives the
+# The run starts this long after the start message is sent, so that every worker receives the
 # message in time.
 _START_DELAY_S = 0.2
 _PERIOD_S = 0.5
 
 
 def run_workers(shares: Sequence[Share], watch: Callable[[Counts], None]) -> list[WorkerResult]:
-    """Run all shares in parallel.
+    """Run all shares in parallel, and return the result of each worker.
 
-    The first Ctrl-C ends the run early; the second raises `KeyboardInterrupt`. All workers use this
-    machine's monotonic clock and start at the same time.
+    All workers start at the same time on the machine's monotonic clock. The first Ctrl-C ends the
+    run early. The second Ctrl-C raises `KeyboardInterrupt`.
     """
     if len(shares) == 1:
         return [_run_in_process(shares[0], watch)]
@@ -49,7 +49,10 @@ def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResu
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[list[Callable[[], object]]]:
-    """Yield a list for functions to call on the first SIGINT; the second has its usual effect."""
+    """Yield an empty list, and call the functions in the list on the first SIGINT.
+
+    The previous handler receives the second SIGINT.
+    """
     actions: list[Callable[[], object]] = []
 
     def interrupt(*_: object) -> None:
@@ -118,7 +121,7 @@ def _receive(pipe: Connection) -> Any:
     try:
         return pipe.recv()
     except EOFError as error:
-        raise RuntimeError("a worker process of the benchmark died") from error
+        raise RuntimeError("a worker process of the benchmark exited without a result") from error
 
 
 def _send_all(pipes: Sequence[Connection], message: object) -> None:
@@ -129,7 +132,8 @@ def _send_all(pipes: Sequence[Connection], message: object) -> None:
 
 def _worker_main(pipe: Connection, share: Share) -> None:
     die_with_parent()
-    # Ctrl-C sends SIGINT to all processes; the parent handles it and sends "stop" to the workers.
+    # Ctrl-C sends SIGINT to all processes. The workers ignore the signal, because the parent
+    # handles it and sends "stop" to every worker.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.closing(make_loop(share)) as loop:
         asyncio.set_event_loop(loop)

@@ -1,1 +1,1 @@
-"""The data model for benchmarks: records, arrivals, objectives, and the served model."""
+"""Define the data model for benchmarks: loads, records, metrics, objectives and models."""

@@ -1,4 +1,4 @@
-"""Arrival processes: when requests are due, in open loops and closed loops."""
+"""Define the loads of a benchmark and plan when requests are due."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from trtllm_serve_cli.choices import ArrivalProcess
 
 @dataclass(frozen=True, slots=True)
 class AllAtOnce:
-    """A load in which every request is due at the start."""
+    """An open loop in which all requests are due at the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtRate:
-    """An open loop: requests are due at a mean rate, independent of the server's responses.
+    """An open loop in which requests are due at a mean rate, regardless of the responses.
 
-    `arrival` sets the distribution of the gaps between due times: equal (`constant`), exponential
-    (`poisson`), or gamma with shape `burstiness` and coefficient of variation 1 / sqrt(burstiness).
-    A `burstiness` of 1 is Poisson; lower values are burstier, higher values are steadier. During
-    the first `ramp_s`, the rate increases linearly from 0. With `concurrency`, a due request waits
-    while that many requests are in flight.
+    `arrival` sets the distribution of the gaps between due times. With `constant`, all gaps are
+    equal. With `poisson`, the distribution is exponential. With `gamma`, it is a gamma distribution
+    with shape `burstiness` and coefficient of variation 1 / sqrt(burstiness). A `burstiness` of 1
+    is the same as `poisson`, and lower values result in larger bursts. During the first `ramp_s`,
+    the rate increases linearly from 0. If `concurrency` is set, a due request waits while
+    `concurrency` requests are in flight.
     """
 
     request_rate_per_s: float
@@ -37,9 +38,10 @@ class AtRate:
 
 @dataclass(frozen=True, slots=True)
 class AtConcurrency:
-    """A closed loop: `concurrency` requests are in flight; when one ends, the next one is due.
+    """A closed loop that keeps `concurrency` requests in flight.
 
-    During the first `ramp_s`, the number of requests in flight increases at a constant rate.
+    The next request is due when a request ends. During the first `ramp_s`, the number of requests
+    in flight increases at a constant rate.
     """
 
     concurrency: int
@@ -48,10 +50,10 @@ class AtConcurrency:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """An open loop that replays recorded due times, `speed` times as fast.
+    """An open loop that replays recorded due times at `speed` times the recorded speed.
 
-    `times_s` are sorted. With `concurrency`, a due request waits while that many requests are in
-    flight.
+    `times_s` must be in ascending order. If `concurrency` is set, a due request waits while
+    `concurrency` requests are in flight.
     """
 
     times_s: tuple[float, ...] = field(repr=False)
@@ -64,16 +66,16 @@ Load = OpenLoad | AtConcurrency
 
 
 def ramp_s(load: Load) -> float:
-    """Return the duration of the ramp at the start of the load, or 0 if it has no ramp."""
+    """Return the duration of the ramp at the start of the load, or 0 if the load has no ramp."""
     return load.ramp_s if isinstance(load, AtRate | AtConcurrency) else 0.0
 
 
 def plan_due_times(
     load: OpenLoad, num_requests: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return the sorted due times of the requests, in seconds from the first one, which is 0.
+    """Return the due times in ascending order, in seconds after the first request.
 
-    The result is shorter than `num_requests` if a recording has fewer times.
+    The result has fewer than `num_requests` times if the load replays fewer recorded times.
     """
     match load:
         case AllAtOnce():
@@ -103,14 +105,14 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Return random gaps between due times, in seconds, for the full rate without the ramp."""
+    """Draw the gaps between due times at the full rate, ignoring the ramp, in seconds."""
     gaps: NDArray[np.float64] = _GAPS[load.arrival](
         load, 1 / load.request_rate_per_s, num_gaps, rng
     )
     return gaps
 
 
-# Functions that draw the gaps for each arrival process, in seconds.
+# For each arrival process, the function that draws the gaps between due times, in seconds.
 _GAPS: dict[ArrivalProcess, Callable[[AtRate, float, int, np.random.Generator], Any]] = {
     "constant": lambda load, mean_s, num_gaps, rng: np.full(num_gaps, mean_s),
     "poisson": lambda load, mean_s, num_gaps, rng: rng.exponential(mean_s, num_gaps),
@@ -121,10 +123,11 @@ _GAPS: dict[ArrivalProcess, Callable[[AtRate, float, int, np.random.Generator], 
 
 
 def _stretch(times_s: NDArray[np.float64], load: AtRate) -> NDArray[np.float64]:
-    """Apply the ramp to due times planned for the full rate.
+    """Apply the ramp to due times that were planned for the full rate.
 
-    Until time t, the expected number of requests is the full rate times t² / (2 ramp) during the
-    ramp, and times t - ramp / 2 after the ramp. This function inverts that relation.
+    At time t during the ramp, the expected number of earlier requests is the full rate times
+    t² / (2 ramp). After the ramp, it is the full rate times (t - ramp / 2). This function inverts
+    both formulas.
     """
     ramp = load.ramp_s
     if not ramp:

@@ -1,8 +1,8 @@
 """Declare the metrics of benchmarks.
 
-To add a metric, add an entry to `TIMES` or `RATES`. `TIMES` are measured for each request, `RATES`
-for the completed requests of a run. The summary, objectives, tables, page, comparison, JSON schema
-and docs/reference/benchmark-metrics.md are generated from these entries.
+To add a metric, add an entry to `TIMES` or `RATES`. `TIMES` are measured for each request. `RATES`
+are computed for the completed requests of a run. The summary, objectives, tables, HTML page,
+comparison, JSON schema and docs/reference/benchmark-metrics.md use these entries.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from trtllm_serve_cli.bench.model.records import RequestRecord
 
-# The command-line option without which a metric is not measured.
+# A command-line option that a metric requires.
 Option = Literal["--stream", "--server-times", "--slo"]
 
 
@@ -23,12 +23,13 @@ Option = Literal["--stream", "--server-times", "--slo"]
 class TimeMetric:
     """A time measured for each request, computed in seconds and displayed in milliseconds.
 
-    `key` is the metric's name in `summary.json`, `name` in objectives and limits on changes,
-    `label` in tables, and `title` in charts. Objectives and limits do not accept a metric without a
-    `name`. `definition` is the metric's formula. `read` returns the samples of one request, and
-    `sampled` is what each sample measures: a request or a gap between tokens. Comparisons show the
-    `compared` percentiles. A main metric has charts, a tile, and columns in the tables of several
-    runs.
+    `key` identifies the metric in `summary.json`. `name` identifies it in objectives and limits on
+    changes, which do not accept a metric without a `name`. Tables show `label`, and charts show
+    `title`. `definition` is the metric's formula. `needs` is the option without which the metric is
+    not measured. `read` returns the samples from one request. `sampled` states whether a sample
+    measures a request or a gap between tokens. Comparisons show the `compared` percentiles. A main
+    metric has charts, a tile, and columns in tables that compare runs. If `includes_failed` is
+    true, failed requests are also sampled.
     """
 
     key: str
@@ -46,11 +47,14 @@ class TimeMetric:
 
     @property
     def heading(self) -> str:
-        """The heading of the metric's tile: the label if it is an abbreviation, else the title."""
+        """The heading of the metric's tile: an abbreviated label, or otherwise the title."""
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
-        """Return the samples of each request in seconds; empty if the metric needs streaming."""
+        """Return the samples from each request, in seconds.
+
+        The list is empty if the metric requires streaming and `streamed` is false.
+        """
         if self.needs == "--stream" and not streamed:
             return []
         return [self.read(each) for each in records if each.is_completed or self.includes_failed]
@@ -58,10 +62,10 @@ class TimeMetric:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The completed requests of a run, from which its rates are computed.
+    """The completed requests of a run, from which the run's rates are computed.
 
     `duration_s` is the duration of the run. `is_good` returns whether a request meets every
-    objective; it is `None` if the benchmark has no objectives.
+    objective. `is_good` is `None` if the benchmark has no objectives.
     """
 
     records: Sequence[RequestRecord]
@@ -70,17 +74,17 @@ class Completed:
     is_good: Callable[[RequestRecord], bool] | None = None
 
     def per_s(self, amounts: Iterable[float]) -> float:
-        """Return the sum of the amounts divided by the duration of the run."""
+        """Return the sum of the amounts, divided by the run's duration."""
         return per_s(sum(amounts), self.duration_s)
 
 
 @dataclass(frozen=True, slots=True)
 class RateMetric:
-    """A rate of a run, per second.
+    """A rate that is computed for a run, per second.
 
     The fields have the same meaning as in `TimeMetric`. A rate without a `label` appears only in
-    `summary.json`. `upstream` is the name of the corresponding row in upstream's table. `read`
-    returns `None` if the run did not measure the rate.
+    `summary.json`. `upstream` is the name of the same rate in the output of upstream's
+    `benchmark_core_model.py`. `read` returns `None` if the run did not measure the rate.
     """
 
     key: str
@@ -100,7 +104,10 @@ def itl_s(record: RequestRecord) -> list[float]:
 
 
 def tpot_s(record: RequestRecord) -> list[float]:
-    """Return the mean time per token after the first, in seconds; empty for a single token."""
+    """Return a list with the mean time per token after the first token, in seconds.
+
+    The list is empty if the response has fewer than two tokens.
+    """
     num_gaps = record.num_output_tokens - 1
     return [(record.chunk_s[-1] - record.chunk_s[0]) / num_gaps] if num_gaps > 0 else []
 
@@ -161,8 +168,8 @@ TIMES = (
         name="itl",
         label="ITL",
         title="Inter-token latency",
-        definition="every gap between two consecutive responses with tokens, pooled over all "
-        "requests; not a mean of means",
+        definition="every gap between two consecutive responses with tokens; the gaps of all "
+        "requests are one sample",
         read=itl_s,
         needs="--stream",
         sampled="gaps",
@@ -175,7 +182,7 @@ TIMES = (
         label="TPOT",
         title="Time per output token",
         definition="(last token - first token) / (n - 1), where n is the request's number of "
-        "output tokens; undefined for a single token",
+        "output tokens; not defined for a single token",
         read=tpot_s,
         needs="--stream",
         compared=(50,),
@@ -193,7 +200,7 @@ TIMES = (
         key="schedule_lag",
         label="Schedule lag",
         title="Schedule lag",
-        definition="sent - due - held, over **all** requests: the client's own delay",
+        definition="sent - due - held, for **all** requests; this is the delay in the client",
         read=lambda record: [record.sent_s - record.due_s - record.held_s],
         includes_failed=True,
     ),

@@ -1,4 +1,4 @@
-"""Records of requests, with times in seconds from the start of the run."""
+"""Define the record of a request, with times in seconds since the start of the run."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 INTERRUPTED = "interrupted"
-# The client could not connect to the server, or lost the connection.
+# The client could not connect to the server, or the connection was lost.
 NO_CONNECTION = "connection"
 REJECTED = "rejected"
 TIMED_OUT = "timed_out"
@@ -18,14 +18,15 @@ class RequestError:
 
     `kind` is one of:
 
-    - `server`: the response reports an error.
+    - `server`: the server returned an error or an invalid response.
     - `rejected`: the server's queue was full.
     - `connection`: the server is unreachable, or the connection was lost.
     - `timed_out`: the request exceeded the timeout.
     - `no_tokens`: the response ended without a token.
     - `interrupted`: the run ended while the request was in flight.
     - `reset`: the server reset the HTTP/2 stream.
-    - `http_` and the HTTP status, or the gRPC status in lower case (`cancelled` …).
+    - `http_` followed by a number: the server responded with this HTTP status.
+    - A gRPC status in lower case, for example `cancelled`: the call ended with this status.
     """
 
     kind: str
@@ -39,8 +40,9 @@ class RequestRecord:
     `chunk_s` and `chunk_tokens` have one entry for each response with tokens. `end_s` is the time
     when the final response arrived or the request failed. `held_s` is how long a concurrency cap
     delayed the request after its due time. `queue_s` is the time in the engine's queue, as reported
-    by the server. `run` and `target` count from 0. The requests of a conversation have the same
-    `conversation` and different `turn` numbers. Ramp requests are excluded from all metrics.
+    by the server. `run` and `target` are indexes that start at 0. The requests in a conversation
+    have the same `conversation` and different `turn` numbers. If `is_ramp` is true, the request was
+    due during the ramp, and the metrics exclude it.
 
     docs/reference/benchmark-metrics.md has the formulas for the metrics.
     """
@@ -86,7 +88,7 @@ class RequestRecord:
 
     @classmethod
     def from_json(cls, line: dict[str, Any]) -> RequestRecord:
-        """Parse a line of `requests.jsonl`; raise `KeyError` or `TypeError` if it is invalid."""
+        """Parse a line of `requests.jsonl`. Raise `KeyError` or `TypeError` if it is invalid."""
         error = line["error"]
         derived = {"first_token_s", "num_output_tokens"}
         return cls(

@@ -1,4 +1,4 @@
-"""Parse objectives: limits on a run's latencies, for example `ttft:p95<500ms`."""
+"""Parse objectives, which limit a run's latencies, for example `ttft:p95<500ms`."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def parse_objective(text: str) -> Objective:
         known = ", ".join(NAMED_TIMES)
         raise _refuse(text, f"{metric!r} is not one of the metrics {known}")
     if unit not in _UNITS_MS:
-        raise _refuse(text, f"{unit!r} is not a supported unit: use us, ms or s")
+        raise _refuse(text, f"{unit!r} is not a supported unit; the units are us, ms and s")
     percent = {"mean": None, "max": 100.0}.get(statistic, -1.0)
     if percent == -1.0:
         percent = float(statistic.removeprefix("p"))
         if not 0 < percent <= 100:
-            raise _refuse(text, "a percentile must be above 0 and at most 100")
+            raise _refuse(text, "the percentile must be above 0 and at most 100")
     limit_ms = float(found["limit"]) * _UNITS_MS[unit]
     if not limit_ms:
         raise _refuse(text, "the limit must be above 0")
@@ -71,5 +71,5 @@ def _refuse(text: str, why: str) -> BadInput:
     return BadInput(
         f"The objective {text!r} is invalid.",
         why=why,
-        next_step="use this format, in quotes: --slo 'ttft:p95<500ms' --slo 'itl:p99<50ms'",
+        next_step="pass the objective in quotes, for example --slo 'ttft:p95<500ms'",
     )

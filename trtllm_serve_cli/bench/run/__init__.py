@@ -1,1 +1,1 @@
-"""Run a benchmark, sample the server, sweep loads, and search for the highest rate."""
+"""Run benchmarks, sample servers, sweep loads, and search for the highest request rate."""

@@ -1,4 +1,4 @@
-"""Run one benchmark, from its settings to its result."""
+"""Run a benchmark with the given settings, and return its result."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ TokenCounts = Literal["server", "re-tokenised", "responses"]
 class Progress:
     """The progress of a run.
 
-    Each turn of a conversation counts as a request; warm-up requests do not count. `num_requests`
-    is the planned number of requests, or `None` if the run draws requests until its duration ends.
+    Each turn of a conversation counts as a request. Warm-up requests do not count. `num_requests`
+    is the planned number of requests, or `None` if only the run's duration limits the number.
     """
 
     run: int
@@ -48,8 +48,8 @@ class Progress:
 class Run:
     """One run of a benchmark.
 
-    `started_at` is an ISO 8601 time in UTC. `start` is the time when the load started, on this
-    machine's monotonic clock.
+    `started_at` is the start time in UTC, in ISO 8601 format. `start` is the time when the load
+    started, on the machine's monotonic clock.
     """
 
     started_at: str
@@ -61,15 +61,15 @@ class Run:
 
     @property
     def num_drawn(self) -> int:
-        """The number of requests drawn from the workload; a conversation counts as one."""
+        """The number of requests drawn from the workload. A conversation counts as one request."""
         return max((record.index for record in self.records), default=-1) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkResult:
-    """The records and metrics of a benchmark, and the environment that it ran in.
+    """The records, metrics and environment of a benchmark.
 
-    `summary` covers all runs; `summary_of` returns the summary of one run or target.
+    `summary` covers all runs. `summary_of` returns the summary for one run or target.
     """
 
     settings: BenchmarkSettings
@@ -99,12 +99,12 @@ class BenchmarkResult:
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
-        """Each distinct failure as `kind: message` and its count, the most frequent first."""
+        """Each distinct failure as `kind: message` with its count, in descending order of count."""
         failed = (r.error for r in self.records if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
     def summary_of(self, *, run: int | None = None, target: int | None = None) -> Summary:
-        """Return the metrics of one run, one target, or one target in one run."""
+        """Return the metrics for one run, for one target, or for one target in one run."""
         records = [
             record
             for record in self.records
@@ -118,11 +118,12 @@ Watch = Callable[[Progress], None]
 
 @dataclass(slots=True)
 class Benchmark:
-    """A benchmark in progress: `run` adds a run, and `result` covers all runs so far.
+    """A benchmark in progress.
 
-    `run` makes it possible to run several benchmarks in turns. `measure` receives the number of the
-    run, and returns the run and the number of responses for which the server reported no token
-    count.
+    Each call of `run` performs one run, so that a caller can run several benchmarks in turn.
+    `result` returns the result of all runs so far. `measure` performs the run with the given
+    number. It returns the run and the number of responses for which the server did not report a
+    token count.
     """
 
     settings: BenchmarkSettings
@@ -144,14 +145,14 @@ class Benchmark:
         return run
 
     def run_all(self, watch: Watch = lambda progress: None) -> BenchmarkResult:
-        """Run `settings.repeat` times, but stop after a run that does not finish."""
+        """Run the benchmark `settings.repeat` times, but stop after a run that does not finish."""
         for _ in range(self.settings.repeat):
             if self.run(watch).ending != "finished":
                 break
         return self.result()
 
     def result(self) -> BenchmarkResult:
-        """Return the result; requires at least one run."""
+        """Return the result of all runs so far. At least one run is required."""
         records = [record for run in self.runs for record in run.records]
         workers = [worker for run in self.runs for worker in run.workers]
         summary = _summarize(records, self.settings)
@@ -177,9 +178,9 @@ def open_benchmark(
 ) -> Benchmark:
     """Query the targets' metadata and return a benchmark that has not run yet.
 
-    Its requests go to the targets in turns. `metrics` has the address of each target's metrics page
-    to sample. `tokenizer` counts the tokens of a response if the server does not report their
-    number. Raise `NoServer`, `UnknownModel` or `RequestFailed`.
+    The benchmark sends its requests to the targets in turn. `metrics` maps the index of each target
+    to sample to the address of its metrics page. `tokenizer` counts the tokens in a response if the
+    server does not report their number. Raise `NoServer`, `UnknownModel` or `RequestFailed`.
     """
     models = tuple(fetch_model(target, settings.input_kind) for target in targets)
 
@@ -205,12 +206,12 @@ def run_benchmark(
     metrics: Mapping[int, str] | None = None,
     tokenizer: Tokenizer | None = None,
 ) -> BenchmarkResult:
-    """Send requests to the targets in turns and measure the responses.
+    """Send requests to the targets in turn and measure the responses.
 
-    With a single worker, `watch` is called about twice a second from the event loop that also
-    timestamps responses, so `watch` must be fast. If Ctrl-C ends the run, or if all targets become
-    unreachable, the result has the measurements so far and `is_partial` is true. See
-    `open_benchmark` for the other parameters and the errors.
+    `watch` is called about twice a second. It must be fast, because a single worker calls it on the
+    event loop that timestamps responses. If Ctrl-C ends the run or all targets become unreachable,
+    the result has the measurements so far, and `is_partial` is true. See `open_benchmark` for the
+    other parameters and the errors.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
     return benchmark.run_all(watch)
@@ -224,7 +225,7 @@ def _run_once(
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
 ) -> tuple[Run, int]:
-    """Return the run and the number of responses for which the server reported no token count."""
+    """Return the run and the number of responses without a token count from the server."""
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 
@@ -260,10 +261,10 @@ def _merge(
 
 
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
-    """Count the tokens of `text`, and distribute them evenly over the chunks of the record."""
+    """Count the tokens in `text`, and distribute them evenly over the record's chunks."""
     if text is None or tokenizer is None or not record.chunk_s:
         return record
-    # Tokenizers add special tokens to the start of a prompt, but a response does not contain them.
+    # By default, a tokenizer adds special tokens, which are not part of a response.
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
     num_chunks = len(record.chunk_s)
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
@@ -274,7 +275,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
 def _ending(results: Sequence[WorkerResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
-    # One worker that lost all targets is enough: the others may have finished before.
+    # The server is lost if any worker lost all targets: other workers may have finished earlier.
     return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 
 
@@ -285,7 +286,7 @@ def _summarize(records: Sequence[RequestRecord], settings: BenchmarkSettings) ->
 
 
 def client_versions() -> dict[str, str]:
-    """Return the versions of `tllm`, Python, and the main packages that the client uses."""
+    """Return the versions of `tllm`, Python, and the client's main dependencies."""
     packages = {name: version(name) for name in ("grpcio", "numpy", "tritonclient")}
     return {"tllm": __version__, "python": platform.python_version(), **packages}
 

@@ -1,6 +1,6 @@
-"""Sample the metrics of servers during a run, each in a separate process.
+"""Sample servers' metrics during a run, with a separate process for each server.
 
-Parsing a metrics page takes milliseconds. In the process of a worker, parsing would delay requests
+Parsing a metrics page takes several milliseconds. In a worker's process, this would delay requests
 and the timestamps of responses.
 """
 
@@ -27,9 +27,10 @@ _TIMEOUT_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ServerSample:
-    """One sample of a server's metrics, or the reason why its metrics could not be read.
+    """One sample of a server's metrics, or the reason why the metrics could not be read.
 
-    `at_s` is on the monotonic clock. `state` is a `metrics.summary.Summary` as plain data.
+    `at_s` is the time on the monotonic clock. `state` is a `metrics.summary.Summary`, converted to
+    a dictionary.
     """
 
     target: int
@@ -38,7 +39,7 @@ class ServerSample:
     error: str = ""
 
     def to_json(self, start: float) -> dict[str, Any]:
-        """Return the sample as a line of `server_samples.jsonl`, with its time since `start`."""
+        """Return the sample as a line of `server_samples.jsonl`. Times count from `start`."""
         line = {"at_s": self.at_s - start, "target": self.target}
         return line | (self.state if self.state is not None else {"error": self.error})
 
@@ -47,9 +48,9 @@ class ServerSample:
 def sampling(
     addresses: Mapping[int, str], interval_s: float, samples: list[ServerSample]
 ) -> Iterator[None]:
-    """Sample metrics pages during the context, and extend `samples` when the context ends.
+    """Sample metrics pages during the context, and add all samples to `samples` at its end.
 
-    `addresses` has the address of each target's metrics page.
+    `addresses` maps the index of each target to the address of its metrics page.
     """
     if not addresses:
         yield
@@ -83,7 +84,8 @@ def sampling(
 def _sample(pipe: Connection, target: int, address: str, interval_s: float) -> None:
     import signal
 
-    # Ctrl-C sends SIGINT to all processes; the parent handles it and sends "stop" to this process.
+    # Ctrl-C sends SIGINT to all processes. This process ignores the signal, because the parent
+    # handles it and sends "stop" to this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     samples: list[ServerSample] = []
     previous: Snapshot | None = None

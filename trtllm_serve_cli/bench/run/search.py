@@ -1,13 +1,13 @@
 """Find the highest rate at which a server meets its objectives.
 
 The search doubles the rate until the server misses an objective. It then bisects the range between
-the highest rate that met all objectives and the lowest that missed one, at their geometric mean,
-until the requested precision is reached.
+the highest rate that met all objectives and the lowest rate that missed an objective. Each step
+measures the geometric mean of these rates, until the requested precision is reached.
 
-A measurement is certain if its 95 % confidence interval excludes the limit; otherwise, the search
-runs the same rate again. The interval for one or two runs is a bootstrap over their requests, if
-there are enough requests. From the third run on, the interval is Student's t over the values of the
-runs. Failed requests count as infinitely slow.
+A measurement is certain if its 95 % confidence interval excludes the limit. If the measurements at
+a rate are uncertain, the search runs the same rate again. After one or two runs, the interval is a
+bootstrap over the requests, if there are enough requests. After three runs, it is a Student's t
+interval over the values from the runs. Failed requests count as infinitely slow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from trtllm_serve_cli.bench.stats.statistics import NEVER_MS, finite, judge, jud
 
 Ending = Literal["found", "all_met", "none_met", "interrupted", "server_lost"]
 _RUNS_FOR_STUDENT = 3
-# The number of significant digits of a rate; runs are too noisy to distinguish finer steps.
+# Rates are rounded to this many significant digits, because runs are too noisy for finer steps.
 _DIGITS = 3
 
 
@@ -41,9 +41,9 @@ _DIGITS = 3
 class SearchPlan:
     """The plan for a search between the rates `lowest` and `highest`, in requests per second.
 
-    The search ends when the lowest rate that missed an objective is at most `precision` (0.05: 5 %)
-    above the highest rate that met all objectives. A rate with an uncertain result runs up to
-    `max_runs` times.
+    The search ends when the lowest rate that missed an objective is at most `precision` above the
+    highest rate that met all objectives. A `precision` of 0.05 means 5 %. If the result at a rate
+    is uncertain, the search runs the rate again, up to `max_runs` times in total.
     """
 
     lowest: float
@@ -70,7 +70,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One rate of a search, in requests per second, and its measurements."""
+    """The measurements at one rate of a search, in requests per second."""
 
     rate: float
     num_runs: int
@@ -83,7 +83,7 @@ class Probe:
 
     @property
     def is_sure(self) -> bool:
-        """True if the rate certainly misses one objective, or certainly meets all of them."""
+        """True if the rate certainly misses an objective, or certainly meets all objectives."""
         if self.is_met:
             return all(each.is_sure for each in self.measured)
         return any(each.is_sure and not each.is_met for each in self.measured)
@@ -93,11 +93,11 @@ class Probe:
 class SearchResult:
     """The result of a search.
 
-    `rate` is the highest rate that met every objective, or `None` if the lowest rate missed one.
-    `interval` has two rates. The second is the lowest rate that certainly misses an objective, and
-    the first is the highest rate below it that certainly meets every objective. Each of them is
-    `None` if no rate is certain. `results` has the result for each rate, in the order of the
-    search.
+    `rate` is the highest rate that met every objective, or `None` if the lowest rate missed an
+    objective. The upper bound of `interval` is the lowest rate that certainly misses an objective.
+    The lower bound is the highest rate below the upper bound that certainly meets every objective.
+    A bound is `None` if the search measured no such rate. `results` has the result for each rate,
+    in the order in which the rates were measured.
     """
 
     rate: float | None
@@ -108,7 +108,7 @@ class SearchResult:
 
     @property
     def client_bottlenecks(self) -> tuple[float, ...]:
-        """The rates that missed an objective while the client was the bottleneck, sorted."""
+        """The rates that missed an objective while the client was the bottleneck, in order."""
         missed = (probe for probe in self.probes if not probe.is_met)
         return tuple(sorted(probe.rate for probe in missed if probe.was_client_bottleneck))
 
@@ -131,10 +131,9 @@ def run_search(
     open_at: Callable[[float], Benchmark],
     show_progress: ShowProgress,
 ) -> SearchResult:
-    """Measure rates until the highest one that meets the objectives is found.
+    """Measure rates until the search finds the highest rate that meets the objectives.
 
-    `open_at` returns a benchmark at the rate that it receives. A run that does not finish ends the
-    search.
+    `open_at` returns a benchmark for the given rate. A run that does not finish ends the search.
     """
     probes: list[Probe] = []
     results: dict[float, BenchmarkResult] = {}
@@ -175,7 +174,10 @@ def conclude(
     ending: Ending | None,
     results: Mapping[float, BenchmarkResult] | None = None,
 ) -> SearchResult:
-    """Derive the result from the probes; `ending` overrides the ending derived from them."""
+    """Return the search result for the probes.
+
+    If `ending` is `None`, the ending is also derived from the probes.
+    """
     edge = _lowest_missed(probes)
     met = _met_below(probes, edge)
     sure = [probe for probe in probes if probe.is_sure]
@@ -202,7 +204,7 @@ def _met_below(probes: Sequence[Probe], edge: float) -> list[float]:
 
 
 def measure(objective: Objective, runs: Sequence[Sequence[RequestRecord]]) -> Measured:
-    """Return the measurement of one objective over the runs at one rate."""
+    """Measure one objective over all runs at one rate."""
     groups = judged_ms(objective.time_metric, runs)
     outcome = judge(objective, groups)
     interval, limit_ms = _interval(groups, objective.percent), objective.limit_ms
@@ -239,7 +241,7 @@ def _interval(
 ) -> Interval | None:
     requests = list(chain.from_iterable(groups))
     if all(value == NEVER_MS for values in requests for value in values):
-        # No request completed, or no completed request has this time.
+        # No request completed, or no completed request has this time, so the objective is missed.
         return NEVER_MS, NEVER_MS
     figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
     if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):

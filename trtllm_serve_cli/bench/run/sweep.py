@@ -1,4 +1,4 @@
-"""Run several benchmarks in turns."""
+"""Run several benchmarks in turn, and repeat the sequence."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import AbstractContextManager
 
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, BenchmarkResult, Watch
 
-# Returns a context manager that displays the progress of the benchmark's next run.
+# A function that returns a context manager, which shows the progress of the benchmark's next run.
 ShowProgress = Callable[[Benchmark], AbstractContextManager[Watch]]
 
 
 def run_in_turns(
     points: Sequence[Benchmark], repeat: int, show_progress: ShowProgress
 ) -> list[BenchmarkResult]:
-    """Run every point once, then every point a second time, up to `repeat` times.
+    """Run every point once, and repeat this sequence until every point has `repeat` runs.
 
-    This order distributes the effects of a machine that heats up or is temporarily busy over all
-    points. A run that does not finish ends the sweep; the results omit points without a run.
+    If the machine heats up or is temporarily busy, this order distributes the effect over all
+    points. A run that does not finish ends the sweep. The results omit points without a run.
     """
     for _ in range(repeat):
         for point in points:

@@ -1,1 +1,1 @@
-"""Generate configuration files for Prometheus and Grafana, which monitor a server."""
+"""Generate configuration files for monitoring a server with Prometheus and Grafana."""

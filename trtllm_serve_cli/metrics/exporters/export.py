@@ -1,4 +1,4 @@
-"""Generate and write the files for Prometheus and Grafana."""
+"""Generate and write configuration files for Prometheus and Grafana."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CONFIG_FILE = "prometheus.yml"
 RULES_FILE = "tllm-rules.yml"
 DASHBOARD_FILE = "tllm-dashboard.json"
 _JOB = "tllm"
-# A duration in Prometheus' format, for example 1m30s, with the largest unit first.
+# A duration in Prometheus' format, for example 1m30s. Units must be in descending order.
 _DURATION = re.compile(r"0|(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
 def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dict[str, str]:
-    """Return the content of each file for `what` by file name.
+    """Return a mapping from file names to file contents for the export `what`.
 
     Prometheus scrapes `addresses`. An alert fires when its condition has been true for `hold`.
     Raise `BadInput` if `hold` is not a duration in Prometheus' format.
@@ -33,8 +33,8 @@ def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dic
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(
             f"{hold!r} is not a duration.",
-            why="Prometheus requires numbers with units, the largest unit first",
-            next_step="use --for 5m, --for 30s or --for 1h30m",
+            why="Prometheus requires numbers with units, in descending order of the units",
+            next_step="pass a duration such as --for 30s, --for 5m or --for 1h30m",
         )
     if what == "grafana":
         return {DASHBOARD_FILE: json.dumps(make_dashboard(), indent=2) + "\n"}
@@ -54,8 +54,8 @@ def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tupl
     if existing and not force:
         raise BadInput(
             f"{existing[0]} already exists.",
-            why="it may have been changed since it was written",
-            next_step="choose another folder with -o DIR, or replace the file with --force",
+            why="the file may contain changes that the export would overwrite",
+            next_step="pass another folder with -o DIR, or pass --force to replace existing files",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,9 +63,9 @@ def write_export(folder: Path, files: Mapping[str, str], *, force: bool) -> tupl
             write_text(path, files[path.name])
     except OSError as error:
         raise BadInput(
-            f"{folder} cannot be written.",
+            f"The export cannot be written to {folder}.",
             why=str(error),
-            next_step="choose another folder with -o DIR",
+            next_step="pass another folder with -o DIR",
         ) from error
     return paths
 
@@ -80,7 +80,7 @@ def make_config(addresses: Sequence[str]) -> dict[str, Any]:
 
 
 def make_rules(hold: str) -> dict[str, Any]:
-    """Return the rules in `rules.yaml`, with `hold` as the duration of every `for: HOLD`."""
+    """Return the rules from `rules.yaml`, with `hold` in place of the placeholder `HOLD`."""
     folder = resources.files("trtllm_serve_cli.metrics.exporters")
     text = folder.joinpath("rules.yaml").read_text("utf-8")
     rules: dict[str, Any] = yaml.safe_load(text)

@@ -38,8 +38,9 @@ _WIDTH, _HEIGHT, _PER_ROW = 8, 8, 3
 class Panel:
     """One graph on the dashboard.
 
-    `unit` is Grafana's name for the unit. `queries` maps the legend of each line to its PromQL.
-    `most` is the maximum of the axis. The graph has a red line at `warn_above`.
+    `unit` is Grafana's name for the unit. `queries` maps the legend of each line to a PromQL query.
+    `most` is the maximum of the axis. If `warn_above` is set, the graph has a red line at this
+    value.
     """
 
     title: str
@@ -78,19 +79,20 @@ def _legend(*labels: str) -> str:
 PANELS: Sequence[Panel] = (
     Panel(
         "Requests by outcome",
-        "Good: no errors. Requests are rejected if they are not valid or the queue is full.",
+        "No request should end with an error. Invalid requests are rejected, as are requests that "
+        "arrive while the queue is full.",
         "reqps",
         {_legend("model", REQUESTS.label): _rate(REQUESTS, f"model, {REQUESTS.label}")},
     ),
     Panel(
         "Generated tokens",
-        "Throughput. It levels off when the engine is saturated.",
+        "Throughput levels off when the engine is saturated.",
         "cps",
         {"{{model}}": _rate(GENERATION_TOKENS)},
     ),
     Panel(
         "Requests in the engine",
-        "Bad if the waiting requests keep growing: the server is overloaded.",
+        "If the number of waiting requests keeps growing, the server is overloaded.",
         "short",
         {
             _legend(ENGINE_REQUESTS.label): f"sum by ({ENGINE_REQUESTS.label}) "
@@ -99,25 +101,25 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Time to first token",
-        "Grows with the queue and with the length of prompts.",
+        "The time grows with the number of waiting requests and the length of the prompts.",
         "s",
         _quantiles(TTFT),
     ),
     Panel(
         "Inter-token latency",
-        "Grows with the batch size. Users notice values above 0.1 s.",
+        "The latency grows with the batch size. Users notice values above 0.1 s.",
         "s",
         _quantiles(ITL),
     ),
     Panel(
         "Request duration",
-        "From arrival to end, without cancelled and failed requests.",
+        "The time from arrival to end of each request, excluding cancelled and failed requests.",
         "s",
         _quantiles(DURATION),
     ),
     Panel(
         "KV cache",
-        "If it is nearly full, requests wait or are preempted.",
+        "If the KV cache is nearly full, requests wait or are preempted.",
         "percentunit",
         {"{{model}}": f"{_blocks('used')} / {_blocks('max')}"},
         most=1,
@@ -125,14 +127,14 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Prefix cache hit rate",
-        "Higher values shorten the time to first token.",
+        "A higher hit rate shortens the time to first token.",
         "percentunit",
         {"{{model}}": f"{_rate(PREFIX_HITS)} / ({_rate(PREFIX_QUERIES)} > 0)"},
         most=1,
     ),
     Panel(
         "Preemptions and worker restarts",
-        "Good: zero.",
+        "Both values should be zero.",
         "short",
         {
             "preemptions {{model}}": _increase(PREEMPTIONS),
@@ -141,7 +143,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "GPU and CPU utilization",
-        "Low GPU utilization with waiting requests means that the bottleneck is elsewhere.",
+        "If GPU utilization is low while requests are waiting, the GPU is not the bottleneck.",
         "percentunit",
         {
             _legend(GPU_UTILIZATION.label): f"{GPU_UTILIZATION.name}{{{_HOST}}}",
@@ -151,7 +153,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "Memory",
-        "Used memory of the GPUs and of the machine.",
+        "The memory in use on the GPUs and on the machine.",
         "bytes",
         {
             _legend(GPU_MEMORY_USED.label): f"{GPU_MEMORY_USED.name}{{{_HOST}}}",
@@ -160,7 +162,7 @@ PANELS: Sequence[Panel] = (
     ),
     Panel(
         "GPU power",
-        "A GPU at its power limit is well utilized and lowers its clocks.",
+        "A GPU that reaches its power limit is well utilized and lowers its clock rate.",
         "watt",
         {_legend(GPU_POWER.label): f"{GPU_POWER.name}{{{_HOST}}}"},
     ),
@@ -168,7 +170,7 @@ PANELS: Sequence[Panel] = (
 
 
 def make_dashboard() -> dict[str, Any]:
-    """Return the dashboard for import into Grafana, where users select servers and models."""
+    """Return the dashboard to import into Grafana. Its users can select servers and models."""
     return {
         "title": "tllm",
         "uid": "tllm",
