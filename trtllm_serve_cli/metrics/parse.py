@@ -30,7 +30,7 @@ class Snapshot:
     def find(self, name: str, **labels: str) -> tuple[Sample, ...]:
         """Return the samples with this name and at least these labels.
 
-        A suffix `_total` of `name` is ignored.
+        If `name` ends with `_total`, this suffix is ignored.
         """
         plain = name.removesuffix("_total")
         return tuple(
@@ -81,7 +81,8 @@ def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
 
 
 def _plain_name(name: str, family_type: str) -> str:
-    # The parser adds `_total` to the names of counters, but Triton's names do not end with it.
+    # The parser adds `_total` to the names of counters. The suffix is removed, because the names of
+    # Triton's counters do not end with `_total`.
     return name.removesuffix("_total") if family_type == "counter" else name
 
 

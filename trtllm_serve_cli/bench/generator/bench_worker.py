@@ -38,8 +38,8 @@ class WorkerResult:
     """The measurements from one worker.
 
     `start` is the time when the run started, on the monotonic clock. `num_uncounted` is the number
-    of responses for which the server did not report a token count. `texts` maps the request index
-    and turn of each of these responses to its text, if the share keeps texts.
+    of responses for which the server did not report a token count. If the share keeps
+    texts, `texts` maps the request index and turn of each of these responses to its text.
     """
 
     records: tuple[RequestRecord, ...]
@@ -75,8 +75,8 @@ async def run_share(
 
     If the number of requests is limited, all requests are encoded before the run starts. The
     warm-up is also completed before the start. `report` is called about twice a second. It must be
-    fast, because it runs on the event loop that timestamps responses. `register_cancel` receives a
-    function that ends the run early and keeps the measurements. Call that function only in the
+    fast, because the event loop that calls it also timestamps responses. `register_cancel` receives
+    a function that ends the run early and keeps the measurements. Call that function only in the
     thread of the event loop.
     """
     connections = [

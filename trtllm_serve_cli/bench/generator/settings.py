@@ -20,7 +20,7 @@ _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkSettings:
-    """The settings of a benchmark, which determine what requests are sent, how many, and when.
+    """The settings of a benchmark, which determine what requests a run sends and when.
 
     If `duration_s` is set, a run sends all requests that are due within this time. Otherwise, it
     sends `num_requests` requests. Each of the `repeat` runs sends different requests. Random

@@ -26,7 +26,7 @@ def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
                 f"{target.model} at {target.address} has {folder}"
                 for folder, target in folders.items()
             ),
-            next_step="pass one tokenizer that fits all models with --tokenizer DIR",
+            next_step="pass --tokenizer DIR with a tokenizer that fits all models",
         )
     return next(iter(folders))
 

@@ -75,11 +75,10 @@ class Share:
         return sum(1 + len(spec.turns) for spec in self.specs)
 
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
-        """Yield each request with its index in the run and the index of its model.
+        """Yield the index in the whole run, the index of the model, and the request itself.
 
-        Each tuple has the request's index, the index of its model, and the request. The models
-        alternate within the share. If the request's index determined the model, each of two workers
-        would send to only one of two models.
+        The models alternate within the share. If the request's index determined the model, each of
+        two workers would send requests to only one of two models.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -136,7 +135,10 @@ def plan_workers(
 
 
 def find_vocab_size(models: Sequence[ServedModel]) -> int:
-    """Return the limit for random token ids, which is the smallest vocabulary of all models."""
+    """Return the smallest vocabulary size of all models, which limits random token ids.
+
+    If the size is unknown for a model, `FALLBACK_VOCAB_SIZE` is used.
+    """
     return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
 
 
@@ -145,7 +147,8 @@ def _plan_times(
 ) -> tuple[tuple[float, ...] | None, int | None]:
     """Return the due times and the number of requests.
 
-    The due times are `None` in a closed loop. The number is `None` if it is not limited.
+    The due times are `None` in a closed loop. The number of requests is `None` if it is
+    not limited.
     """
     load, duration_s = settings.load, settings.duration_s
     if isinstance(load, AtConcurrency):

@@ -105,7 +105,7 @@ def plan_due_times_until(
 
 
 def _draw_gaps(load: AtRate, num_gaps: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Draw the gaps between due times at the full rate, ignoring the ramp, in seconds."""
+    """Return the gaps between due times in seconds, at the full rate without the ramp."""
     gaps: NDArray[np.float64] = _GAPS[load.arrival](
         load, 1 / load.request_rate_per_s, num_gaps, rng
     )

@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 
 from trtllm_serve_cli.bench.model.records import RequestRecord
 
-# A command-line option that a metric requires.
+# The command-line options that a metric can require.
 Option = Literal["--stream", "--server-times", "--slo"]
 
 

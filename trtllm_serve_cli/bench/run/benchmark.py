@@ -178,9 +178,10 @@ def open_benchmark(
 ) -> Benchmark:
     """Query the targets' metadata and return a benchmark that has not run yet.
 
-    The benchmark sends its requests to the targets in turn. `metrics` maps the index of each target
-    to sample to the address of its metrics page. `tokenizer` counts the tokens in a response if the
-    server does not report their number. Raise `NoServer`, `UnknownModel` or `RequestFailed`.
+    The benchmark sends its requests to the targets in turn. `metrics` maps the indexes of the
+    targets to sample to the addresses of their metrics pages. `tokenizer` counts the tokens in a
+    response if the server does not report their number. Raise `NoServer`, `UnknownModel` or
+    `RequestFailed`.
     """
     models = tuple(fetch_model(target, settings.input_kind) for target in targets)
 

@@ -39,7 +39,7 @@ class ServerSample:
     error: str = ""
 
     def to_json(self, start: float) -> dict[str, Any]:
-        """Return the sample as a line of `server_samples.jsonl`. Times count from `start`."""
+        """Return the sample as a line of `server_samples.jsonl`, with the time since `start`."""
         line = {"at_s": self.at_s - start, "target": self.target}
         return line | (self.state if self.state is not None else {"error": self.error})
 

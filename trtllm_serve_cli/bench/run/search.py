@@ -70,7 +70,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The measurements at one rate of a search, in requests per second."""
+    """The measurements at one rate. `rate` is in requests per second."""
 
     rate: float
     num_runs: int
@@ -108,7 +108,7 @@ class SearchResult:
 
     @property
     def client_bottlenecks(self) -> tuple[float, ...]:
-        """The rates that missed an objective while the client was the bottleneck, in order."""
+        """The sorted rates at which an objective was missed and the client was the bottleneck."""
         missed = (probe for probe in self.probes if not probe.is_met)
         return tuple(sorted(probe.rate for probe in missed if probe.was_client_bottleneck))
 

@@ -170,7 +170,7 @@ PANELS: Sequence[Panel] = (
 
 
 def make_dashboard() -> dict[str, Any]:
-    """Return the dashboard to import into Grafana. Its users can select servers and models."""
+    """Return a dashboard for Grafana, on which users can select servers and models."""
     return {
         "title": "tllm",
         "uid": "tllm",
