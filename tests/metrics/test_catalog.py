@@ -1,4 +1,4 @@
-"""The catalog of metrics: all exported and documented metrics are declared in it, once."""
+"""Check that the catalog declares all exported and documented metrics exactly once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LABEL = re.compile(r'(\w+)(?:=|!=|=~)"([^"]*)"')
 
 
 def queries() -> Iterator[str]:
-    """Yield all expressions of the dashboard and the rules."""
+    """Yield all PromQL expressions in the dashboard and the rules."""
     for panel in PANELS:
         yield from panel.queries.values()
     for group in make_rules("5m")["groups"]:
@@ -38,7 +38,7 @@ def queries() -> Iterator[str]:
 
 
 def selected_labels() -> Iterator[tuple[str, str, str]]:
-    """Yield sample, label and value of all selectors in `queries`, except common labels."""
+    """Yield the sample, label and value of each selector in `queries`, except common labels."""
     for query in queries():
         for sample, labels in _SELECTOR.findall(query):
             for label, value in _LABEL.findall(labels):

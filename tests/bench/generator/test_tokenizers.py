@@ -1,4 +1,4 @@
-"""Tests that find the tokenizer of all targets."""
+"""Test the search for a tokenizer that all targets use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Serve = Callable[[FakeTriton], str]
 
 
 def _find(serve: Serve, **folders: Path) -> Path:
-    """Find the tokenizer of models whose `preprocessing` specifies a folder each."""
+    """Find the tokenizer for models with `preprocessing` models that specify these folders."""
     parameters = {
         f"{name}_preprocessing": {"tokenizer_dir": str(folder)} for name, folder in folders.items()
     }

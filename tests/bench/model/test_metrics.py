@@ -1,4 +1,4 @@
-"""Tests of the metrics and their formulas."""
+"""Test the metrics and their formulas."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_streamed_times_follow_the_server(serve: Serve) -> None:
     ttft = summary.times["ttft"]
     assert ttft and summary.times["itl"] and summary.times["tpot"]
     assert ttft.min_ms >= 50
-    # Checks the total: a gap is shorter if the previous response was late.
+    # The test checks the total, because a late response makes the next gap shorter.
     for record in result.records:
         assert record.end_s - record.sent_s >= 0.05 + 0.01 * (record.num_output_tokens - 1)
 

@@ -1,4 +1,4 @@
-"""Files for Prometheus and Grafana, checked with promtool if it is installed."""
+"""Check the files for Prometheus and Grafana, with promtool if promtool is installed."""
 
 from __future__ import annotations
 
