@@ -136,7 +136,7 @@ def test_run_without_completed_requests_has_a_page(
     keep: Callable[..., StoredResult],
 ) -> None:
     page = render_page([keep(make_result(AtConcurrency(2), num_requests=3, fails_every=1))])
-    assert "3 of 3 requests failed" in page
+    assert "Failed requests (3 of 3) are excluded" in page
     assert "out of &lt;memory&gt;" in page
 
 
@@ -149,7 +149,7 @@ def test_banners_warn_about_partial_and_failed_runs(
         "The result is partial: the run was interrupted.",
         "The client was the bottleneck: one of its processes was busy for 97% of the run; "
         "increase --workers.",
-        "3 of 120 requests failed and are excluded from the latencies.",
+        "Failed requests (3 of 120) are excluded from the latencies.",
     ]
 
 

@@ -160,7 +160,7 @@ def test_existing_output_is_rejected_and_unchanged(tmp_path: Path, is_folder: bo
     kept = existing / "mine" if is_folder else existing
     kept.parent.mkdir(exist_ok=True)
     kept.write_text("mine")
-    with pytest.raises(BadInput, match="is not empty"):
+    with pytest.raises(BadInput, match="is not an empty folder"):
         result_json.write_result(_result(), existing)
     assert kept.read_text() == "mine"
 

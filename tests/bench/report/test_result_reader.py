@@ -59,7 +59,7 @@ def test_load_in_words(load: dict[str, Any], words: str) -> None:
 def test_folder_without_a_result_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not a benchmark result") as refused:
         find_results(tmp_path)
-    assert refused.value.why == "it has no summary.json"
+    assert refused.value.why == "the folder does not contain summary.json"
     with pytest.raises(BadInput) as refused:
         find_results(tmp_path / "missing")
     assert refused.value.why == "the folder does not exist"
@@ -82,8 +82,8 @@ def _damage(folder: Path, file: str, old: str, new: str) -> None:
         ),
         ("summary.json", '"client"', '"klient"', "is incomplete"),
         ("summary.json", "{", "", "cannot be read"),
-        ("requests.jsonl", '"due_s"', '"do_s"', "requests.jsonl:1 is not a request record"),
-        ("requests.jsonl", "{", "", "requests.jsonl:1 is not valid JSON"),
+        ("requests.jsonl", '"due_s"', '"do_s"', "Line 1 .*requests.jsonl is not a request record"),
+        ("requests.jsonl", "{", "", "Line 1 of .*requests.jsonl is not valid JSON"),
         ("server_samples.jsonl", "{", "[{", "is not valid JSON"),
     ],
 )

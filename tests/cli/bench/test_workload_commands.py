@@ -65,7 +65,7 @@ def test_bench_output_has_the_same_data(server: FakeTriton, tmp_path: Path) -> N
 def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
     server.parameters = {}
     result = _bench("-u", server.endpoint.grpc, *SMALL)
-    assert "The server does not report its vocabulary; random ids are below 1000." in result.stderr
+    assert "does not report its vocabulary size, so random ids are below 1000." in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -328,7 +328,7 @@ def test_compare_marks_what_is_worse_in_80_columns(results: tuple[str, str]) -> 
     row = next(line for line in result.stdout.splitlines() if "itl:p50" in line)
     assert "WORSE" in row
     assert max(map(len, result.stdout.splitlines())) <= 80
-    assert "between runs (3 and 3 runs)" in result.stderr
+    assert "between runs (3 and 3 runs, " in result.stderr
 
 
 def test_compare_fails_beyond_its_limits(results: tuple[str, str]) -> None:

@@ -1,5 +1,5 @@
 """Convert results to JSON, tables, charts, HTML pages and traces, and compare results.
 
-`tllm bench --output` writes a result folder (docs/reference/benchmark-metrics.md). For a sweep, the
-folder has a result folder for each point.
+`tllm bench --output DIR` writes a result folder. docs/reference/benchmark-metrics.md describes the
+files in this folder. The folder of a sweep contains a result folder for each point.
 """

@@ -1,8 +1,8 @@
 """Render charts as SVG from plain data.
 
-Colours are CSS classes, so that charts work on light and dark pages. Axis labels are horizontal and
-include the unit. The legend is HTML outside the SVG, so that it can wrap and never covers the
-chart.
+CSS classes define the colours, so that charts are readable on light and dark pages. Axis labels are
+horizontal and include the unit. The legend is HTML outside the SVG, so that the legend can wrap and
+never covers the chart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LINE = 15
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An axis; `label` includes the unit, and `max_ticks` is the approximate number of ticks."""
+    """A chart axis with about `max_ticks` ticks. The `label` includes the unit."""
 
     label: str
     scale: Scale
@@ -37,9 +37,10 @@ class Axis:
 class Series:
     """A series of points, sorted by x.
 
-    With the style `steps`, each value applies until the next point. With the style `bars`, a bar
-    extends from each point to the next, and the last point only ends the last bar. `names` has a
-    label for each point. `colour` is an index from 0.
+    In the style `steps`, the line keeps the value of each point until the next point. In the style
+    `bars`, a bar extends from each point to the next point, and the last point only ends the last
+    bar. `names` contains a label for each point, or is empty. `colour` is an index that starts
+    from 0.
     """
 
     label: str
@@ -51,7 +52,10 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit, drawn as a vertical line unless `value` is outside the range of the x axis."""
+    """A limit on the values of the x axis.
+
+    The chart shows a vertical line at `value` if the x axis includes this value.
+    """
 
     label: str
     value: float
@@ -59,7 +63,10 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart; `width`, `height` and `left` (the space for y axis labels) are in pixels."""
+    """A chart with its axes, series and limits.
+
+    `left` is the width of the space for y axis labels. `width`, `height` and `left` are in pixels.
+    """
 
     title: str
     x: Axis
@@ -75,7 +82,8 @@ class Chart:
 def render_figure(chart: Chart, *variants: Chart) -> str:
     """Render the chart as an HTML figure with a legend.
 
-    `variants` are wider versions of the chart, which a wide page displays instead of `chart`.
+    `variants` are wider versions of the same chart. Wide pages display `variants` instead of
+    `chart`.
     """
     narrow, wide = (render_svg(chart), "".join(render_svg(each) for each in variants))
     picture = f'<div class="narrow">{narrow}</div><div class="wide">{wide}</div>'
@@ -87,7 +95,7 @@ def render_figure(chart: Chart, *variants: Chart) -> str:
 
 
 def render_svg(chart: Chart) -> str:
-    """Render the chart without its legend."""
+    """Render the chart as an SVG element without a legend."""
     frame, scale = _Frame(chart), chart.x.scale
     parts = [
         f'<svg viewBox="0 0 {chart.width} {chart.height}" role="img" '
@@ -148,12 +156,12 @@ def _draw_axes(frame: _Frame) -> Iterable[str]:
 
 
 def _anchor(frame: _Frame, x: float, tick: float) -> str:
-    """Return the alignment of a tick label: `end` if a centred label would be cut off."""
+    """Return `end` if a centred tick label would exceed the right edge, otherwise `middle`."""
     return "end" if x + len(write_number(tick)) * _LETTER / 2 > frame.chart.width else "middle"
 
 
 def _without_overlaps(frame: _Frame, ticks: Sequence[float]) -> Iterable[float]:
-    """Yield the ticks whose labels do not overlap the previous one."""
+    """Yield the ticks, but omit each tick with a label that would overlap the previous label."""
     free_x = 0.0
     for tick in ticks:
         half = len(write_number(tick)) * _LETTER / 2
@@ -192,7 +200,7 @@ def _path(places: Sequence[Point], colour: str) -> str:
 
 
 def _corners(places: Sequence[Point]) -> list[Point]:
-    """Return the corners of a step line."""
+    """Return the corners of the step line through `places`."""
     corners = list(places[:1])
     for (_, before), (x, y) in pairwise(places):
         corners += [(x, before), (x, y)]
@@ -217,7 +225,7 @@ def _bars(places: Sequence[Point], bottom: float, colour: str) -> str:
 
 
 def _dots(places: Sequence[Point], colour: str, names: Sequence[str]) -> str:
-    """Draw the points. With `names`, the points are larger and have tooltips."""
+    """Draw a dot at each place. If there are names, use larger dots with the names as tooltips."""
     if not names:
         return "".join(_dot(place, colour, 1.6) for place in places)
     return "".join(
@@ -232,7 +240,10 @@ def _dot(place: Point, colour: str, radius: float, inside: str = "") -> str:
 
 
 def _write_names(frame: _Frame) -> Iterable[str]:
-    """Draw point names above the first series with names; omit names that would overlap others."""
+    """Draw the point names of the first series that has names.
+
+    Omit each name that would overlap a previous name.
+    """
     named = next((series for series in frame.chart.series if series.names), None)
     if named is None:
         return

@@ -1,8 +1,10 @@
-"""Check a result against a reference file for upstream's `--check-perf-json`.
+"""Check a result against a reference file, like upstream's option `--check-perf-json`.
 
-The file maps each key to expected values, with the names from upstream's CSV file. A measured value
-passes if |measured - reference| <= atol + rtol * |reference|, as in NumPy. Source:
-`check_performance` in `tools/inflight_batcher_llm/benchmark_core_model.py` of
+The reference file maps each key to expected values. The values have the same names as in upstream's
+CSV file. A measured value passes if |measured - reference| <= atol + rtol * |reference|, as in
+NumPy.
+
+Source: `check_performance` in `tools/inflight_batcher_llm/benchmark_core_model.py` of
 tensorrtllm_backend@c2e65b8.
 """
 
@@ -18,7 +20,11 @@ from trtllm_serve_cli.errors import BadInput, CheckFailed
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The expected values from a reference file, and the tolerances for them."""
+    """The expected values for one key of a reference file, and the tolerances.
+
+    `figures` maps the names of metrics to expected values. `atol` is the absolute tolerance, and
+    `rtol` is the tolerance relative to the expected value.
+    """
 
     file: Path
     key: str
@@ -28,7 +34,10 @@ class Reference:
 
 
 def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
-    """Read the values for `key`. Raise `BadInput` if the file is invalid or lacks the key."""
+    """Read the expected values for `key` from `file`.
+
+    Raise `BadInput` if the file is invalid or does not contain the key.
+    """
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
         figures = {name: float(value) for name, value in loaded[key].items()}
@@ -36,17 +45,17 @@ def read_reference(file: Path, key: str, atol: float, rtol: float) -> Reference:
         raise _refuse(file, error.strerror or str(error)) from error
     except KeyError as error:
         raise _refuse(
-            file, f"the key {key!r} is missing; available: {', '.join(loaded)}"
+            file, f"the file does not contain the key {key!r} (available keys: {', '.join(loaded)})"
         ) from error
     except (ValueError, TypeError, AttributeError) as error:
         raise _refuse(file, str(error)) from error
     if not figures:
-        raise _refuse(file, f"the entry of the key {key!r} is empty")
+        raise _refuse(file, f"the file does not contain values for the key {key!r}")
     return Reference(file, key, figures, atol, rtol)
 
 
 def check(measured: Mapping[str, float], reference: Reference) -> None:
-    """Raise `CheckFailed` if a value is missing or out of tolerance."""
+    """Raise `CheckFailed` if an expected value was not measured or is out of tolerance."""
     wrong = []
     for name, expected in reference.figures.items():
         value = measured.get(name)
@@ -56,16 +65,18 @@ def check(measured: Mapping[str, float], reference: Reference) -> None:
             wrong.append(f"{name!r} is {value:.2f} instead of {expected:.2f}")
     if wrong:
         raise CheckFailed(
-            f"The results differ from {reference.key!r} in {reference.file}.",
+            f"The result does not match the values for {reference.key!r} in {reference.file}.",
             why=f"{'; '.join(wrong)} "
-            f"(tolerance: {reference.atol:g} + {reference.rtol:g} x reference)",
-            next_step="run again to rule out noise; then fix the cause, or update the reference",
+            f"(the tolerance is {reference.atol:g} + {reference.rtol:g} x reference)",
+            next_step="repeat the benchmark to rule out noise, "
+            "then fix the cause or update the reference file",
         )
 
 
 def _refuse(file: Path, why: str) -> BadInput:
     return BadInput(
-        f"The reference file {file} is invalid.",
+        f"The reference file {file} cannot be used.",
         why=why,
-        next_step='use this format: {"KEY": {"Requests/Sec": 100.0}}, with --check-perf-key KEY',
+        next_step='write the expected values as {"KEY": {"Requests/Sec": 100.0}}, '
+        "and pass `--check-perf-key KEY`",
     )

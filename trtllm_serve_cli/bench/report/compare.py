@@ -1,4 +1,4 @@
-"""Compare two results: compute the changes, and whether each change exceeds the noise."""
+"""Compute the changes between two results, and whether each change exceeds the noise."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ By = Literal["runs", "requests"]
 RUNS: By = "runs"
 REQUESTS: By = "requests"
 FAILED = "failed"
-_CERTAINTY = {"noise": "within the noise", "untold": "noise unknown"}
+_CERTAINTY = {"noise": "within the noise", "untold": "the noise is unknown"}
 _FORM = re.compile(
     r"(?P<metric>\w+)(?::(?P<statistic>mean|max|p\d+(?:\.\d+)?))?\s*"
     r"(?P<side>[<>])\s*(?P<limit>[+-]?\d+(?:\.\d+)?)\s*%"
 )
-# The settings that must be equal for two results to be comparable.
+# Two results are comparable only if these settings are equal.
 _COMPARABLE_SETTINGS = ("workload", "load", "stream", "objectives")
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A value to compare: a statistic of a time, a rate, or the fraction of failed requests.
+    """A value that is compared between two results.
 
-    For a time, `percent` is the percentile, 100 for the maximum, or `None` for the mean.
+    The value is a statistic of a time, a rate, or the fraction of failed requests. For a time,
+    `percent` is the percentile, 100 for the maximum, or `None` for the mean.
     """
 
     metric: str
@@ -56,7 +57,7 @@ class Measure:
 
     @property
     def declared(self) -> TimeMetric | RateMetric | None:
-        """The declaration of the metric, or `None` for the fraction of failed requests."""
+        """The metric's declaration, or `None` for the fraction of failed requests."""
         return NAMED_TIMES.get(self.metric) or NAMED_RATES.get(self.metric)
 
     def __str__(self) -> str:
@@ -74,9 +75,10 @@ DEFAULT_MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on a change, in percent.
+    """A limit on the change of a measure, in percent.
 
-    If `is_above` is true, changes above `percent` violate the limit, otherwise changes below it.
+    If `is_above` is true, a change above `percent` violates the limit. Otherwise, a change below
+    `percent` violates the limit.
     """
 
     measure: Measure
@@ -91,10 +93,11 @@ class Limit:
 class Change:
     """The change of one measure between two results.
 
-    `before` and `after` are in milliseconds for times, and in percent of the requests for failures.
-    `change` is a fraction of `before` (0.05 is 5 % more); for failures, it is the difference
-    between the fractions (0.01 is one percentage point). `interval` is the 95 % confidence interval
-    for `change`, estimated from the variation between runs or between requests (`by`).
+    `before` and `after` are in milliseconds for times, per second for rates, and in percent of the
+    requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5 %
+    more. For failures, `change` is the difference between the fractions: 0.01 means one percentage
+    point. `interval` is the 95 % confidence interval for `change`. `by` is the variation that the
+    interval is estimated from: between runs or between requests.
     """
 
     measure: str
@@ -108,9 +111,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference in settings or environment.
+    """A difference between two results in settings or environment.
 
-    If `is_question` is true, the difference makes the results incomparable.
+    If `is_question` is true, the results are not comparable because of this difference.
     """
 
     what: str
@@ -133,19 +136,22 @@ class Comparison:
 def parse_limit(text: str) -> Limit:
     """Parse `METRIC[:STATISTIC]>+5%` or `METRIC[:STATISTIC]<-5%`.
 
-    The statistic of a time defaults to p50. Raise `BadInput` if `text` is invalid.
+    Without a statistic, a limit on a time applies to the median. Raise `BadInput` if `text` is
+    invalid.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:
         raise _refuse(
-            text, "the format is METRIC:STATISTIC>+5%, or <-5% for a metric that must not decrease"
+            text,
+            "the format is METRIC:STATISTIC>+5%, "
+            "or METRIC:STATISTIC<-5% for a metric that must not decrease",
         )
     metric, statistic_name = found["metric"], found["statistic"]
     known = (*NAMED_TIMES, *NAMED_RATES, FAILED)
     if metric not in known:
-        raise _refuse(text, f"{metric!r} is not one of {', '.join(known)}")
+        raise _refuse(text, f"{metric!r} is not one of the metrics {', '.join(known)}")
     if statistic_name and metric not in NAMED_TIMES:
-        raise _refuse(text, f"{metric} is a single value and has no {statistic_name}")
+        raise _refuse(text, f"{metric!r} is a single value, so omit the statistic {statistic_name}")
     percent = {"mean": None, "max": 100.0}.get(statistic_name or "p50", -1.0)
     if percent == -1.0:
         percent = float((statistic_name or "p50").removeprefix("p"))
@@ -156,9 +162,10 @@ def parse_limit(text: str) -> Limit:
 
 
 def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] = ()) -> Comparison:
-    """Compare two results by the default measures and `extra`, and find other differences.
+    """Compare two results by the default measures and the measures in `extra`.
 
-    The comparison omits measures that one of the results does not contain.
+    A measure is omitted if either result does not contain its metric. The comparison also lists the
+    differences in settings and environment, and warns about unreliable results.
     """
     changes = (
         _compare_one(measure, before, after)
@@ -177,20 +184,24 @@ def compare(before: StoredResult, after: StoredResult, extra: Iterable[Measure] 
 
 
 def check_comparable(comparison: Comparison) -> None:
-    """Raise `BadInput` if the results have different workloads, loads or objectives."""
+    """Raise `BadInput` if the results differ in workload, load, streaming or objectives."""
     mismatches = [each for each in comparison.differences if each.is_question]
     if mismatches:
         raise BadInput(
             "The results are not comparable.",
-            why="; ".join(f"{each.what}: {each.before} and {each.after}" for each in mismatches),
-            next_step="compare results of the same load and workload, or add --allow-different",
+            why="; ".join(
+                f"{each.what} is {each.before} in the first result and {each.after} in the second"
+                for each in mismatches
+            ),
+            next_step="compare results with the same settings, or add --allow-different",
         )
 
 
 def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
     """Raise `CheckFailed` if a change violates a limit.
 
-    Raise `BadInput` if a result lacks the metric, or if a relative change is undefined.
+    Raise `BadInput` if a result does not contain the metric of a limit. Also raise `BadInput` if
+    the metric is 0 in the first result, because the relative change is then undefined.
     """
     changes = {change.measure: change for change in comparison.changes}
     violations = []
@@ -198,37 +209,39 @@ def check_limits(comparison: Comparison, limits: Sequence[Limit]) -> None:
         change = changes.get(str(limit.measure))
         if change is None:
             raise BadInput(
-                f"The results do not contain {limit.measure}.",
+                f"At least one of the results does not contain {limit.measure}.",
                 why=_explain_missing(limit.measure),
-                next_step=f"measure both again, with any required option, or omit {limit}",
+                next_step="run both benchmarks again with the required options, "
+                f"or omit the limit '{limit}'",
             )
         if change.change is None:
             raise BadInput(
                 f"{limit.measure} is 0 in the first result.",
-                why=f"{limit} limits a relative change, which is undefined for 0",
-                next_step=f"compare with another result, or omit {limit}",
+                why=f"the limit '{limit}' applies to the relative change, "
+                "which is undefined if the first value is 0",
+                next_step=f"compare other results, or omit the limit '{limit}'",
             )
         percent = change.change * 100
         if percent > limit.percent if limit.is_above else percent < limit.percent:
-            certainty = _CERTAINTY.get(change.verdict, "beyond noise")
-            violations.append(f"{limit}: changed by {percent:+.1f} % ({certainty})")
+            certainty = _CERTAINTY.get(change.verdict, "beyond the noise")
+            violations.append(f"a change of {percent:+.1f} % ({certainty}) violates '{limit}'")
     if violations:
         raise CheckFailed(
-            f"{len(violations)} of {len(limits)} limits on changes were exceeded.",
+            f"At least one change violates a limit ({len(violations)} of {len(limits)}).",
             why="; ".join(violations),
-            next_step="compare both in a report: tllm bench report BEFORE AFTER -o report.html; "
-            "increase --repeat to reduce the noise",
+            next_step="compare the results with `tllm bench report BEFORE AFTER -o report.html`, "
+            "or run both benchmarks again with a higher --repeat to reduce the noise",
         )
 
 
 def _explain_missing(measure: Measure) -> str:
     if measure.declared is None or measure.declared.needs is None:
         return "one of the results has no completed requests"
-    return f"{measure.metric} requires {measure.declared.needs}"
+    return f"{measure.metric!r} is only measured with {measure.declared.needs}"
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:
-    """Yield the differences in settings and environment between two `summary.json` files."""
+    """Yield the differences in settings and environment between the contents of `summary.json`."""
     parts: tuple[tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]], ...] = (
         ("", lambda summary: {"benchmark": summary.get("benchmark")}),
         ("", lambda summary: _without(summary["settings"], ("repeat",))),
@@ -245,7 +258,10 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 
 
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the served models without addresses, because another port is not a difference."""
+    """Return the served models without their addresses, inputs and summaries.
+
+    Addresses are omitted because a different address does not affect the measurement.
+    """
     targets = [_without(target, ("address", "inputs", "summary")) for target in summary["targets"]]
     return targets[0] if len(targets) == 1 else {"targets": targets}
 
@@ -266,7 +282,7 @@ def _warnings(name: str, result: StoredResult) -> Iterable[str]:
     if result.summary.get("is_partial"):
         yield f"{name} result ({result.name}) is partial"
     for words in result.summary["client"].get("bottlenecks", ()):
-        yield f"the client was the bottleneck of {name} result ({result.name}): {words}"
+        yield f"the client was the bottleneck in {name} result ({result.name}): {words}"
 
 
 def _compare_one(measure: Measure, before: StoredResult, after: StoredResult) -> Change | None:
@@ -293,9 +309,10 @@ def _interval(
     after: StoredResult,
     runs: Sequence[Sequence[float]],
 ) -> tuple[Interval | None, By | None]:
-    """Return the interval for the relative change, and what it is estimated from.
+    """Return the interval for the relative change, and the variation it is estimated from.
 
-    If one of the results has a single run, only times have an interval.
+    If one of the results has a single run, the interval is estimated from the variation between
+    requests. Rates then have no interval.
     """
     ratio, by = ratio_of_runs(*runs), RUNS
     if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):
@@ -314,7 +331,8 @@ def _groups_ms(
 def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
     """Compare the fractions of failed requests.
 
-    The change is a difference, because a ratio is undefined if no request failed before.
+    The change is the difference between the fractions. Their ratio would be undefined if no
+    requests failed in the first result.
     """
     failures = [
         [[float(not (r.is_completed or r.is_interrupted))] for r in result.counted]
@@ -342,7 +360,7 @@ def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
 def _per_run(
     metric: TimeMetric | RateMetric, percent: float | None, result: StoredResult
 ) -> list[float | None]:
-    """Return the value for each run, or `None` for a run that did not measure it."""
+    """Return the metric's value in each run; `None` if the run did not measure the metric."""
     objectives = [parse_objective(text) for text in result.settings["objectives"]]
     if isinstance(metric, RateMetric):
         parts = (completed_part(run, objectives, streamed=result.streamed) for run in result.runs)
@@ -357,5 +375,6 @@ def _refuse(text: str, why: str) -> BadInput:
     return BadInput(
         f"The limit {text!r} is invalid.",
         why=why,
-        next_step=f"use this format, in quotes: --fail-on {shlex.quote('ttft:p95>+5%')}",
+        next_step=f"pass a valid limit in quotes, for example `--fail-on "
+        f"{shlex.quote('ttft:p95>+5%')}`",
     )

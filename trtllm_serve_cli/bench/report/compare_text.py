@@ -1,4 +1,4 @@
-"""Format a comparison as rows and sentences for the terminal, in 80 columns."""
+"""Format a comparison as rows and sentences for a terminal with 80 columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERDICTS = {"better": "better", "worse": "WORSE", "noise": "noise", "untold": "
 
 
 def change_rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    """Return one row for each metric, in the order of `CHANGE_COLUMNS`."""
+    """Return one row for each compared measure, with the columns in `CHANGE_COLUMNS`."""
     return [
         (
             change.measure + _UNITS.get(change.measure, " (ms)"),
@@ -33,16 +33,23 @@ def difference_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def noise_notes(comparison: Comparison) -> Iterable[str]:
-    """Yield sentences that explain which noise the confidence intervals cover."""
+    """Yield sentences that explain whether the confidence intervals cover noise between runs."""
     before, after = comparison.num_runs
     if min(before, after) > 1:
-        yield f"Noise: between runs ({before} and {after} runs), by Welch's t-test."
+        yield (
+            "The intervals cover the noise between runs "
+            f"({before} and {after} runs, Welch's t-test)."
+        )
         if min(before, after) < 4:
-            yield "Few runs only reveal large differences: use --repeat 5 for smaller ones."
+            yield (
+                "Few runs reveal only large differences. "
+                "Use --repeat 5 to detect smaller differences."
+            )
     else:
         yield (
-            f"Noise: only between requests, by bootstrap ({before} and {after} runs). To include "
-            "the noise between runs, use --repeat 5."
+            "The intervals cover only the noise between requests "
+            f"(runs: {before} and {after}, bootstrap). "
+            "To include the noise between runs, use --repeat 5."
         )
 
 

@@ -1,4 +1,4 @@
-"""Build the charts for one result, or for several results in comparison."""
+"""Build the charts for one result, or for a comparison of several results."""
 
 from __future__ import annotations
 
@@ -34,20 +34,21 @@ _MAX_DOTS = 900
 _MAX_BARS = 36
 _WIDE = 1240
 _PERCENT = Scale(0, 100)
-# Additional points for cumulative distributions, because the tail is the most relevant part.
+# A cumulative distribution has additional points at these fractions, because its tail is the most
+# relevant part.
 _TAIL = (0.9925, 0.995, 0.9975, 0.999, 0.9995, 0.9999)
 
 
 def sample_ms(result: StoredResult, metric: TimeMetric) -> list[float]:
-    """Return the samples of a metric in milliseconds; empty if the run did not measure it."""
+    """Return a metric's samples in milliseconds. The list is empty if there are no samples."""
     sample = metric.sample_s(result.counted, streamed=result.streamed)
     return [time_s * 1e3 for times_s in sample for time_s in times_s]
 
 
 def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | None:
-    """Return a chart of the cumulative distribution of a metric, with one line per result.
+    """Return a chart of a metric's cumulative distribution, with one line per result.
 
-    Return `None` if no result measured the metric.
+    Return `None` if no result contains the metric.
     """
     samples = [(result, sorted(sample_ms(result, metric))) for result in results]
     lines = [
@@ -70,7 +71,7 @@ def cdf_chart(results: Sequence[StoredResult], metric: TimeMetric) -> Chart | No
 
 
 def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
-    """Return the histogram of a metric, or `None` if the run did not measure it."""
+    """Return a histogram of a metric, or `None` if the result does not contain the metric."""
     sample = np.asarray(sample_ms(result, metric))
     if not sample.size:
         return None
@@ -91,9 +92,9 @@ def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
 
 
 def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Chart]]:
-    """Return the panels for one run, first the client's, then the server's.
+    """Return the timeline panels for one run, with the client's panels before the server's panels.
 
-    Each panel is a narrow and a wide version of the same chart.
+    Each panel is a pair: a narrow and a wide version of the same chart.
     """
     records = [record for record in result.records if record.run == run]
     if not records:
@@ -116,9 +117,11 @@ def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Cha
 
 
 def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
-    """Return charts of latency against throughput, with a point per result and a line per model.
+    """Return charts of latency against throughput, and a chart of throughput against user speed.
 
-    Metrics of streamed tokens are plotted against tokens/s, the request latency against requests/s.
+    Each result is a point. A latency chart has lines for the median, p95 and p99 of each model.
+    Latencies that require streaming are plotted against tokens/s, and request latencies are plotted
+    against requests/s.
     """
     charts = [
         _sweep_chart(
@@ -180,9 +183,10 @@ def _points_chart(title: str, x: str, y: str, lines: Sequence[Series]) -> Chart 
     return Chart(
         title,
         Axis(x, fit_scale((point[0] for point in points), from_zero=True)),
-        # Leave space above the highest point for its label.
+        # Leave space for the label above the highest point.
         Axis(y, fit_scale((point[1] * 1.1 for point in points), from_zero=True, may_be_log=True)),
-        # List the slowest line first, because the labels are drawn above the first line.
+        # The slowest percentile must be the first line, because the labels are drawn above the
+        # first line.
         list(reversed(lines)),
     )
 
@@ -201,7 +205,10 @@ def _in_flight_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 
 
 def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
-    """Plot a dot per request at its due time. If there are many requests, plot every n-th one."""
+    """Return a chart with a dot for each request at its due time.
+
+    If there are too many requests, the chart shows only every n-th request.
+    """
     ordered = sorted(records, key=lambda record: record.due_s)
     every = max(len(ordered) // _MAX_DOTS, 1)
     good = [(r.due_s, (r.end_s - r.due_s) * 1e3) for r in ordered if r.is_completed][::every]
@@ -217,12 +224,17 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
         Axis("Request latency (ms)", fit_scale(values, from_zero=True), 4),
         lines,
         height=180,
-        note=f"every {write_number(every)}th request" if every > 1 else "",
+        note=f"Only 1 of {write_number(every)} completed requests is shown." if every > 1 else "",
     )
 
 
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
-    """Return the shortest name that no other result has: its load, its models, or its folder."""
+    """Return a short name that distinguishes the result from all `others`.
+
+    The name is the load, the models, the models and the load, or the folder name. The first of
+    these descriptions that is different for each result is used. If all of them are ambiguous, the
+    name combines the folder name, the models and the load.
+    """
     names: tuple[Callable[[StoredResult], str], ...] = (
         lambda each: each.load,
         lambda each: each.models,
@@ -236,7 +248,10 @@ def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
 
 
 def _cdf(ranked: Sequence[float]) -> list[Point]:
-    """Return points of a cumulative distribution, by nearest rank like percentiles in tables."""
+    """Return points on the cumulative distribution of the sorted values.
+
+    The points use the nearest rank, like the percentiles in tables.
+    """
     shares = [step / _MAX_POINTS for step in range(_MAX_POINTS)]
     shares_shown = sorted(
         {*shares, *(share for share in _TAIL if share < 1 - 1 / len(ranked)), 1.0}
@@ -247,7 +262,7 @@ def _cdf(ranked: Sequence[float]) -> list[Point]:
 
 
 def _limits(result: StoredResult, metric: TimeMetric) -> list[Limit]:
-    """Return the objectives for a metric as limits on the x axis."""
+    """Return the result's objectives for a metric, as limits on the x axis."""
     outcomes: Sequence[dict[str, Any]] = result.figures.get("objectives") or ()
     return [
         Limit(outcome["objective"], outcome["limit_ms"])

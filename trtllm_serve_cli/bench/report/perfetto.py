@@ -1,13 +1,13 @@
-"""Convert a result to a Perfetto trace, with a track for each request slot and counters.
+"""Convert a result to a Perfetto trace, with a track for each request slot and each counter.
 
-The format is JSON with Chrome's trace events. Source: "Trace Event Format", events `X` (complete),
-`C` (counter) and `M` (metadata). Each process in the trace is one run on one target. The threads of
-a process are its slots: as many as the maximum number of requests in flight. Times are in
-microseconds from the start of the run.
+The trace is JSON in Chrome's "Trace Event Format", with events of the types `X` (complete), `C`
+(counter) and `M` (metadata). Each process in the trace represents one run on one target. Each
+thread of a process represents a slot, which contains one request at a time. The number of slots is
+the maximum number of requests in flight. Times are in microseconds from the start of the run.
 
-Perfetto treats process 0 and thread 0 as idle. It displays the thread with the same number as its
-process first, as the main thread. The numbers of slots therefore start from 1, and the numbers of
-processes are higher than those of all slots.
+Perfetto treats process 0 and thread 0 as idle. If a thread has the same number as its process,
+Perfetto displays this thread first, as the main thread. Slot numbers therefore start from 1, and
+process numbers are higher than all slot numbers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Event = dict[str, Any]
 
 
 def render_trace(result: StoredResult) -> str:
-    """Return the trace of all runs of a result, as JSON."""
+    """Return a JSON trace with all runs of a result."""
     targets = [str(target["name"]) for target in result.summary["targets"]]
     runs = sorted({record.run for record in result.records})
     events: list[Event] = []
@@ -51,7 +51,10 @@ def render_trace(result: StoredResult) -> str:
 
 
 def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRecord]]:
-    """Assign each request the lowest slot (from 1) that is free when the request is sent."""
+    """Assign each request to the lowest slot that is free when the request is sent.
+
+    Slot numbers start from 1.
+    """
     free: list[int] = []
     busy: list[tuple[float, int]] = []
     num_slots = 0
@@ -69,7 +72,7 @@ def assign_slots(records: Iterable[RequestRecord]) -> list[tuple[int, RequestRec
 
 
 def request_events(records: Iterable[RequestRecord], process: int) -> Iterator[Event]:
-    """Yield the events for the requests of one process and for their phases."""
+    """Yield the trace events for the slots, requests and request phases of one process."""
     placed = assign_slots(records)
     for slot in sorted({slot for slot, _ in placed}):
         yield from _name("thread_name", process, f"slot {slot}", slot)
@@ -94,7 +97,8 @@ def request_events(records: Iterable[RequestRecord], process: int) -> Iterator[E
 def phases(record: RequestRecord) -> list[tuple[str, float, float]]:
     """Return the name, start and end of each phase of a request, in seconds.
 
-    The phase `queue` is separate only if the server reported the time in its queue.
+    If the server did not report the request's queue time, the phase `queue and prefill` replaces
+    the phases `queue` and `prefill`.
     """
     first_s = record.end_s if record.first_token_s is None else record.first_token_s
     if record.queue_s is None:
@@ -118,9 +122,9 @@ def _counters(name: str, unit: str, points: Sequence[Point], process: int) -> It
 
 
 def _from_start(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points from time 0 on, starting with the value at 0.
+    """Yield the points from time 0 onwards, and the value at time 0 as the first point.
 
-    Trace viewers reject negative times, which samples before the start of the run would have.
+    Samples from before the start of the run have negative times, which trace viewers reject.
     """
     first = max(bisect.bisect_right(points, 0.0, key=itemgetter(0)) - 1, 0)
     return ((max(time_s, 0.0), value) for time_s, value in points[first:])

@@ -1,4 +1,4 @@
-"""Write the HTML page and the traces to the folder of a result or a sweep."""
+"""Write the HTML page and the traces of a result or a sweep to its folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trtllm_serve_cli.paths import write_text
 
 
 def write_reports(folder: Path) -> None:
-    """Write `report.html` for a result or sweep, and `trace.json` for each result."""
+    """Write `report.html` to a result or sweep folder, and `trace.json` to each result folder."""
     folders = find_results(folder)
     results = [read_result(each) for each in folders]
     for place, result in zip(folders, results, strict=True):

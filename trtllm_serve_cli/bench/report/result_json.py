@@ -1,4 +1,4 @@
-"""Convert a result to JSON and upstream's CSV format, and write the files of a result.
+"""Convert a result to JSON and to upstream's CSV format, and write the result files.
 
 docs/reference/benchmark-metrics.md and result.schema.json describe the formats.
 """
@@ -22,7 +22,7 @@ from trtllm_serve_cli.paths import write_aside
 
 SCHEMA_VERSION = 2
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
-# Upstream uses different names for these rows in its CSV file and in its terminal output.
+# In upstream's CSV file, these rows have different names than in upstream's terminal output.
 _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
     "Avg. OP tokens per request": "Avg. Output tokens per request",
@@ -33,7 +33,7 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 def upstream_rows(summary: Summary) -> dict[str, float]:
     """Return the measured metrics with the names that upstream's `benchmark_core_model.py` prints.
 
-    These latencies count from the due time; upstream's latencies count from the send time.
+    Latencies are measured from the due time, but upstream measures latencies from the send time.
     """
     return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
 
@@ -55,14 +55,15 @@ def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
-    """Return `upstream_rows` with the names that upstream's CSV and reference files use."""
+    """Return `upstream_rows` with the names from upstream's CSV and reference files."""
     return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 
 def append_csv(summary: Summary, file: Path) -> None:
-    """Append a row to a CSV file in upstream's format.
+    """Append the metrics as a row to a CSV file in upstream's format.
 
-    Write the header first if the file is new. Metrics that were not measured have empty cells.
+    Write the header first if the file is new or empty. Metrics that were not measured have empty
+    cells.
     """
     row = {_CSV_NAMES.get(name, name): value for name, value in _all_upstream_rows(summary).items()}
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ def append_csv(summary: Summary, file: Path) -> None:
 
 
 def to_json(result: BenchmarkResult) -> dict[str, Any]:
-    """Return the content of `summary.json`, which `--json` also prints."""
+    """Return the content of `summary.json`. The option `--json` prints the same content."""
     several = len(result.models) > 1
     return {
         "schema_version": SCHEMA_VERSION,
@@ -108,21 +109,21 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raise `BadInput` unless `folder` is missing or empty."""
+    """Raise `BadInput` if `folder` exists and is not an empty folder."""
     if folder.is_dir() and not any(folder.iterdir()):
         return
     if folder.exists():
         raise BadInput(
-            f"The output folder {folder} is not empty.",
-            why="results are only written to a new or empty folder",
-            next_step=f"specify another folder: --output {shlex.quote(f'{folder}-2')}",
+            f"The output path {folder} exists and is not an empty folder.",
+            why="a result is only written to a new or empty folder",
+            next_step=f"specify another folder with `--output {shlex.quote(f'{folder}-2')}`",
         )
 
 
 def write_result(result: BenchmarkResult, folder: Path) -> None:
     """Write `summary.json`, `requests.jsonl` and `server_samples.jsonl` to a new or empty `folder`.
 
-    Omit `server_samples.jsonl` if there are no samples of server metrics. Raise `BadInput` if
+    Omit `server_samples.jsonl` if the server's metrics were not sampled. Raise `BadInput` if
     `folder` is not empty.
     """
     check_output_folder(folder)
@@ -146,7 +147,7 @@ def _write_lines(file: Path, values: Iterable[dict[str, Any]]) -> None:
 
 
 def _runs_to_json(result: BenchmarkResult) -> dict[str, Any] | None:
-    """Return the metrics of each run and their spread, or `None` for a single run."""
+    """Return each run's metrics and the spread between runs, or `None` for a single run."""
     if len(result.runs) == 1:
         return None
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]

@@ -1,4 +1,4 @@
-"""Read results from their folders, and report why a folder is not a valid result."""
+"""Read benchmark results from folders, and report why a result is invalid."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ SAMPLES = "server_samples.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class StoredResult:
-    """One benchmark result that was read from a folder.
+    """A benchmark result that was read from a folder.
 
-    `name` is the name of the folder. `summary`, `records` and `samples` are the contents of
+    `name` is the folder name. `summary`, `records` and `samples` are the contents of
     `summary.json`, `requests.jsonl` and `server_samples.jsonl`.
     """
 
@@ -39,13 +39,13 @@ class StoredResult:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """The `Summary` of the benchmark as plain data."""
+        """The benchmark's metrics: a `Summary` as read from JSON."""
         figures: Mapping[str, Any] = self.summary["summary"]
         return figures
 
     @property
     def counted(self) -> tuple[RequestRecord, ...]:
-        """The records that metrics are computed from: all except ramp requests."""
+        """All records except those for ramp requests, which metrics exclude."""
         return tuple(record for record in self.records if not record.is_ramp)
 
     @property
@@ -59,7 +59,7 @@ class StoredResult:
 
     @property
     def short_load(self) -> str:
-        """The shortest description of the load, for labels in charts: `8/s` or `16`."""
+        """The shortest description of the load for chart labels, for example `8/s` or `16`."""
         load = self.settings["load"]
         match load["kind"]:
             case "rate":
@@ -74,7 +74,7 @@ class StoredResult:
 
     @property
     def runs(self) -> tuple[tuple[RequestRecord, ...], ...]:
-        """The counted records of each run, without runs that have no counted records."""
+        """The counted records, grouped by run. Runs without counted records are omitted."""
         runs: dict[int, list[RequestRecord]] = {}
         for record in self.counted:
             runs.setdefault(record.run, []).append(record)
@@ -82,7 +82,7 @@ class StoredResult:
 
 
 def describe_load(load: Mapping[str, Any]) -> str:
-    """Describe `settings.load` of a `summary.json` in a few words."""
+    """Return a short description of `settings.load` from `summary.json`."""
     match load["kind"]:
         case "rate":
             words = f"{load['request_rate_per_s']:g} requests/s"
@@ -97,37 +97,48 @@ def describe_load(load: Mapping[str, Any]) -> str:
 
 
 def read_results(folders: Iterable[Path]) -> list[StoredResult]:
-    """Read the results in the folders, including those in their subfolders. Raise `BadInput`."""
+    """Read the results in all result and sweep folders.
+
+    Raise `BadInput` if a folder does not contain a valid result.
+    """
     return [read_result(found) for folder in folders for found in find_results(folder)]
 
 
 def find_results(folder: Path) -> list[Path]:
-    """Return `[folder]` if it is a result folder, otherwise the result folders in it.
+    """Return the result folders in `folder`, or only `folder` if it is a result folder.
 
-    Raise `BadInput` if it contains no results.
+    Raise `BadInput` if `folder` does not contain a result.
     """
     if (folder / SUMMARY).is_file():
         return [folder]
     within = [each.parent for each in folder.glob(f"*/{SUMMARY}")]
     visible = [each for each in within if not each.name.startswith(".")]
     if not visible:
-        why = "it has no summary.json" if folder.is_dir() else "the folder does not exist"
+        why = (
+            "the folder does not contain summary.json"
+            if folder.is_dir()
+            else "the folder does not exist"
+        )
         raise BadInput(
             f"{folder} is not a benchmark result.",
             why=why,
-            next_step=f"tllm bench token-norm-dist --stream --output {shlex.quote(str(folder))}",
+            next_step="specify a result folder, or create a result with "
+            f"`tllm bench token-norm-dist --stream --output {shlex.quote(str(folder))}`",
         )
     return sorted(visible, key=_in_counting_order)
 
 
 def _in_counting_order(folder: Path) -> list[tuple[float, str]]:
-    """Return a sort key that orders `rate-8` before `rate-16`."""
+    """Return a sort key that compares numbers by value, so that `rate-8` precedes `rate-16`."""
     parts = re.split(r"(\d+(?:\.\d+)?)", folder.name)
     return [(float(part), "") if number % 2 else (-1.0, part) for number, part in enumerate(parts)]
 
 
 def read_result(folder: Path) -> StoredResult:
-    """Read the result in `folder`; raise `BadInput` with the file and line of invalid content."""
+    """Read the result in `folder`.
+
+    Raise `BadInput` if the content is invalid. The error names the file and, if known, the line.
+    """
     summary = _read_summary(folder / SUMMARY)
     records = tuple(_read_records(folder / REQUESTS))
     samples = tuple(_read_lines(folder / SAMPLES)) if (folder / SAMPLES).exists() else ()
@@ -143,11 +154,11 @@ def _read_summary(file: Path) -> dict[str, Any]:
     if found != SCHEMA_VERSION:
         raise _refuse(
             f"{file} has an unsupported version.",
-            f"its schema_version is {found!r}; this version of tllm reads {SCHEMA_VERSION}",
+            f"schema_version is {found!r}, but this version of tllm requires {SCHEMA_VERSION}",
         )
     missing = [name for name in ("settings", "summary", "targets", "client") if name not in summary]
     if missing:
-        raise _refuse(f"{file} is incomplete.", f"it lacks {', '.join(missing)}")
+        raise _refuse(f"{file} is incomplete.", f"the file does not contain {', '.join(missing)}")
     whole: dict[str, Any] = summary
     return whole
 
@@ -157,8 +168,8 @@ def _read_records(file: Path) -> Iterator[RequestRecord]:
         try:
             yield RequestRecord.from_json(line)
         except (KeyError, TypeError) as error:
-            why = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-            raise _refuse(f"{file}:{number} is not a request record.", why) from error
+            why = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise _refuse(f"Line {number} of {file} is not a request record.", why) from error
 
 
 def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
@@ -170,11 +181,11 @@ def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise _refuse(f"{file}:{number} is not valid JSON.", str(error)) from error
+            raise _refuse(f"Line {number} of {file} is not valid JSON.", str(error)) from error
         if not isinstance(value, dict):
-            raise _refuse(f"{file}:{number} is not a record.", "it is not an object")
+            raise _refuse(f"Line {number} of {file} is not a record.", "the line is not an object")
         yield value
 
 
 def _refuse(what: str, why: str) -> BadInput:
-    return BadInput(what, why=why, next_step="run the benchmark again with --output DIR")
+    return BadInput(what, why=why, next_step="create a new result with --output DIR")

@@ -1,4 +1,4 @@
-"""Compute positions on axes, and axis ticks."""
+"""Compute the positions of values and ticks on the axes of a chart."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 _STEPS = (1, 2, 2.5, 5, 10)
-# If the largest value exceeds the smallest by more than this factor, use a logarithmic scale:
-# small values would be indistinguishable on a linear scale.
+# Use a logarithmic scale if the largest value exceeds the smallest positive value by more than this
+# factor. On a linear scale, the small values would be indistinguishable.
 _LOG_FROM = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A scale from `low` to `high`; `low` is below `high`, and above 0 if `is_log` is true."""
+    """A linear or logarithmic scale from `low` to `high`.
+
+    `low` must be less than `high`. If `is_log` is true, `low` must also be above 0.
+    """
 
     low: float
     high: float
@@ -31,16 +34,20 @@ class Scale:
         return self.low <= value <= self.high
 
     def ticks(self, most: int) -> list[float]:
-        """Return about `most` round values on this scale, and at least two."""
+        """Return the values for about `most` ticks. The values are round if possible.
+
+        The result contains at least two ticks.
+        """
         return _log_ticks(self, most) if self.is_log else _linear_ticks(self, most)
 
 
 def fit_scale(
     values: Iterable[float], *, from_zero: bool = False, may_be_log: bool = False
 ) -> Scale:
-    """Return a scale that contains all finite `values` and ends at a round value.
+    """Return a scale with round limits for all finite `values`, which may be empty.
 
-    `values` may be empty.
+    With `from_zero`, a linear scale includes 0. With `may_be_log`, the scale is logarithmic if the
+    values have very different magnitudes. A logarithmic scale ignores values that are not above 0.
     """
     finite = [value for value in values if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
@@ -56,7 +63,7 @@ def fit_scale(
 
 
 def write_number(value: float) -> str:
-    """Format a number for an axis: `1,500`, `20k`, `0.25`."""
+    """Format a number for an axis, for example `1,500`, `20k` or `0.25`."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:.10g}M"
     if abs(value) >= 1e4:
@@ -84,7 +91,7 @@ def _log_ticks(scale: Scale, most: int) -> list[float]:
 
 
 def _step(least: float) -> float:
-    """Return the smallest round number of at least `least`."""
+    """Return the smallest round number that is not below `least`."""
     power = math.floor(math.log10(least))
     return next(_shift(s, power) for s in _STEPS if _shift(s, power) >= least * (1 - 1e-9))
 
@@ -100,5 +107,8 @@ def _round_up(value: float) -> float:
 
 
 def _shift(digit: float, power: int) -> float:
-    """Return digit · 10^power. Division avoids the rounding error of a negative power."""
+    """Return digit · 10^power.
+
+    Division is used for negative powers, because negative powers of 10.0 have rounding errors.
+    """
     return digit * 10.0**power if power >= 0 else digit / 10.0**-power

@@ -1,4 +1,4 @@
-"""Format a result as rows for the terminal."""
+"""Format a result as table rows and sentences for the terminal."""
 
 from __future__ import annotations
 
@@ -29,9 +29,11 @@ OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
 
 
 def stat_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return upstream's rows and other rates, then the numbers of completed and failed requests.
+    """Return the rows of upstream's table, followed by other rates and the request counts.
 
-    For a load with a rate or recorded times, the offered and achieved rates follow.
+    If the load has a rate or recorded times, the last rows are the offered, achieved and completed
+    rates. If the concurrency cap limited the run, the last row is the number of delayed requests
+    instead.
     """
     rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
     own = (rate for rate in RATES if rate.label and not rate.upstream)
@@ -48,13 +50,13 @@ def stat_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def time_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row for each measured time, in the order of `TIME_COLUMNS`."""
+    """Return one row for each measured time, with the columns in `TIME_COLUMNS`."""
     distributions = ((metric.label, summary.times[metric.key]) for metric in TIMES)
     return [(label, *_time_cells(times)) for label, times in distributions if times]
 
 
 def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each target, or no rows for a single target."""
+    """Return one row for each target, or an empty list for a single target."""
     if len(result.models) < 2:
         return []
     rows: list[tuple[str, ...]] = []
@@ -74,7 +76,7 @@ def target_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
 
 
 def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
-    """Return one row for each objective."""
+    """Return one row for each objective, with the columns in `OBJECTIVE_COLUMNS`."""
     return [
         (
             outcome.objective,
@@ -86,7 +88,7 @@ def objective_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def run_rows(result: BenchmarkResult) -> list[tuple[str, ...]]:
-    """Return one row for each run, or no rows for a single run."""
+    """Return one row for each run, or an empty list for a single run."""
     if len(result.runs) < 2:
         return []
     summaries = [result.summary_of(run=number) for number in range(len(result.runs))]
@@ -108,7 +110,7 @@ RUN_COLUMNS = (
 
 
 def describe_amount(settings: BenchmarkSettings) -> str:
-    """Describe the number of requests, or the duration, and the number of runs."""
+    """Describe the number of runs, and the number of requests or the duration of each run."""
     is_conversation = isinstance(settings.workload, MultiTurn)
     what = "conversations" if is_conversation else "requests"
     times = f", {settings.repeat} times" if settings.repeat > 1 else ""
@@ -117,7 +119,7 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-# The p99 of the last metric is omitted so that the table fits in 80 columns.
+# The p99 column of the last metric is omitted. Otherwise, the table would exceed 80 columns.
 POINT_COLUMNS = (
     "Load",
     "Req/s",
@@ -131,7 +133,7 @@ POINT_LEGEND = (
 
 
 def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
-    """Return one row for each point of a sweep, in the order of `POINT_COLUMNS`; medians in ms."""
+    """Return one row for each point of a sweep, with the columns in `POINT_COLUMNS`."""
     names = [", ".join(model.name for model in result.models) for result in results]
     loads = [result_reader.describe_load(result.settings.to_json()["load"]) for result in results]
     several = len(set(names)) > 1
@@ -148,7 +150,7 @@ PROBE_COLUMNS = ("Rate (1/s)", "Runs", "Objective", "Measured (ms)", "95 % inter
 
 
 def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
-    """Return one row for each objective at each rate of a search, sorted by rate."""
+    """Return one row for each objective at each rate of a search. The rows are sorted by rate."""
     return [
         (
             f"{probe.rate:g}" if number == 0 else "",
@@ -164,16 +166,19 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
 
 
 def search_summary(result: SearchResult) -> list[str]:
-    """Return a sentence about the highest rate of a search; empty if no rate was found."""
+    """Return a sentence about the highest rate that met every objective.
+
+    The list is empty if the search did not find such a rate.
+    """
     if result.rate is None:
         return []
     low, high = result.interval
-    sure = [] if low is None else [f"{low:g}/s certainly meets them"]
-    sure += [] if high is None else [f"{high:g}/s certainly does not"]
+    sure = [] if low is None else [f"{low:g}/s meets every objective"]
+    sure += [] if high is None else [f"{high:g}/s misses an objective"]
     met = f"Highest rate that met every objective: {result.rate:g} requests/s"
     if result.ending == "all_met":
         met += ", the highest rate of the search"
-    return [f"{met} (95 %: {', '.join(sure) or 'no rate is certain'})."]
+    return [f"{met} (with 95 % confidence: {', '.join(sure) or 'no rate is certain'})."]
 
 
 def _time_text(value_ms: float | None) -> str:
@@ -190,7 +195,7 @@ def _p50_p99(times: Distribution | None) -> tuple[str, str]:
 
 
 def describe_load(load: Load) -> str:
-    """Describe the load for a table title."""
+    """Return a short description of the load for a table title."""
     match load:
         case AllAtOnce():
             return "in one burst"
@@ -207,31 +212,35 @@ def describe_load(load: Load) -> str:
 
 
 def remarks(result: BenchmarkResult) -> list[str]:
-    """Return the remarks that users need to interpret the results."""
+    """Return sentences that help users interpret the results."""
     summary = result.summary
     notes = []
     workload = result.settings.workload
     if isinstance(workload, Identity):
         rows_per_s = _throughput(summary)[0] * workload.batch_size
-        notes.append(f"{rows_per_s:.2f} sentences/s, {workload.batch_size} per request.")
+        notes.append(
+            f"The server processed {rows_per_s:.2f} sentences/s "
+            f"({workload.batch_size} per request)."
+        )
     if summary.is_limited_by_concurrency:
         notes.append(
-            f"Limited by concurrency: {summary.num_held} of {summary.num_requests} requests waited "
-            "for a slot, so the requested rate was not reached. Latencies count from due times."
+            f"The concurrency cap delayed requests ({summary.num_held} of {summary.num_requests}), "
+            "so the requested rate was not reached. Latencies include this delay."
         )
     if summary.steady_state is not None and not summary.steady_state.is_reached:
-        notes.append("Not steady: latencies did not stabilize. Use a longer run or a lower rate.")
+        notes.append("The latencies did not stabilize. Use a longer run or a lower rate.")
     if summary.num_ramp:
-        notes.append(f"{summary.num_ramp} ramp requests are excluded from the results.")
+        notes.append(f"Ramp requests ({summary.num_ramp}) are excluded from the results.")
     if result.token_counts != "server":
         counted = {
-            "re-tokenised": "counted by the client's tokenizer",
-            "responses": "unknown, so each response with text counts as one",
+            "re-tokenised": "the client's tokenizer counts the tokens",
+            "responses": "each response with text counts as one token",
         }[result.token_counts]
-        notes.append(f"The server does not report output token counts; they are {counted}.")
+        notes.append(f"The server does not report output token counts, so {counted}.")
     if result.settings.input_kind == "tokens" and not all(m.vocab_size for m in result.models):
         notes.append(
-            f"The server does not report its vocabulary; random ids are below {result.vocab_size}."
+            "The server does not report its vocabulary size, "
+            f"so random ids are below {result.vocab_size}."
         )
     return notes
 
@@ -249,7 +258,7 @@ def _rate_rows(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _throughput(summary: Summary) -> tuple[float, float]:
-    """Return completed requests and output tokens per second."""
+    """Return the numbers of completed requests and output tokens per second."""
     return (
         summary.rates[REQUEST_RATE.key] or 0.0,
         summary.rates[OUTPUT_TOKEN_RATE.key] or 0.0,

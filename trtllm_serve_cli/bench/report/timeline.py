@@ -1,4 +1,4 @@
-"""Compute time series of a run: the client's requests and the server's metrics."""
+"""Compute the time series of a run from the client's requests and the server's metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _SENDING_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class ServerSeries:
-    """One metric of one server over time, in seconds from the start of the run."""
+    """A time series with one metric of one server.
+
+    Each point consists of a time in seconds from the start of the run, and the metric's value.
+    """
 
     quantity: str
     target: int
@@ -23,14 +26,15 @@ class ServerSeries:
 
 
 def count_in_flight(records: Iterable[RequestRecord]) -> list[Point]:
-    """Return the times when the number of requests in flight changes, with the new number."""
+    """Return the number of requests in flight over time, with a point for each change."""
     return _accumulate((record.sent_s, record.end_s) for record in records)
 
 
 def count_held(records: Iterable[RequestRecord]) -> list[Point]:
-    """Return the times when the number of requests that are due but not sent changes.
+    """Return the number of due but unsent requests over time, with a point for each change.
 
-    Requests that were sent within 1 ms do not count, because this is the time to send a request.
+    Requests that were sent within 1 ms of their due time are not counted. Such a delay is normal,
+    because the client needs this time to send a request.
     """
     waits = ((r.due_s, r.sent_s) for r in records if r.sent_s > r.due_s + _SENDING_S)
     return _accumulate(waits)
@@ -51,7 +55,7 @@ def _accumulate(spans: Iterable[tuple[float, float]]) -> list[Point]:
 def thin(steps: Sequence[Point], most: int) -> list[Point]:
     """Reduce a step line to about `most` steps without losing peaks.
 
-    Return the maximum in each of `most` intervals, and the last step.
+    The result contains the maximum value in each of `most` intervals, and the last step.
     """
     if len(steps) <= most:
         return list(steps)
@@ -61,14 +65,14 @@ def thin(steps: Sequence[Point], most: int) -> list[Point]:
     level = 0.0
     for time, value in steps:
         place = min(int((time - begin) / width), most - 1)
-        # The value from before the interval still applies at the start of the interval.
+        # Include the previous value, because it still applies at the start of the interval.
         before = kept.get(place, (begin + place * width, level))[1]
         kept[place] = (begin + place * width, max(before, value))
         level = value
     return [*kept.values(), steps[-1]]
 
 
-# The title and the unit of each server metric.
+# The chart title and the unit of each server metric.
 QUANTITIES: Mapping[str, tuple[str, str]] = {
     "kv_cache": ("Server KV cache", "In use (%)"),
     "queue": ("Server queue", "Waiting requests"),
@@ -78,7 +82,7 @@ QUANTITIES: Mapping[str, tuple[str, str]] = {
 
 
 def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
-    """Return the metrics that the servers reported in a run, in the order of `QUANTITIES`."""
+    """Return the time series of the servers' metrics in a run, in the order of `QUANTITIES`."""
     found: dict[tuple[str, int], list[Point]] = {}
     for sample in samples:
         if sample.get("run", 0) != run or "error" in sample:
@@ -95,8 +99,8 @@ def server_series(samples: Iterable[State], run: int = 0) -> list[ServerSeries]:
 def _quantities(state: State) -> dict[str, float | None]:
     engines, gpus = state.get("engines", ()), state.get("host", {}).get("gpus", ())
     used, held = _total(engines, "kv_blocks_used"), _total(engines, "kv_blocks_max")
-    # Prefer the engines' count: a request may be pending both in a model and in the model that
-    # called it, so the models' counts include the request twice.
+    # Prefer the engines' counts. The models' counts may include a request twice, because the
+    # request may be pending in both the calling model and the called model.
     waiting = _total(engines, "num_waiting")
     pending = _total(state.get("models", ()), "num_pending")
     utilization = [gpu["utilization"] for gpu in gpus if gpu.get("utilization") is not None]

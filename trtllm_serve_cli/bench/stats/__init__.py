@@ -1,1 +1,1 @@
-"""Compute statistics over requests and runs, and their confidence intervals."""
+"""Compute statistics and confidence intervals over requests and runs."""

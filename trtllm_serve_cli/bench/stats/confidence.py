@@ -1,9 +1,9 @@
-"""Compute 95 % confidence intervals for statistics and for their ratios.
+"""Compute 95 % confidence intervals for statistics and for ratios between statistics.
 
-With several runs, the intervals cover the variation between runs. The interval for a ratio is
-Welch's interval for the difference between the mean logarithms. With one run, the intervals only
-cover the variation between requests. They use the percentile bootstrap, which resamples whole
-requests.
+If there are several runs, the intervals cover the variation between runs. The interval for a ratio
+is then Welch's interval for the difference between the mean logarithms. If there is a single run,
+the intervals cover only the variation between requests. These intervals are computed with the
+percentile bootstrap, which resamples whole requests.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ Interval = tuple[float, float]
 _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
-# With fewer requests, the bootstrap interval excludes the true value in one of 8 cases; a 95 %
-# interval must exclude it in only one of 20.
+# The bootstrap requires at least this number of requests. With fewer requests, the interval
+# excludes the true value in 1 of 8 cases, but a 95 % interval must exclude it in only 1 of 20.
 _MIN_GROUPS = 20
-# With fewer requests above or below a percentile, resampling cannot estimate its interval.
+# Resampling cannot estimate the interval for a percentile if fewer requests than this are above or
+# below the percentile.
 _MIN_BEYOND = 5
 
 
 def rank(percent: float, num: int) -> int:
     """Return the nearest rank of a percentile among `num` sorted values, counted from 1.
 
-    The computation is exact: with binary fractions, the rank of 99.9 % in 1000 values would be
-    1000 (the maximum) instead of 999.
+    The computation uses exact fractions. With floating-point numbers, rounding errors could raise
+    the rank of the 99.9th percentile among 1000 values from 999 to 1000 (the maximum).
     """
     return max(math.ceil(Fraction(str(percent)) * num / 100), 1)
 
 
 def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | None) -> float:
-    """Return a nearest-rank percentile of a non-empty sample, or the mean without `percent`."""
+    """Return a nearest-rank percentile of a non-empty sample; the mean if `percent` is `None`."""
     if percent is None:
         return fmean(sample)
     values = np.asarray(sample, np.float64)
@@ -46,9 +47,10 @@ def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | No
 
 
 def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval | None:
-    """Return the interval for the ratio of `after` to `before`, each with one value per run.
+    """Return the interval for the ratio between the geometric means of `after` and `before`.
 
-    Return `None` if one of them has fewer than two runs, or if a value is not above 0.
+    `before` and `after` contain one value for each run. Return `None` if either contains fewer
+    than two values, or if a value is not above 0.
     """
     if min(len(before), len(after)) < 2 or min(*before, *after) <= 0:
         return None
@@ -58,16 +60,17 @@ def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval |
     error = math.sqrt(sum(parts))
     if not error:
         return math.exp(difference), math.exp(difference)
-    # The Welch-Satterthwaite equation.
+    # The Welch-Satterthwaite equation approximates the degrees of freedom.
     shares = parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1)
     half = t_quantile(sum(parts) ** 2 / shares) * error
     return math.exp(difference - half), math.exp(difference + half)
 
 
 def mean_of_runs(values: Sequence[float]) -> Interval | None:
-    """Return the Student's t interval for the geometric mean of `values`, one per run.
+    """Return Student's t interval for the geometric mean of `values`.
 
-    Return `None` with fewer than two runs, or if a value is not above 0.
+    `values` contains one value for each run. Return `None` if there are fewer than two runs, or if
+    a value is not above 0.
     """
     if len(values) < 2 or min(values) <= 0:
         return None
@@ -79,10 +82,10 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
 def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
-    """Return the interval for the ratio between a statistic of `after` and of `before`.
+    """Return the interval for the ratio between the same statistic of `after` and `before`.
 
-    Both have the values of each request. Return `None` if either cannot be resampled, or if a
-    resampled statistic is not above 0.
+    `before` and `after` contain the values of each request. Return `None` if either cannot be
+    resampled, or if a resampled statistic is not above 0.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
     known = [values for values in drawn if values is not None and values.min() > 0]
@@ -99,10 +102,13 @@ def resample(
 ) -> list[NDArray[np.float64] | None]:
     """Draw samples of whole groups with replacement, and return the statistics of each sample.
 
-    The result has one array for each of `percents`. It has `None` instead if too few groups have
-    values, or if too few groups have values above or below the percentile: resampling cannot
-    produce values that the original sample lacks. The values are sorted only once, because each
-    sample is represented by how often it contains each group.
+    The result contains one array for each item of `percents`. If too few groups have values, or if
+    too few groups have values above or below a percentile, the result contains `None` instead of
+    the array. Resampling cannot estimate such a percentile, because the samples only contain values
+    from the original sample.
+
+    Each sample is represented by the number of times that it contains each group. The values are
+    therefore sorted only once.
     """
     filled = [group for group in groups if len(group)]
     if len(filled) < _MIN_GROUPS:
@@ -127,10 +133,10 @@ def resample(
 def resample_singles(
     ranked: NDArray[np.float64], percents: Sequence[float]
 ) -> list[NDArray[np.float64] | None]:
-    """Do the same as `resample` for sorted, independent values, but without drawing samples.
+    """Return the result of `resample` for sorted, independent values without drawing samples.
 
-    The k-th smallest of n resampled values has the rank ceil(n · u) in the original sample, where u
-    is the k-th smallest of n uniform random numbers. The distribution of u is Beta(k, n - k + 1).
+    The k-th smallest of n resampled values has the rank ceil(n · u) in the original sample. Here, u
+    is the k-th smallest of n uniform random numbers, and has the distribution Beta(k, n - k + 1).
     """
     n = ranked.size
     drawn: list[NDArray[np.float64] | None] = []
@@ -158,8 +164,8 @@ def _is_estimable(
 ) -> bool:
     """Return whether enough groups have values on both sides of a percentile.
 
-    `ends` are the minimum and maximum of each group. The group that contains the percentile itself
-    does not count; groups with an equal value count on both sides.
+    `ends` contains the minimum and maximum of each group. The group that contains the percentile
+    itself is not counted. Other groups with an equal value are counted on both sides.
     """
     if percent is None:
         return True
@@ -172,7 +178,7 @@ def _is_estimable(
 def _weighted(
     ranked: NDArray[np.float64], times: NDArray[np.int64], percents: Sequence[float | None]
 ) -> list[float]:
-    """Return the statistics of a sample that contains `ranked[i]` `times[i]` times."""
+    """Return the statistics of a sample in which the value `ranked[i]` occurs `times[i]` times."""
     seen = np.cumsum(times)
     return [
         float(np.average(ranked, weights=times))
@@ -183,10 +189,11 @@ def _weighted(
 
 
 def t_quantile(degrees_of_freedom: float, confidence: float = _CONFIDENCE) -> float:
-    """Return the two-sided quantile of Student's t, for at least one degree of freedom n.
+    """Return the two-sided quantile of Student's t distribution.
 
-    With t = sqrt(n) · tan(angle), the density of the angle is proportional to cos(angle)^(n - 1).
-    Numerical integration of this density gives the angle.
+    The number of degrees of freedom, n, must be at least 1. If t = sqrt(n) · tan(angle), the
+    density of the angle is proportional to cos(angle)^(n - 1). This density is integrated
+    numerically to find the angle of the quantile.
     """
     angles = np.linspace(0, math.pi / 2, 20_001)
     density = np.cos(angles) ** (degrees_of_freedom - 1)

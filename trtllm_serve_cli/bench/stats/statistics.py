@@ -1,4 +1,4 @@
-"""Summarize the records of many requests.
+"""Compute the metrics of a benchmark from the records of its requests.
 
 docs/reference/benchmark-metrics.md defines the metrics.
 """
@@ -36,11 +36,11 @@ PERCENTS: Mapping[str, float] = {
     "p99": 99,
     "p999": 99.9,
 }
-# A run counts as limited by its concurrency cap if more than this fraction of requests waited.
+# A run is limited by its concurrency cap if the cap delayed more than this fraction of requests.
 _HELD_FRACTION = 0.01
-# When objectives are checked, a failed request counts with this time. Statistics of at least
-# `_MAX_FINITE_MS` therefore include a failed request: no measured time is that long, but even the
-# mean of 100 million requests is if one of them failed.
+# When objectives are checked, each failed request has this time instead of a measured time. A
+# statistic of at least `_MAX_FINITE_MS` therefore includes failed requests. Measured times are
+# always shorter, but one failed request among 100 million raises their mean to this value.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
 _BATCH = 5
@@ -51,10 +51,11 @@ _MIN_BATCHES = 10
 class Distribution:
     """The distribution of a sample of times, in milliseconds.
 
-    Percentiles are by nearest rank, as in upstream's benchmark: the 95th percentile is the smallest
-    measured value that at least 95 % of the sample does not exceed. `intervals_ms` has the 95 %
-    confidence interval of each percentile for which the sample is large enough, by the percentile
-    bootstrap with a fixed seed.
+    Percentiles use the nearest rank, as in upstream's benchmark. For example, the 95th percentile
+    is the smallest measured value v such that at least 95 % of the sample is at most v.
+
+    `intervals_ms` contains the 95 % confidence intervals for the percentiles, computed with the
+    percentile bootstrap and a fixed seed. A percentile has no interval if the sample is too small.
     """
 
     num_samples: int
@@ -75,9 +76,9 @@ class Distribution:
 class SteadyState:
     """The part of a run after its initial transient.
 
-    It starts after the first `num_requests_before` requests, at `from_s`. The rates cover the
-    requests that ended between `from_s` and the last due time. If `is_reached` is false, the run
-    never became steady, and the times and rates are `None`.
+    The steady state starts at `from_s`, after the first `num_requests_before` requests. The rates
+    cover the requests that ended between `from_s` and the last due time. If `is_reached` is false,
+    the run did not become steady, and the times and rates are `None`.
     """
 
     is_reached: bool
@@ -90,9 +91,9 @@ class SteadyState:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """An objective and the value that the run measured.
+    """An objective, its measured value, and whether the run met the objective.
 
-    `measured_ms` is `None` if too many requests failed, or if the run did not measure this time.
+    `measured_ms` is `None` if too many requests failed, or if the run did not measure the metric.
     """
 
     objective: str
@@ -103,12 +104,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The metrics of one run, or of several repeats; `None` if a metric was not measured.
+    """The metrics of one run or of several repeated runs.
 
-    `rates` and `times` have the keys of `RATES` and `TIMES`, and cover completed requests only.
-    Times count from a request's due time, except `…_from_sent`. The offered and achieved rates
-    cover all requests, and are only measured if the load has a rate or recorded times. Ramp
-    requests are excluded from all metrics except `num_ramp`.
+    A metric that was not measured is `None`. `rates` and `times` have the keys of the metrics in
+    `RATES` and `TIMES`. They cover completed requests only, except for the schedule lag. The
+    offered and achieved rates cover all requests, and are only measured if the load has a rate or
+    recorded times. Ramp requests are excluded from all metrics except `num_ramp`.
     """
 
     num_requests: int
@@ -135,7 +136,7 @@ class Summary:
     objectives: tuple[Outcome, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as in `summary.json`, with rates and times at the top level."""
+        """Return the summary in the format of `summary.json`: rates and times at the top level."""
         figures: dict[str, Any] = {}
         for name, value in asdict(self).items():
             figures |= value if name in ("rates", "times") else {name: value}
@@ -149,7 +150,11 @@ def summarize(
     streamed: bool,
     objectives: Sequence[Objective] = (),
 ) -> Summary:
-    """Compute the metrics of `records`. Times of tokens require `streamed` responses."""
+    """Compute the metrics of `records`.
+
+    Set `streamed` if the server streamed the responses. Otherwise, the metrics that require
+    streaming are not computed.
+    """
     counted = sorted((r for r in records if not r.is_ramp), key=lambda record: record.run)
     run = completed_part(counted, objectives, streamed=streamed)
     completed, duration_s = run.records, run.duration_s
@@ -187,7 +192,7 @@ def summarize(
 def completed_part(
     records: Sequence[RequestRecord], objectives: Sequence[Objective], *, streamed: bool
 ) -> Completed:
-    """Return the completed requests of `records`, from which rates are computed."""
+    """Return the completed requests in `records` as the input for computing rates."""
     return Completed(
         [record for record in records if record.is_completed],
         span_s(records),
@@ -205,12 +210,12 @@ def _distribute_metric(
 
 
 def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
-    """Return whether a completed request alone meets every objective.
+    """Return whether the times of a completed request meet every objective.
 
-    A request has a single TTFT, TPOT, latency and queue time, so each is compared with the limit
-    for any statistic. For objectives on the ITL, the statistic applies to the request's gaps. A
-    request with one token meets objectives on the ITL and TPOT. A request misses objectives on the
-    queue time if the server did not report it.
+    A request has a single TTFT, TPOT, latency and queue time. This time is compared with the limit,
+    regardless of the objective's statistic. For objectives on the ITL, the statistic is computed
+    over the request's gaps. A request with one token meets all objectives on the ITL and TPOT. If
+    the server did not report the queue time, the request misses all objectives on the queue time.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 
@@ -224,9 +229,9 @@ def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
 def judged_ms(
     metric: TimeMetric, runs: Sequence[Sequence[RequestRecord]]
 ) -> list[list[list[float]]]:
-    """Return the samples of each request in each run, in milliseconds, to check objectives.
+    """Return the samples that are compared with objectives, in milliseconds, by run and request.
 
-    A failed request has as many samples as a completed request has on average, each of them
+    A failed request has as many samples as an average completed request, and each sample is
     `NEVER_MS`. Interrupted requests are excluded.
     """
     completed = [record for run in runs for record in run if record.is_completed]
@@ -243,7 +248,7 @@ def judged_ms(
 
 
 def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -> Outcome:
-    """Return the outcome of an objective for the times that `judged_ms` returned."""
+    """Check an objective against the samples that `judged_ms` returned."""
     sample = list(chain.from_iterable(chain.from_iterable(times_ms)))
     measured_ms = finite(statistic(sample, objective.percent)) if sample else None
     is_met = measured_ms is not None and measured_ms <= objective.limit_ms
@@ -251,12 +256,15 @@ def judge(objective: Objective, times_ms: Iterable[Iterable[Sequence[float]]]) -
 
 
 def finite(value_ms: float) -> float | None:
-    """Return the value of a statistic, or `None` if failed requests make it infinite."""
+    """Return the statistic `value_ms`, or `None` if failed requests make the statistic infinite."""
     return None if value_ms >= _MAX_FINITE_MS else value_ms
 
 
 def span_s(records: Iterable[RequestRecord]) -> float:
-    """Return the time from the first due time of a run to its last end, summed over all runs."""
+    """Return the total duration of the runs in `records`.
+
+    The duration of a run is the time from its first due time until its last request ends.
+    """
     return math.fsum(
         max(record.end_s for record in run) - min(record.due_s for record in run)
         for run in _runs(records).values()
@@ -268,9 +276,9 @@ def distribute(
 ) -> Distribution | None:
     """Return the distribution of `times_s` in milliseconds, or `None` if the sample is empty.
 
-    The confidence intervals assume that times depend on each other only within a group, for example
-    the gaps between the tokens of one request. `group_sizes` has the number of consecutive times in
-    each group. Without `group_sizes`, all times are independent.
+    The confidence intervals assume that times in different groups are independent. For example, the
+    gaps between the tokens of one request are a group. `group_sizes` contains the number of
+    consecutive times in each group. Without `group_sizes`, all times are assumed to be independent.
     """
     sample = np.fromiter(times_s, np.float64) * 1e3
     if not sample.size:
@@ -311,21 +319,23 @@ def max_in_flight(records: Iterable[RequestRecord]) -> int:
     for run in _runs(records).values():
         starts = [(record.sent_s, 1) for record in run]
         ends = [(record.end_s, -1) for record in run]
-        # If a request ends when another starts, sort the end first, because the two were not in
-        # flight at the same time.
+        # If one request ends at the time when another starts, the end is sorted first. Otherwise,
+        # both requests would be counted as in flight.
         in_flight = np.cumsum([change for _, change in sorted(starts + ends)])
         most = max(most, int(in_flight.max()))
     return most
 
 
 def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyState | None:
-    """Find where the initial transient of a run ends, by MSER-5.
+    """Find the end of a run's initial transient with the MSER-5 method.
 
-    MSER-5 averages the request latencies, ordered by due time, in batches of five. It then removes
-    as many of the first batches as minimize the standard error of the remaining mean. A run that
-    would lose more than half of its batches is not steady. Return `None` if the run is too short,
-    if all requests are due at the start, or if there are several runs. Source: K. P. White, "An
-    effective truncation heuristic for bias reduction in simulation output", Simulation 69 (1997).
+    MSER-5 orders the request latencies by due time and averages each batch of five. It then removes
+    batches from the start so that the standard error of the remaining mean is minimal. If more than
+    half of the batches would be removed, the run is not steady. Return `None` if the run is too
+    short, if all requests are due at the start, or if there are several runs.
+
+    Source: K. P. White, "An effective truncation heuristic for bias reduction in simulation
+    output", Simulation 69 (1997).
     """
     records = sorted(completed, key=lambda record: record.due_s)
     num_batches = len(records) // _BATCH
@@ -349,7 +359,7 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
 
 
 def _mser(values: NDArray[np.float64]) -> int:
-    """Return how many of the first values to remove; at least five values remain."""
+    """Return the number of values to remove from the start. At least five values remain."""
     centred = values - values.mean()
     kept = np.arange(values.size, 0, -1)
     sums = np.cumsum(centred[::-1])[::-1]
@@ -368,9 +378,10 @@ def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
 def _rate_of(
     records: Sequence[RequestRecord], load: Load, time_of: Callable[[RequestRecord], float]
 ) -> float | None:
-    """Return the mean rate of the due or send times: n times have n - 1 gaps between them.
+    """Return the mean rate of the due or send times.
 
-    Return `None` unless the load has a rate or recorded times.
+    The rate is the number of gaps divided by their total length, because n requests have n - 1 gaps
+    between their times. Return `None` unless the load has a rate or recorded times.
     """
     if isinstance(load, AllAtOnce | AtConcurrency):
         return None
@@ -380,6 +391,6 @@ def _rate_of(
 
 
 def _count_failures(records: Sequence[RequestRecord]) -> dict[str, int]:
-    """Count the failed requests of each kind, the most frequent first."""
+    """Return the number of failed requests of each kind, with the most frequent kind first."""
     kinds = Counter(r.error.kind for r in records if r.error and not r.is_interrupted)
     return dict(kinds.most_common())
