@@ -48,7 +48,7 @@ _COMPARABLE_SETTINGS = ("workload", "load", "stream", "objectives")
 class Measure:
     """A value that is compared between two results.
 
-    The value is a statistic of a time, a rate, or the fraction of failed requests. For a time,
+    The value is a time statistic, a rate, or the fraction of failed requests. For a time statistic,
     `percent` is the percentile, 100 for the maximum, or `None` for the mean.
     """
 
@@ -96,8 +96,8 @@ class Change:
     `before` and `after` are in milliseconds for times, per second for rates, and in percent of the
     requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5 %
     more. For failures, `change` is the difference between the fractions: 0.01 means one percentage
-    point. `interval` is the 95 % confidence interval for `change`. `by` is the variation that the
-    interval is estimated from: between runs or between requests.
+    point. `interval` is the 95 % confidence interval for `change`. `by` states whether the interval
+    is estimated from the variation between runs or between requests.
     """
 
     measure: str
@@ -241,7 +241,10 @@ def _explain_missing(measure: Measure) -> str:
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterable[Difference]:
-    """Yield the differences in settings and environment between the contents of `summary.json`."""
+    """Yield the differences in settings and environment between two summaries.
+
+    Each summary is the content of a `summary.json` file.
+    """
     parts: tuple[tuple[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]], ...] = (
         ("", lambda summary: {"benchmark": summary.get("benchmark")}),
         ("", lambda summary: _without(summary["settings"], ("repeat",))),
@@ -260,7 +263,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the served models without their addresses, inputs and summaries.
 
-    Addresses are omitted because a different address does not affect the measurement.
+    Addresses are omitted because the same server may use a different port in each benchmark.
     """
     targets = [_without(target, ("address", "inputs", "summary")) for target in summary["targets"]]
     return targets[0] if len(targets) == 1 else {"targets": targets}
@@ -309,10 +312,10 @@ def _interval(
     after: StoredResult,
     runs: Sequence[Sequence[float]],
 ) -> tuple[Interval | None, By | None]:
-    """Return the interval for the relative change, and the variation it is estimated from.
+    """Return the interval for the relative change, and whether runs or requests determine it.
 
-    If one of the results has a single run, the interval is estimated from the variation between
-    requests. Rates then have no interval.
+    If either result has a single run, the interval is estimated from the variation between
+    requests. In this case, rates do not have an interval.
     """
     ratio, by = ratio_of_runs(*runs), RUNS
     if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):

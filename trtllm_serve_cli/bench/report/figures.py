@@ -94,7 +94,7 @@ def histogram_chart(result: StoredResult, metric: TimeMetric) -> Chart | None:
 def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Chart]]:
     """Return the timeline panels for one run, with the client's panels before the server's panels.
 
-    Each panel is a pair: a narrow and a wide version of the same chart.
+    Each panel is a pair with a narrow and a wide version of the same chart.
     """
     records = [record for record in result.records if record.run == run]
     if not records:
@@ -117,11 +117,11 @@ def timeline_charts(result: StoredResult, run: int = 0) -> list[tuple[Chart, Cha
 
 
 def sweep_charts(results: Sequence[StoredResult]) -> list[Chart]:
-    """Return charts of latency against throughput, and a chart of throughput against user speed.
+    """Return charts that compare the latency and throughput of the results.
 
     Each result is a point. A latency chart has lines for the median, p95 and p99 of each model.
     Latencies that require streaming are plotted against tokens/s, and request latencies are plotted
-    against requests/s.
+    against requests/s. The last chart shows the total throughput against the throughput per user.
     """
     charts = [
         _sweep_chart(

@@ -2,7 +2,7 @@
 
 The trace is JSON in Chrome's "Trace Event Format", with events of the types `X` (complete), `C`
 (counter) and `M` (metadata). Each process in the trace represents one run on one target. Each
-thread of a process represents a slot, which contains one request at a time. The number of slots is
+thread of a process represents a slot, which shows one request at a time. The number of slots is
 the maximum number of requests in flight. Times are in microseconds from the start of the run.
 
 Perfetto treats process 0 and thread 0 as idle. If a thread has the same number as its process,
@@ -122,7 +122,7 @@ def _counters(name: str, unit: str, points: Sequence[Point], process: int) -> It
 
 
 def _from_start(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the points from time 0 onwards, and the value at time 0 as the first point.
+    """Yield the points from time 0 onwards, starting with the value at time 0.
 
     Samples from before the start of the run have negative times, which trace viewers reject.
     """

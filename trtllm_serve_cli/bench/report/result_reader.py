@@ -97,7 +97,7 @@ def describe_load(load: Mapping[str, Any]) -> str:
 
 
 def read_results(folders: Iterable[Path]) -> list[StoredResult]:
-    """Read the results in all result and sweep folders.
+    """Read the results in `folders`, which may be result or sweep folders.
 
     Raise `BadInput` if a folder does not contain a valid result.
     """
@@ -105,7 +105,7 @@ def read_results(folders: Iterable[Path]) -> list[StoredResult]:
 
 
 def find_results(folder: Path) -> list[Path]:
-    """Return the result folders in `folder`, or only `folder` if it is a result folder.
+    """Return the result folders in `folder`, or `folder` itself if it is a result folder.
 
     Raise `BadInput` if `folder` does not contain a result.
     """
@@ -188,4 +188,4 @@ def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _refuse(what: str, why: str) -> BadInput:
-    return BadInput(what, why=why, next_step="create a new result with --output DIR")
+    return BadInput(what, why=why, next_step="run the benchmark again with `--output DIR`")

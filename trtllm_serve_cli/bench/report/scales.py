@@ -34,7 +34,7 @@ class Scale:
         return self.low <= value <= self.high
 
     def ticks(self, most: int) -> list[float]:
-        """Return the values for about `most` ticks. The values are round if possible.
+        """Return the values of about `most` ticks, which are round numbers if possible.
 
         The result contains at least two ticks.
         """

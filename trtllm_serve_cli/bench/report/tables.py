@@ -133,7 +133,10 @@ POINT_LEGEND = (
 
 
 def point_rows(results: Sequence[BenchmarkResult]) -> list[tuple[str, ...]]:
-    """Return one row for each point of a sweep, with the columns in `POINT_COLUMNS`."""
+    """Return one row for each point of a sweep, with the columns in `POINT_COLUMNS`.
+
+    Times are in milliseconds.
+    """
     names = [", ".join(model.name for model in result.models) for result in results]
     loads = [result_reader.describe_load(result.settings.to_json()["load"]) for result in results]
     several = len(set(names)) > 1
@@ -177,7 +180,7 @@ def search_summary(result: SearchResult) -> list[str]:
     sure += [] if high is None else [f"{high:g}/s misses an objective"]
     met = f"Highest rate that met every objective: {result.rate:g} requests/s"
     if result.ending == "all_met":
-        met += ", the highest rate of the search"
+        met += ", the highest rate in the search"
     return [f"{met} (with 95 % confidence: {', '.join(sure) or 'no rate is certain'})."]
 
 

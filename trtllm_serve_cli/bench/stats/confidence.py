@@ -21,7 +21,7 @@ _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
 # The bootstrap requires at least this number of requests. With fewer requests, the interval
-# excludes the true value in 1 of 8 cases, but a 95 % interval must exclude it in only 1 of 20.
+# excludes the true value in 1 of 8 cases, but a 95 % interval may exclude it in only 1 of 20.
 _MIN_GROUPS = 20
 # Resampling cannot estimate the interval for a percentile if fewer requests than this are above or
 # below the percentile.
@@ -84,8 +84,8 @@ def ratio_of_requests(
 ) -> Interval | None:
     """Return the interval for the ratio between the same statistic of `after` and `before`.
 
-    `before` and `after` contain the values of each request. Return `None` if either cannot be
-    resampled, or if a resampled statistic is not above 0.
+    `before` and `after` contain the values of each request. Return `None` if one of the samples
+    cannot be resampled, or if a resampled statistic is not above 0.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
     known = [values for values in drawn if values is not None and values.min() > 0]

@@ -38,9 +38,9 @@ PERCENTS: Mapping[str, float] = {
 }
 # A run is limited by its concurrency cap if the cap delayed more than this fraction of requests.
 _HELD_FRACTION = 0.01
-# When objectives are checked, each failed request has this time instead of a measured time. A
-# statistic of at least `_MAX_FINITE_MS` therefore includes failed requests. Measured times are
-# always shorter, but one failed request among 100 million raises their mean to this value.
+# When objectives are checked, each failed request is assigned this time. A statistic of at least
+# `_MAX_FINITE_MS` therefore includes failed requests. Measured times are always shorter, but a
+# single failed request among 100 million raises the mean to `_MAX_FINITE_MS`.
 NEVER_MS = 1e18
 _MAX_FINITE_MS = 1e10
 _BATCH = 5
@@ -107,9 +107,11 @@ class Summary:
     """The metrics of one run or of several repeated runs.
 
     A metric that was not measured is `None`. `rates` and `times` have the keys of the metrics in
-    `RATES` and `TIMES`. They cover completed requests only, except for the schedule lag. The
-    offered and achieved rates cover all requests, and are only measured if the load has a rate or
-    recorded times. Ramp requests are excluded from all metrics except `num_ramp`.
+    `RATES` and `TIMES`. They cover completed requests only, except for the schedule lag. Latencies
+    and TTFTs are measured from the due time, or from the send time if the key ends with
+    `_from_sent`. The offered and achieved rates cover all requests, and are only measured if the
+    load has a rate or recorded times. Ramp requests are excluded from all metrics except
+    `num_ramp`.
     """
 
     num_requests: int
@@ -136,7 +138,7 @@ class Summary:
     objectives: tuple[Outcome, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary in the format of `summary.json`: rates and times at the top level."""
+        """Return the summary as in `summary.json`, with rates and times at the top level."""
         figures: dict[str, Any] = {}
         for name, value in asdict(self).items():
             figures |= value if name in ("rates", "times") else {name: value}
@@ -229,7 +231,7 @@ def _is_within(objective: Objective, times_s: Sequence[float]) -> bool:
 def judged_ms(
     metric: TimeMetric, runs: Sequence[Sequence[RequestRecord]]
 ) -> list[list[list[float]]]:
-    """Return the samples that are compared with objectives, in milliseconds, by run and request.
+    """Return the samples for checking objectives, in milliseconds, grouped by run and request.
 
     A failed request has as many samples as an average completed request, and each sample is
     `NEVER_MS`. Interrupted requests are excluded.
@@ -277,7 +279,7 @@ def distribute(
     """Return the distribution of `times_s` in milliseconds, or `None` if the sample is empty.
 
     The confidence intervals assume that times in different groups are independent. For example, the
-    gaps between the tokens of one request are a group. `group_sizes` contains the number of
+    gaps between the tokens of one request form a group. `group_sizes` contains the number of
     consecutive times in each group. Without `group_sizes`, all times are assumed to be independent.
     """
     sample = np.fromiter(times_s, np.float64) * 1e3
