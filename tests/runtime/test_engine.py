@@ -94,39 +94,39 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
     [
         (
             {"input_ids": ()},
-            "input_ids is empty: the prompt has no tokens; send at least one",
+            "input_ids is empty; send a prompt with at least one token",
         ),
         (
             {"input_ids": (-1, 100)},
-            "input_ids contains -1, which is not a token id; ids start at 0",
+            "input_ids contains -1, which is not a token id; send ids of at least 0",
         ),
         (
             {"stop_words": ((1,), (2, 100))},
-            "stop_words_list contains 100, which is not a token id of this model; ids range from "
+            "stop_words_list contains 100, which is not a token id of this model; send ids from "
             "0 to 99",
         ),
         (
             {"bad_words": ((-7,),)},
-            "bad_words_list contains -7, which is not a token id of this model; ids range from "
+            "bad_words_list contains -7, which is not a token id of this model; send ids from "
             "0 to 99",
         ),
         (
             {"bad_words": ((1,) * 4000, (2,) * 97)},
-            "bad_words_list has 4097 tokens; send at most 4096",
+            "bad_words_list has 4097 tokens; send at most 4096 tokens",
         ),
         (
             {"max_new_tokens": 0},
-            "request_output_len (max_tokens) is 0; request at least 1",
+            "request_output_len (max_tokens) is 0; request at least 1 token",
         ),
         (
             {"input_ids": (1,) * 10},
-            "the prompt has 10 tokens, but this model's context (max_seq_len) of 10 includes "
-            "the response; shorten the prompt",
+            "the prompt has 10 tokens, but the prompt and the response must fit in this model's "
+            "context of 10 tokens (max_seq_len); shorten the prompt",
         ),
         (
             {"max_new_tokens": 9},
-            "2 prompt tokens and 9 to generate (request_output_len, max_tokens) exceed this "
-            "model's context (max_seq_len) of 10; request at most 8",
+            "request_output_len (max_tokens) is 9, but the prompt leaves room for 8 of the 10 "
+            "tokens in this model's context (max_seq_len); request at most 8",
         ),
         ({"beam_width": 0}, "beam_width is 0; it must be from 1 to 3"),
         ({"beam_width": 4}, "beam_width is 4; it must be from 1 to 3"),
@@ -152,14 +152,14 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"guide": "{}"},
-            "guided_decoding_guide_type is missing; send the type of guided_decoding_guide: one of "
-            "json, json_schema, regex, ebnf_grammar, structural_tag",
+            "guided_decoding_guide is set, but guided_decoding_guide_type is missing; set the type "
+            "to one of json, json_schema, regex, ebnf_grammar, structural_tag",
         ),
         ({"min_tokens": 5}, "min_tokens is 5; it must be from 0 to 4"),
         (
             {"beam_width": 2, "num_return_sequences": 3},
-            "num_return_sequences is 3, more than the beam_width of 2; a beam search returns at "
-            "most one sequence per beam",
+            "num_return_sequences is 3, but a beam search returns at most one sequence per beam; "
+            "request at most 2 (beam_width)",
         ),
     ],
     ids=str,

@@ -76,14 +76,13 @@ def test_rejects_invalid_headers(find_flaw, header):
 @pytest.mark.parametrize(
     ("header", "num_bytes", "flaw"),
     [
-        ({"a": tensor(0, 4), "b": tensor(2, 6)}, 6, "its header places b where it overlaps the "
-         "tensor before it"),
-        ({"a": tensor(0, 4), "b": tensor(5, 6)}, 6, "its header places b where it leaves a gap "
-         "before it"),
-        ({"a": tensor(1, 4)}, 4, "its header places a where it leaves a gap before it"),
-        ({"a": tensor(0, 4, dtype="BF16", shape=[2, 2])}, 4, "its header gives a 4 bytes, which "
-         "does not match BF16 of shape [2, 2]"),
-        ({"a": tensor(0, 4)}, 5, "it has 73 bytes, but its header describes 72"),
+        ({"a": tensor(0, 4), "b": tensor(2, 6)}, 6, "its header places b in the preceding "
+         "tensor"),
+        ({"a": tensor(0, 4), "b": tensor(5, 6)}, 6, "its header places b after a gap"),
+        ({"a": tensor(1, 4)}, 4, "its header places a after a gap"),
+        ({"a": tensor(0, 4, dtype="BF16", shape=[2, 2])}, 4, "its header assigns 4 bytes to "
+         "a, which does not match the type BF16 and the shape [2, 2]"),
+        ({"a": tensor(0, 4)}, 5, "it has 73 bytes, but its header describes 72 bytes"),
     ],
     ids=["overlap", "gap", "start", "shape", "longer"],
 )  # fmt: skip
@@ -100,7 +99,7 @@ def test_accepts_unknown_dtypes(tmp_path):
 def test_recognizes_git_lfs_pointers(find_flaw):
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n"
     assert find_flaw(pointer) == (
-        "it is a Git LFS pointer, not the file itself; run `git lfs pull`"
+        "it is a Git LFS pointer; run `git lfs pull` to download the file"
     )
 
 

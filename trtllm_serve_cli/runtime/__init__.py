@@ -1,5 +1,5 @@
-"""The code that runs inside Triton, copied next to each `model.py` of a rendered repository.
+"""The code that runs inside Triton, copied next to each `model.py` in a rendered repository.
 
-It requires only NumPy, the standard library and the engine's packages, and imports nothing else of
-this project. A repository therefore works on machines where `tllm` is not installed.
+This package requires only NumPy, the standard library and the engine's packages. It imports no
+other package of this project, so a repository works on machines where `tllm` is not installed.
 """

@@ -1,4 +1,4 @@
-"""The interface of all engines: requests, updates, statistics, and the engine itself."""
+"""The interface that all engines implement, with its requests, updates and statistics."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from .guide import GUIDE_TYPES, find_guide_problem
 FinishReason = Literal["stop", "length"]
 
 
-# The limit for all words of a list together: compiling this many tokens to an automaton takes about
-# 1 s.
+# The maximum number of tokens in a word list. Compiling this many tokens to an automaton takes
+# about 1 s.
 _MAX_WORD_TOKENS = 4096
 
 
 class InvalidRequest(Exception):
-    """Raised if the engine cannot run a request; the client receives the message."""
+    """Raised if the engine cannot run a request. The client receives the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One prompt and its sampling parameters, named like upstream's tensors.
+    """A prompt and its sampling parameters, which are named after upstream's tensors.
 
-    Without `end_id`, only `max_new_tokens` and stop words end the sequence. Without `top_k` and
-    `top_p`, decoding is greedy at any temperature, as in TensorRT-LLM.
+    If `end_id` is not set, a sequence ends only at a stop word or after `max_new_tokens`. If
+    neither `top_k` nor `top_p` is set, decoding is greedy at any temperature, as in TensorRT-LLM.
     """
 
     id: int
@@ -52,7 +52,8 @@ class GenerationRequest:
     return_perf_metrics: bool = False
     guide_type: str | None = None
     guide: str = ""
-    # The LoRA adapter, by task id or name. `lora_file` contains weights that the client has sent.
+    # The task id or the name selects a LoRA adapter. `lora_file` is the path of a file with the
+    # weights that the client has sent.
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
@@ -64,15 +65,15 @@ class GenerationRequest:
         return top_k == 1 or (top_k == 0 and top_p == 0.0) or self.temperature == 0.0
 
     def to_message(self) -> dict[str, Any]:
-        """Return the content of a `submit` frame.
+        """Return the request as a dictionary for a `submit` frame.
 
-        This takes a tenth of the time of `dataclasses.asdict`, which copies every token.
+        This method is ten times as fast as `dataclasses.asdict`, which copies every token.
         """
         return {name: getattr(self, name) for name in self.__slots__}
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> GenerationRequest:
-        """Return the request that `to_message` converted to `message`."""
+        """Create a request from a dictionary that `to_message` returned."""
         words = {
             key: tuple(tuple(word) for word in message.get(key, ()))
             for key in ("stop_words", "bad_words")
@@ -80,7 +81,7 @@ class GenerationRequest:
         return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
 
 
-# Upstream's outputs that `return_perf_metrics` requests.
+# The output tensors that a client requests with `return_perf_metrics`, with upstream's names.
 PERF_OUTPUTS = (
     "kv_cache_alloc_new_blocks",
     "kv_cache_reused_blocks",
@@ -97,10 +98,10 @@ PERF_OUTPUTS = (
 
 @dataclass(frozen=True, slots=True)
 class PerfMetrics:
-    """Performance metrics of one request so far, named like upstream's outputs.
+    """The performance metrics of a request so far, which are named after upstream's outputs.
 
-    Times are nanoseconds of the monotonic clock, and 0 until they are known. Block counts include
-    the KV cache blocks of all sequences of the request.
+    Times are in nanoseconds of the monotonic clock. A time is 0 until it is known. Block counts
+    include the KV cache blocks of all sequences in the request.
     """
 
     kv_cache_alloc_total_blocks: int = 0
@@ -115,11 +116,11 @@ class PerfMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SequenceUpdate:
-    """New tokens of one sequence of one request, or its end, or both.
+    """New tokens for one sequence of a request, the end of the sequence, or both.
 
-    `log_probs` are for `token_ids`, `cum_log_prob` is for the whole sequence so far, and `perf` is
-    for the whole request. An update with `error` is the last update of its request. If `rejected`
-    is set, the request never ran.
+    `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is for the whole
+    sequence so far, and `perf` is for the whole request. An update with `error` is the last update
+    for its request. If `rejected` is set, the engine never ran the request.
     """
 
     request_id: int
@@ -133,7 +134,10 @@ class SequenceUpdate:
     rejected: bool = False
 
     def to_wire(self) -> list[Any]:
-        """Return an entry of a `step` frame: a list, because keys would be sent for every token."""
+        """Return the update as an entry for a `step` frame.
+
+        The entry is a list, because a dictionary would send its keys again with every token.
+        """
         return [
             self.request_id,
             self.sequence_index,
@@ -163,7 +167,7 @@ class SequenceUpdate:
 
 
 def merge_updates(updates: Iterable[SequenceUpdate]) -> list[SequenceUpdate]:
-    """Merge the updates of each sequence into one; errors stay separate."""
+    """Merge all updates for a sequence into one update, but keep errors separate."""
     merged: dict[tuple[int, int, bool], SequenceUpdate] = {}
     for update in updates:
         key = (update.request_id, update.sequence_index, update.error is not None)
@@ -187,7 +191,7 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of an engine, which `check_request` enforces."""
+    """The limits of an engine for requests, which `check_request` enforces."""
 
     max_seq_len: int
     max_beam_width: int
@@ -198,10 +202,11 @@ class EngineLimits:
 class EngineStats:
     """The current state of an engine.
 
-    Paused requests were preempted: they had generated tokens and lost their KV cache blocks to
-    other requests. `kv_blocks_reused` and `kv_blocks_missed` count the blocks of prompts that were
-    and were not in the KV cache. Both, and `preemptions`, count from when the engine was loaded.
-    `memory_bytes` is host memory.
+    `paused_requests` counts the requests that are currently preempted. These requests have
+    generated tokens and then lost their KV cache blocks to other requests. `kv_blocks_reused`
+    counts prompt blocks that were in the KV cache, and `kv_blocks_missed` counts prompt blocks that
+    were not. Both counters and `preemptions` are 0 when the engine is loaded. `memory_bytes` is
+    host memory.
     """
 
     active_requests: int = 0
@@ -223,12 +228,12 @@ class EngineStats:
     kv_blocks_missed: int = 0
 
 
-# Fields of `EngineStats` that only increase.
+# The fields of `EngineStats` that are counters, which never decrease.
 COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
 class Engine(Protocol):
-    """A batching engine, driven one step at a time from one thread."""
+    """An engine that runs batches of requests one step at a time, in the thread that calls it."""
 
     limits: EngineLimits
 
@@ -236,60 +241,61 @@ class Engine(Protocol):
         """Queue `request`. Raise `InvalidRequest` if this engine cannot run it."""
 
     def cancel(self, request_id: int) -> None:
-        """Cancel a request and free its slot immediately; do nothing if it is not running."""
+        """Cancel a request and free its slot immediately. Do nothing if the request has ended."""
 
     def has_work(self) -> bool:
-        """Return whether `step` has anything to do."""
+        """Return whether the engine has requests or updates that `step` must process."""
 
     def step(self) -> list[SequenceUpdate]:
         """Run one batch step and return its updates."""
 
     def stats(self) -> EngineStats:
-        """Return the current state. This must be fast, because it is called between steps."""
+        """Return the current state. This method must be fast, because it runs between steps."""
 
     def close(self) -> None:
-        """Release everything that would outlive this process. No other call follows."""
+        """Release all resources that would outlive this process. This must be the last call."""
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error: the message without the source locations before it."""
+    """Return the last line of an error's text, because source locations may precede the message."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
 
 def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
-    """Raise `InvalidRequest`, which names the tensor, if a value is invalid or exceeds `limits`."""
+    """Raise `InvalidRequest` with the tensor's name if a value is invalid or exceeds `limits`."""
     if not request.input_ids:
-        raise InvalidRequest("input_ids is empty: the prompt has no tokens; send at least one")
+        raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
     if (lowest := min(request.input_ids)) < 0:
         raise InvalidRequest(
-            f"input_ids contains {lowest}, which is not a token id; ids start at 0"
+            f"input_ids contains {lowest}, which is not a token id; send ids of at least 0"
         )
     _check_words("stop_words_list", request.stop_words, limits)
     _check_words("bad_words_list", request.bad_words, limits)
     if request.max_new_tokens < 1:
         raise InvalidRequest(
-            f"request_output_len (max_tokens) is {request.max_new_tokens}; request at least 1"
+            f"request_output_len (max_tokens) is {request.max_new_tokens}; request at least 1 token"
         )
     room = limits.max_seq_len - len(request.input_ids)
     if room < 1:
         raise InvalidRequest(
-            f"the prompt has {len(request.input_ids)} tokens, but this model's context "
-            f"(max_seq_len) of {limits.max_seq_len} includes the response; shorten the prompt"
+            f"the prompt has {len(request.input_ids)} tokens, but the prompt and the response must "
+            f"fit in this model's context of {limits.max_seq_len} tokens (max_seq_len); shorten "
+            "the prompt"
         )
     if request.max_new_tokens > room:
         raise InvalidRequest(
-            f"{len(request.input_ids)} prompt tokens and {request.max_new_tokens} to generate "
-            f"(request_output_len, max_tokens) exceed this model's context (max_seq_len) of "
-            f"{limits.max_seq_len}; request at most {room}"
+            f"request_output_len (max_tokens) is {request.max_new_tokens}, but the prompt leaves "
+            f"room for {room} of the {limits.max_seq_len} tokens in this model's context "
+            f"(max_seq_len); request at most {room}"
         )
     _check_ranges(request, limits)
     if request.guide_type is not None:
         _check_guide(request.guide_type, request.guide)
     elif request.guide:
         raise InvalidRequest(
-            "guided_decoding_guide_type is missing; send the type of guided_decoding_guide: one of "
-            f"{', '.join(GUIDE_TYPES)}"
+            "guided_decoding_guide is set, but guided_decoding_guide_type is missing; set the type "
+            f"to one of {', '.join(GUIDE_TYPES)}"
         )
 
 
@@ -308,15 +314,15 @@ def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
     _check_range("min_tokens", request.min_tokens, 0, request.max_new_tokens)
     if request.beam_width > 1 and request.num_return_sequences > request.beam_width:
         raise InvalidRequest(
-            f"num_return_sequences is {request.num_return_sequences}, more than the beam_width of "
-            f"{request.beam_width}; a beam search returns at most one sequence per beam"
+            f"num_return_sequences is {request.num_return_sequences}, but a beam search returns at "
+            f"most one sequence per beam; request at most {request.beam_width} (beam_width)"
         )
 
 
 def _check_guide(guide_type: str, guide: str) -> None:
     if guide_type not in GUIDE_TYPES:
         raise InvalidRequest(
-            f"guided_decoding_guide_type is {guide_type!r}; it must be one of "
+            f"guided_decoding_guide_type is {guide_type!r}, which is unknown; send one of "
             f"{', '.join(GUIDE_TYPES)}"
         )
     if problem := find_guide_problem(guide_type, guide):
@@ -324,11 +330,12 @@ def _check_guide(guide_type: str, guide: str) -> None:
 
 
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
-    """Return `request` without token ids outside the vocabulary, which upstream's backend accepts.
+    """Return `request` with all token ids in the vocabulary; upstream's backend accepts any id.
 
-    Input ids are taken modulo the vocabulary size, because upstream's benchmark draws them from the
-    whole range of INT32. An `end_id` outside the vocabulary is removed: some of upstream's clients
-    send 50256 to every model, and with `min_tokens`, OpenVINO GenAI would write outside its logits.
+    Input ids are taken modulo the vocabulary size, because upstream's benchmark sends random ids
+    from the whole INT32 range. An `end_id` outside the vocabulary is removed, because some of
+    upstream's clients send 50256 to every model. With such an `end_id` and `min_tokens`, OpenVINO
+    GenAI would write outside its logits.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)
@@ -343,7 +350,7 @@ def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -
     if low < 0 or high >= limits.vocab_size:
         raise InvalidRequest(
             f"{tensor} contains {low if low < 0 else high}, which is not a token id of this model; "
-            f"ids range from 0 to {limits.vocab_size - 1}"
+            f"send ids from 0 to {limits.vocab_size - 1}"
         )
 
 
@@ -351,7 +358,7 @@ def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLi
     token_ids = tuple(chain(*words))
     if len(token_ids) > _MAX_WORD_TOKENS:
         raise InvalidRequest(
-            f"{tensor} has {len(token_ids)} tokens; send at most {_MAX_WORD_TOKENS}"
+            f"{tensor} has {len(token_ids)} tokens; send at most {_MAX_WORD_TOKENS} tokens"
         )
     _check_tokens(tensor, token_ids, limits)
 

@@ -9,9 +9,9 @@ import json
 from typing import Any
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
-# `json` allows any JSON value and takes no guide.
+# The types with a guide in JSON format. The type `json` has no guide, because it allows any value.
 _JSON_GUIDES = ("json_schema", "structural_tag")
-# Guide type -> its name in vLLM and in TensorRT-LLM's LLM API.
+# Guide type -> name of the argument in vLLM and in TensorRT-LLM's LLM API.
 _ARGUMENTS = {
     "json_schema": "json",
     "regex": "regex",
@@ -22,13 +22,16 @@ _MAX_GUIDE_BYTES = 64 * 1024
 
 
 def find_guide_problem(guide_type: str, guide: str) -> str | None:
-    """Return an error message for `guide`, without its subject (the tensor), or None if valid."""
+    """Return an error message for `guide`, or None if the guide is valid.
+
+    The message starts with a verb, so that the caller can put the tensor's name before it.
+    """
     if guide_type == "json":
         return None
     if not guide:
-        return f"is missing; the guide type {guide_type} requires it"
+        return f"is missing, but the guide type {guide_type} requires it; send the guide"
     if (num_bytes := len(guide.encode())) > _MAX_GUIDE_BYTES:
-        return f"has {num_bytes} bytes; send at most {_MAX_GUIDE_BYTES}"
+        return f"has {num_bytes} bytes; send at most {_MAX_GUIDE_BYTES} bytes"
     if "\0" in guide:
         return "contains a NUL character; remove it"
     if guide_type in _JSON_GUIDES:
@@ -37,7 +40,10 @@ def find_guide_problem(guide_type: str, guide: str) -> str | None:
 
 
 def guide_arguments(guide_type: str | None, guide: str) -> dict[str, Any]:
-    """Return the arguments for `StructuredOutputsParams` and `GuidedDecodingParams`, if any."""
+    """Return the guide's arguments for `StructuredOutputsParams` or `GuidedDecodingParams`.
+
+    The result is empty if `guide_type` is None.
+    """
     if guide_type is None:
         return {}
     return {"json_object": True} if guide_type == "json" else {_ARGUMENTS[guide_type]: guide}
@@ -49,5 +55,5 @@ def _find_json_problem(guide: str) -> str | None:
     except (ValueError, RecursionError) as error:
         return f"is not valid JSON: {error}"
     if not isinstance(value, dict | bool):
-        return "is not a JSON object"
+        return "is not a JSON object; send an object"
     return None

@@ -1,7 +1,7 @@
 """Write the log lines of models and engine workers to the server's log.
 
-The environment variable TLLM_LOG_FORMAT sets the format: `json` or `text`. Triton's own lines keep
-Triton's format, which cannot be JSON.
+The environment variable TLLM_LOG_FORMAT sets the format to `json` or `text`. Triton's own lines
+keep Triton's format, because Triton cannot log JSON.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-# A model and its engine worker both run this file from MODEL/VERSION/tllm_runtime.
+# The model's name is in the path, because a model and its engine worker both run this file from
+# MODEL/VERSION/tllm_runtime.
 _MODEL = Path(__file__).parent.parent.parent.name
 
 
@@ -24,9 +25,10 @@ _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 
 
 def write_log(level: Level, text: str, **fields: Any) -> None:
-    """Write a line with `level` (one of Triton's letters), the model, `text` and `fields`.
+    """Write a log line with the level, the model, `text` and `fields`.
 
-    Errors are ignored, because a log that cannot be written (disk full) must not stop the model.
+    `level` is one of the letters in Triton's log. Errors are ignored, because a log that cannot be
+    written, for example to a full disk, must not stop the model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"
@@ -38,19 +40,19 @@ def write_log(level: Level, text: str, **fields: Any) -> None:
 
 
 def write_traceback() -> None:
-    """Log the exception that is being handled."""
+    """Log the traceback of the exception that is being handled."""
     write_log("E", traceback.format_exc().rstrip())
 
 
 def render_json(level: Level, text: str, fields: dict[str, Any], now: datetime) -> str:
-    """Return the line as one JSON object; `fields` override the keys that all lines have."""
+    """Return the line as a JSON object. `fields` override the keys that are in all lines."""
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
     line = {"time": at, "level": _LEVELS[level], "model": _MODEL, "message": text, **fields}
     return json.dumps(line, ensure_ascii=False)
 
 
 def render_text(level: Level, text: str, fields: dict[str, Any]) -> str:
-    """Return the line as text, followed by `fields` as name=value."""
+    """Return the line as text, with each field appended as `name=value`."""
     pairs = "".join(f" {name}={_as_word(value)}" for name, value in fields.items())
     return f"{level} {_MODEL}] {text}{pairs}"
 

@@ -69,7 +69,7 @@ def test_halves_of_a_fused_gate_are_swapped() -> None:
     ("module", "value", "why"),
     [
         ("lm_head", 1.0, "the adapter changes lm_head, which has no module id"),
-        (Q, 1e6, "values of the adapter overflow float16"),
+        (Q, 1e6, "the adapter contains values that are too large for float16"),
     ],
 )
 def test_encode_adapter_rejects_what_the_tensors_cannot_hold(
@@ -93,19 +93,19 @@ def q_tensors(**changes: Any) -> tuple[Any, Any]:
         ({"config": np.zeros((0, 3))}, r"lora_config has the shape \[0, 3\]"),
         ({"weights": [[1.0], [1.0]]}, r"lora_weights has the shape \[2, 1\]; send \[1, longest"),
         ({"config": [[1, 0, 1, 1]]}, "lora_config row 0 uses DoRA"),
-        ({"config": [[8, 0, 1]]}, r"row 0 has the module id 8; valid ids: 0 \(attn_qkv\) to 7"),
+        ({"config": [[8, 0, 1]]}, r"row 0 has the module id 8; send an id from 0 \(attn_qkv\)"),
         ({"config": [[-1, 0, 1]]}, "row 0 has the module id -1"),
         (
             {"config": [[0, 0, 1]]},
-            r"module 0 \(attn_qkv\) of layer 0; this model has the modules",
+            r"module 0 \(attn_qkv\) of layer 0, which this model does not have; send rows for",
         ),
-        ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2; .* of layers 0 to 1"),
-        ({"config": [[1, 0, 0]]}, "row 0 has the adapter size 0; send 1 or more"),
-        ({"config": [[1, 0, 2]]}, f"row 0 has 16 values, but the adapter of {Q} with size 2 .* 32"),
+        ({"config": [[1, 2, 1]]}, r"module 1 \(attn_q\) of layer 2, .* of layers 0 to 1"),
+        ({"config": [[1, 0, 0]]}, "row 0 has the adapter size 0; send at least 1"),
+        ({"config": [[1, 0, 2]]}, "row 0 has 16 values, but an adapter of size 2 .* requires 32"),
         ({"weights": [[1.0] * 17]}, "row 0 is not zero after the 16 values"),
         (
             {"weights": [[1.0] * 16] * 2, "config": [[1, 0, 1]] * 2},
-            f"lora_config has two rows for {Q}",
+            f"lora_config has several rows for {Q}",
         ),
     ],
 )
@@ -136,10 +136,10 @@ def test_any_tensors_are_decoded_or_rejected(weights: Any, config: Any) -> None:
             "model.layers.2.mlp.up_proj",
             (1, 8),
             (12, 1),
-            "which this model does not have; its modules are",
+            "which this model does not have; use an adapter for",
         ),
-        (Q, (5, 8), (8, 5), r"has the size \(rank\) 5; this server accepts 1 to 4"),
-        (Q, (1, 9), (8, 1), "has 9 input and 8 output features; this model has 8 and 8"),
+        (Q, (5, 8), (8, 5), r"has the size \(rank\) 5; this server accepts sizes from 1 to 4"),
+        (Q, (1, 9), (8, 1), "has 9 input features and 8 output features, but this model has 8"),
     ],
 )
 def test_an_adapter_must_fit_the_model(module: str, a: Any, b: Any, why: str) -> None:

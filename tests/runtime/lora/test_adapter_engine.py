@@ -175,8 +175,8 @@ def test_a_known_task_id_keeps_its_weights(tmp_path: Path, load: Loader) -> None
     ("fields", "why"),
     [
         ({"lora_task_id": 9}, UNKNOWN.format(9)),
-        ({"lora_name": "x"}, "lora_name is 'x', which is unknown; known adapters: none, since "
-                             "lora_prefetch_dir is not set"),
+        ({"lora_name": "x"}, "lora_name is 'x', which is unknown; set lora_prefetch_dir to "
+                             "add adapters"),
     ],
 )  # fmt: skip
 def test_rejects_an_unknown_adapter(load: Loader, fields: Any, why: str) -> None:
@@ -194,7 +194,7 @@ def test_bad_weights_fail_their_requests_only(tmp_path: Path, load: Loader) -> N
     updates = run(engine)
     results = outcomes(updates)
     assert {each.request_id for each in updates if each.rejected} == {1, 2, 3}
-    assert "has the size (rank) 3; this server accepts 1 to 2" in results[1]
+    assert "has the size (rank) 3; this server accepts sizes from 1 to 2" in results[1]
     assert "lora_config row 0 is for module 1 (attn_q) of layer 9" in results[2]
     assert (results[3], results[4]) == (UNKNOWN.format(3), [0, 0])
     with pytest.raises(InvalidRequest, match="LoRA task 1 not found in cache"):
@@ -274,7 +274,9 @@ def test_sent_adapters_are_evicted_beyond_the_limit(tmp_path: Path, load: Loader
 def test_rejects_an_adapter_larger_than_the_memory_limit(tmp_path: Path, load: Loader) -> None:
     engine = make(load, lora_cache_host_memory_bytes=255)
     engine.submit(request(1, lora_task_id=1, lora_file=sent(tmp_path, 2)))
-    assert "this server accepts up to 255 (lora_cache_host_memory_bytes)" in finish(engine)[1]
+    assert (
+        "this server accepts at most 255 bytes (lora_cache_host_memory_bytes)" in finish(engine)[1]
+    )
 
 
 def test_prefetched_adapters_are_found_by_name_and_number(tmp_path: Path, load: Loader) -> None:
@@ -287,7 +289,7 @@ def test_prefetched_adapters_are_found_by_name_and_number(tmp_path: Path, load: 
     engine.submit(request(2, lora_task_id=3))
     engine.submit(request(3, lora_name="3"))
     assert finish(engine) == {1: [1, 1], 2: [2, 2], 3: [2, 2]}
-    with pytest.raises(InvalidRequest, match="known adapters: 3, poet"):
+    with pytest.raises(InvalidRequest, match=r"send a known name \(3, poet\)"):
         engine.submit(request(4, lora_name="x"))
 
 
@@ -298,7 +300,7 @@ def test_names_an_invalid_prefetched_adapter(tmp_path: Path, load: Loader) -> No
 
 
 def test_names_a_missing_prefetch_folder(tmp_path: Path, load: Loader) -> None:
-    with pytest.raises(BadAdapter, match=r"lora_prefetch_dir is .*/no, which does not exist"):
+    with pytest.raises(BadAdapter, match=r"lora_prefetch_dir is .*/no, which is not a folder"):
         make(load, lora_prefetch_dir=str(tmp_path / "no"))
 
 

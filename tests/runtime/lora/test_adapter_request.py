@@ -56,15 +56,15 @@ def test_discard_deletes_unread_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "tensors", "why"),
     [
-        ("poet", {"lora_task_id": IDS}, "send only one of them"),
+        ("poet", {"lora_task_id": IDS}, "send either the parameter or the tensors"),
         (None, {"lora_weights": WEIGHTS, "lora_config": CONFIG}, "lora_task_id must be set for"),
-        (None, {"lora_task_id": IDS[:1]}, r"lora_task_id has the shape \[1\]; send one for each"),
+        (None, {"lora_task_id": IDS[:1]}, r"lora_task_id has the shape \[1\]; send one id per row"),
         (None, {"lora_task_id": IDS, "lora_weights": WEIGHTS}, "lora_config is missing"),
         (None, {"lora_task_id": IDS, "lora_config": CONFIG}, "lora_weights is missing"),
         (
             None,
             {"lora_task_id": IDS, "lora_weights": WEIGHTS[0], "lora_config": CONFIG},
-            r"lora_weights has the shape \[1, 6\]; send \[rows, modules, values\]",
+            r"lora_weights has the shape \[1, 6\]; send \[2, modules, values\]",
         ),
         (
             None,

@@ -48,14 +48,14 @@ def test_both_formats_give_the_same_adapter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"peft_type": "IA3"}, "does not describe a LoRA adapter"),
-        ({"use_dora": True}, "use_dora: DoRA cannot be served"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save: fully trained modules"),
-        ({"bias": "lora_only"}, "bias to 'lora_only': trained biases"),
-        ({"lora_bias": True}, "lora_bias: trained biases"),
-        ({"init_lora_weights": "pissa_niter_16"}, "needs changed base weights"),
-        ({"lora_alpha": None}, "does not have a numeric lora_alpha"),
-        ({"alpha_pattern": {"(": 1}}, "does not have a numeric lora_alpha"),
+        ({"peft_type": "IA3"}, "is not the config of a LoRA adapter"),
+        ({"use_dora": True}, "use_dora, but adapters with DoRA cannot be served"),
+        ({"modules_to_save": ["lm_head"]}, "but adapters with fully trained modules"),
+        ({"bias": "lora_only"}, "bias to 'lora_only', but adapters with trained biases"),
+        ({"lora_bias": True}, "lora_bias, but adapters with trained biases"),
+        ({"init_lora_weights": "pissa_niter_16"}, "requires changed base weights"),
+        ({"lora_alpha": None}, "contains no numeric lora_alpha"),
+        ({"alpha_pattern": {"(": 1}}, "contains no numeric lora_alpha"),
     ],
 )
 def test_rejects_more_than_plain_lora(tmp_path: Path, config: Any, why: str) -> None:
@@ -66,11 +66,11 @@ def test_rejects_more_than_plain_lora(tmp_path: Path, config: Any, why: str) -> 
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({}, "has no tensors"),
+        ({}, "contains no tensors"),
         ({"base_model.model.lm_head.weight": (1, 1)}, "lm_head.weight, which is not a LoRA tensor"),
-        ({f"{Q}.lora_A.weight": (1, 8)}, "needs one lora_A and one lora_B"),
-        ({f"{Q}.lora_A.weight": (1, 8), f"{Q}.lora_B.weight": (8, 2)}, "they must be"),
-        ({f"{Q}.lora_A.weight": (0, 8), f"{Q}.lora_B.weight": (8, 0)}, "they must be"),
+        ({f"{Q}.lora_A.weight": (1, 8)}, "requires one lora_A and one lora_B"),
+        ({f"{Q}.lora_A.weight": (1, 8), f"{Q}.lora_B.weight": (8, 2)}, "the shapes must be"),
+        ({f"{Q}.lora_A.weight": (0, 8), f"{Q}.lora_B.weight": (8, 0)}, "the shapes must be"),
     ],
 )
 def test_rejects_tensors_that_are_not_an_adapter(tmp_path: Path, tensors: Any, why: str) -> None:
@@ -99,10 +99,10 @@ def test_rejects_an_invalid_config(tmp_path: Path, text: str) -> None:
 def test_rejects_an_invalid_npy_file(tmp_path: Path) -> None:
     for name in ("model.lora_weights.npy", "model.lora_config.npy"):
         (tmp_path / name).write_bytes(b"\x93NUMPY")
-    with pytest.raises(BadAdapter, match="is not a valid array"):
+    with pytest.raises(BadAdapter, match="is not a valid NumPy array"):
         read_adapter(tmp_path, SITES)
 
 
 def test_rejects_an_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadAdapter, match="has neither"):
+    with pytest.raises(BadAdapter, match="does not contain an adapter"):
         read_adapter(tmp_path, SITES)

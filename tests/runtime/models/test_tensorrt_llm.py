@@ -226,7 +226,10 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({"request_output_len": [[0]]}, "request_output_len (max_tokens) is 0; request at least 1"),
+        (
+            {"request_output_len": [[0]]},
+            "request_output_len (max_tokens) is 0; request at least 1 token",
+        ),
         ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
         (
             {"embedding_bias": [[3.0]]},
@@ -426,4 +429,4 @@ def test_deletes_the_file_of_an_adapter(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_rejects_an_adapter_without_its_id(model: Any) -> None:
     (why,) = _generate(model, COUNT, lora_config=np.ones((1, 1, 3), np.int32))
-    assert why == "lora_task_id must be set for LoRA inference; send one per row"
+    assert why == "lora_task_id must be set for LoRA inference; send one id per row"

@@ -117,8 +117,8 @@ def test_ignores_cancelling_an_unknown_request(model: Model) -> None:
 @pytest.mark.parametrize(
     ("command", "fields", "why", "rejected"),
     [
-        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; request at least 1",
-         True),
+        (COUNT, {"max_new_tokens": 0}, "request_output_len (max_tokens) is 0; request at "
+         "least 1 token", True),
         (REJECT, {}, "the script rejects it", True),
         (RAISE, {}, "the engine could not accept the request: TypeError: the script is wrong",
          False),

@@ -1,9 +1,10 @@
 """Check LoRA adapters, and convert them to and from the two tensors that upstream's clients send.
 
-Each row of `lora_config` describes one adapted module: the module id, the layer and the adapter
-size r. The same row of `lora_weights` has the weights of the module: A [r, in], then B [out, r]
-multiplied by the scaling, then zeros up to the length of the longest row. Source of the layout, ids
-and names: NVIDIA/TensorRT-LLM, examples/hf_lora_convert.py and tensorrt_llm/lora_manager.py.
+Each row of `lora_config` describes one adapted module by its module id, layer and adapter size r.
+The same row of `lora_weights` contains the module's weights: A [r, in], followed by B [out, r]
+multiplied by the scaling. Zeros pad each row to the length of the longest row. The layout, ids and
+names are defined by NVIDIA/TensorRT-LLM, in examples/hf_lora_convert.py and
+tensorrt_llm/lora_manager.py.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Module -> (output features, input features), for the modules that an adapter can change.
 Sites = Mapping[str, tuple[int, int]]
 
-# Module name in Hugging Face models -> upstream's module id. Upstream calls an MLP's gate h_to_4h.
+# Module name in Hugging Face models -> upstream's module id. Upstream names gate_proj mlp_h_to_4h.
 _MODULE_IDS = {
     "qkv_proj": 0,
     "query_key_value": 0,
@@ -40,38 +41,39 @@ _MODULE_IDS = {
 _ID_NAMES = (
     "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate"
 )  # fmt: skip
-# Upstream stores the two halves of this module in reverse order.
+# Upstream stores the two halves of this module's B in reverse order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
-# The fourth column marks DoRA; older clients send three columns.
+# The valid numbers of columns. The fourth column marks DoRA, and older clients omit this column.
 _CONFIG_COLUMNS = (3, 4)
-# NumPy reads bfloat16 values from a `.npy` file as this type: two untyped bytes.
+# NumPy reads bfloat16 values from a `.npy` file as this type, which is two untyped bytes.
 _BFLOAT16 = np.dtype("V2")
 
 
 class BadAdapter(ValueError):
-    """Raised if an adapter cannot be used. The message has the reason."""
+    """Raised if an adapter cannot be used. The message contains the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """The change to the weights of one module: the matrix product of `b` and `a`.
+    """The change to one module's weights, which is the matrix product of `b` and `a`.
 
-    The shape of `a` is [r, in]. The shape of `b` is [out, r], and `b` includes the scaling.
+    `a` has the shape [r, in]. `b` has the shape [out, r] and includes the scaling.
     """
 
     a: Array
     b: Array
 
 
-# Module -> change. Modules are named as in Hugging Face models: model.layers.0.mlp.up_proj.
+# Module -> change. A module has its Hugging Face name, for example model.layers.0.mlp.up_proj.
 Adapter = Mapping[str, LowRank]
 
 
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
-    """Return `lora_weights` [n, longest] and `lora_config` [n, 3]; `dtype` may be bfloat16.
+    """Return `lora_weights` [n, longest] and `lora_config` [n, 3] for `adapter`.
 
-    Raise `BadAdapter` if upstream has no id for a module, or if a value overflows `dtype`.
+    `dtype` is the type of the weights: a NumPy type or bfloat16. Raise `BadAdapter` if upstream has
+    no id for a module, or if a value overflows `dtype`.
     """
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]
@@ -83,9 +85,9 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
 
 
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
-    """Return the adapter for a model with `sites`, in float32.
+    """Convert `weights` and `config` to a float32 adapter for a model with the modules `sites`.
 
-    Raise a `BadAdapter` that names the invalid tensor.
+    Raise `BadAdapter` with the tensor's name if a tensor is invalid.
     """
     check_shapes(weights, config)
     values = widen_bfloat16(weights.view(np.uint16)) if weights.dtype == _BFLOAT16 else weights
@@ -94,16 +96,16 @@ def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, Low
     for index, (row, entry) in enumerate(zip(values, config.tolist(), strict=True)):
         module = _module_of(index, entry, places)
         if module in adapter:
-            raise BadAdapter(f"lora_config has two rows for {module}; send one")
+            raise BadAdapter(f"lora_config has several rows for {module}; send only one")
         adapter[module] = _unflatten(index, row, module, entry[2], sites[module])
     return adapter
 
 
 def check_shapes(weights: Array, config: Array) -> None:
-    """Raise `BadAdapter` if the types or shapes of an adapter's tensors are not valid."""
+    """Raise `BadAdapter` if an adapter's tensors have invalid types or shapes."""
     if config.ndim != 2 or config.shape[1] not in _CONFIG_COLUMNS or not len(config):
         raise BadAdapter(
-            f"lora_config has the shape {list(config.shape)}; send [n, 3] with a row (module id, "
+            f"lora_config has the shape {list(config.shape)}; send [n, 3] with one row (module id, "
             "layer, adapter size) per adapted module"
         )
     if config.dtype.kind not in "iu":
@@ -111,35 +113,39 @@ def check_shapes(weights: Array, config: Array) -> None:
     if weights.ndim != 2 or len(weights) != len(config):
         raise BadAdapter(
             f"lora_weights has the shape {list(weights.shape)}; send [{len(config)}, longest row], "
-            "with a row for each row of lora_config"
+            "with one row per row of lora_config"
         )
     if weights.dtype.kind != "f" and weights.dtype != _BFLOAT16:
         raise BadAdapter(f"lora_weights has the type {weights.dtype}; send FP16")
 
 
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
-    """Raise `BadAdapter` if a module of `adapter` does not fit `sites` or exceeds `max_rank`."""
+    """Raise `BadAdapter` if `adapter` does not match the modules `sites` or is not finite.
+
+    Also raise `BadAdapter` if a module's rank exceeds `max_rank`.
+    """
     for module, change in adapter.items():
         if module not in sites:
             raise BadAdapter(
-                f"the adapter changes {module}, which this model does not have; its modules are "
-                f"{_describe(sites)}"
+                f"the adapter changes {module}, which this model does not have; use an adapter for "
+                f"the model's modules {_describe(sites)}"
             )
         rank = len(change.a)
         if not 1 <= rank <= max_rank:
             raise BadAdapter(
-                f"the adapter of {module} has the size (rank) {rank}; this server accepts 1 to "
-                f"{max_rank} (lora_cache_max_adapter_size)"
+                f"the adapter for {module} has the size (rank) {rank}; this server accepts sizes "
+                f"from 1 to {max_rank} (lora_cache_max_adapter_size)"
             )
         features = (len(change.b), change.a.shape[1])
         if features != sites[module]:
             raise BadAdapter(
-                f"the adapter of {module} has {features[1]} input and {features[0]} output "
-                f"features; this model has {sites[module][1]} and {sites[module][0]}"
+                f"the adapter for {module} has {features[1]} input features and {features[0]} "
+                f"output features, but this model has {sites[module][1]} and {sites[module][0]}; "
+                "use an adapter for this model"
             )
         if not (np.isfinite(change.a).all() and np.isfinite(change.b).all()):
             raise BadAdapter(
-                f"the adapter of {module} contains NaN or infinity; send finite numbers"
+                f"the adapter for {module} contains NaN or infinity; send finite numbers"
             )
 
 
@@ -147,8 +153,8 @@ def _layer_and_id(module: str) -> tuple[int, int]:
     match = _MODULE.fullmatch(module)
     if match is None or match[2] not in _MODULE_IDS:
         raise BadAdapter(
-            f"the adapter changes {module}, which has no module id in upstream's tensors; modules "
-            f"with an id are {', '.join(_MODULE_IDS)} of layers"
+            f"the adapter changes {module}, which has no module id in upstream's tensors; change "
+            f"only these modules in layers: {', '.join(_MODULE_IDS)}"
         )
     return int(match[1]), _MODULE_IDS[match[2]]
 
@@ -162,22 +168,23 @@ def _module_of(index: int, entry: list[int], places: Mapping[tuple[int, int], st
     kind, layer, rank = entry[:3]
     if any(entry[3:]):
         raise BadAdapter(
-            f"lora_config row {index} uses DoRA, which is not supported; send a LoRA adapter"
+            f"lora_config row {index} uses DoRA, which is not supported; send plain LoRA"
         )
     if not 0 <= kind < len(_ID_NAMES):
         raise BadAdapter(
-            f"lora_config row {index} has the module id {kind}; valid ids: 0 ({_ID_NAMES[0]}) to "
-            f"{len(_ID_NAMES) - 1} ({_ID_NAMES[-1]})"
+            f"lora_config row {index} has the module id {kind}; send an id from 0 ({_ID_NAMES[0]}) "
+            f"to {len(_ID_NAMES) - 1} ({_ID_NAMES[-1]})"
         )
     if rank < 1:
-        raise BadAdapter(f"lora_config row {index} has the adapter size {rank}; send 1 or more")
+        raise BadAdapter(f"lora_config row {index} has the adapter size {rank}; send at least 1")
     module = places.get((layer, kind))
     if module is None:
         kinds = ", ".join(f"{each} ({_ID_NAMES[each]})" for each in sorted({k for _, k in places}))
         layers = [each for each, _ in places]
         raise BadAdapter(
-            f"lora_config row {index} is for module {kind} ({_ID_NAMES[kind]}) of layer {layer}; "
-            f"this model has the modules {kinds} of layers 0 to {max(layers, default=-1)}"
+            f"lora_config row {index} is for module {kind} ({_ID_NAMES[kind]}) of layer {layer}, "
+            f"which this model does not have; send rows for the modules {kinds} of layers 0 to "
+            f"{max(layers, default=-1)}"
         )
     return module
 
@@ -191,13 +198,13 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
     size = rank * (num_in + num_out)
     if size > len(row):
         raise BadAdapter(
-            f"lora_weights row {index} has {len(row)} values, but the adapter of {module} with "
-            f"size {rank} (lora_config) needs {size}"
+            f"lora_weights row {index} has {len(row)} values, but an adapter of size {rank} "
+            f"(lora_config) for {module} requires {size}; send all values"
         )
     if np.any(row[size:]):
         raise BadAdapter(
-            f"lora_weights row {index} is not zero after the {size} values of {module} with size "
-            f"{rank} (lora_config); pad it with zeros"
+            f"lora_weights row {index} is not zero after the {size} values of the adapter for "
+            f"{module} with size {rank} (lora_config); pad the row with zeros"
         )
     values = row[:size].astype(np.float32)
     a = values[: rank * num_in].reshape(rank, num_in)
@@ -205,7 +212,7 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
 
 
 def _swap(module: str, b: Array) -> Array:
-    """Convert between Hugging Face's and upstream's order of rows, in either direction."""
+    """Convert the rows of `b` from Hugging Face's order to upstream's order, or back."""
     if not module.endswith(_SWAPPED):
         return b
     half = len(b) // 2
@@ -218,10 +225,10 @@ def _narrow(weights: Array, dtype: str) -> Array:
     with np.errstate(over="ignore"):
         narrow = weights.astype(dtype)
     if not np.isfinite(narrow).all():
-        raise BadAdapter(f"values of the adapter overflow {dtype}")
+        raise BadAdapter(f"the adapter contains values that are too large for {dtype}")
     return narrow
 
 
 def _describe(sites: Sites) -> str:
     names = sorted({module.rpartition(".")[2] for module in sites})
-    return f"{', '.join(names)}; {len(sites)} in all"
+    return f"{', '.join(names)} (total: {len(sites)})"

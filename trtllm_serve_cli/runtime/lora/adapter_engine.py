@@ -1,11 +1,11 @@
-"""Serve several LoRA adapters with engines that load one fixed adapter each.
+"""Serve several LoRA adapters by running one engine per loaded adapter.
 
-Requests with different adapters, and requests without an adapter, run concurrently: each loaded
-adapter has its own engine, and a step runs one step of each engine. Adapters are read and loaded in
-a thread, so that other requests do not wait. At most `max_loras` adapters are loaded. If another
-adapter is needed, the least recently used adapter is unloaded after its requests have ended. Its
-weights stay in memory, because adapters are small. The weights that requests have sent are limited
-to `lora_cache_host_memory_bytes`.
+Requests with different adapters, and requests without an adapter, run concurrently, because a step
+runs one step of each engine. A thread reads and loads adapters, so that other requests do not wait.
+At most `max_loras` adapters are loaded. If another adapter is needed, an idle adapter is unloaded.
+If no adapter is idle, the least recently used adapter is unloaded after its requests have ended.
+The weights of unloaded adapters stay in memory, because these weights are small. The weights that
+clients have sent are limited to `lora_cache_host_memory_bytes`.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from .adapter_request import (
 )
 from .peft import read_adapter
 
-# The longest wait for an adapter in a step without running requests.
+# The maximum time that a step waits for an adapter if no requests are running.
 _IDLE_WAIT_S = 0.02
 
 
 class LoraEngine:
-    """Runs requests without an adapter on `base`, and others on engines that `load` creates.
+    """An engine that runs requests with and without LoRA adapters.
 
-    `find_sites` returns the modules that an adapter can change; it raises `BadAdapter` if there are
-    no such modules. The key of an adapter is its name, or its `lora_task_id` as text.
+    Requests without an adapter run on `base`, and other requests run on engines that `load`
+    creates. `find_sites` returns the modules that an adapter can change, or raises `BadAdapter` if
+    the model has no such modules. An adapter's key is its name, or its `lora_task_id` as text.
     """
 
     def __init__(
@@ -57,10 +58,11 @@ class LoraEngine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
         self._prefetched: dict[str, Adapter] = {}
         self._sent: OrderedDict[str, Adapter] = OrderedDict()
-        # Least recently used first.
+        # The least recently used adapter is first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # Sums of the counters of unloaded engines, so that the counters in `stats` never decrease.
+        # The sums of the counters of unloaded engines. `stats` includes these sums, because its
+        # counters must never decrease.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -125,7 +127,7 @@ class LoraEngine:
         return key in self._prefetched or key in self._sent or key in self._reading
 
     def _prefetch(self, folder: Path) -> None:
-        """Read all adapters in `folder`, and load up to `max_loras`."""
+        """Read all adapters in `folder`, and load the first `max_loras` adapters."""
         sites = self._find_sites()
 
         def read(each: Path) -> Adapter:
@@ -148,8 +150,8 @@ class LoraEngine:
         limit = self._options.lora_cache_host_memory_bytes
         if _size(adapter) > limit:
             raise BadAdapter(
-                f"the adapter has {_size(adapter)} bytes in float32; this server accepts up to "
-                f"{limit} (lora_cache_host_memory_bytes)"
+                f"the adapter has {_size(adapter)} bytes in float32; this server accepts at most "
+                f"{limit} bytes (lora_cache_host_memory_bytes)"
             )
 
     def _collect_read(self) -> list[SequenceUpdate]:
@@ -161,9 +163,9 @@ class LoraEngine:
             except BadAdapter as error:
                 updates += self._fail(key, str(error), rejected=True)
             except FileNotFoundError:
-                # The client cancelled the request, which deleted the file.
+                # The file was deleted because the client has cancelled the request.
                 updates += self._fail(key, explain_not_found(key), rejected=True)
-            except Exception as error:  # otherwise the error would end all requests
+            except Exception as error:  # must not end the requests with other adapters
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
@@ -173,7 +175,7 @@ class LoraEngine:
         for key in [key for key, future in self._loading.items() if future.done()]:
             try:
                 self._loaded[key] = self._loading.pop(key).result()
-            except Exception as error:  # the packages of an engine may raise any type
+            except Exception as error:  # an engine's packages may raise any type of exception
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be loaded: {error}")
         return updates
@@ -185,7 +187,7 @@ class LoraEngine:
         ]
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit the requests whose adapters are loaded."""
+        """Submit the waiting requests that use a loaded adapter, and return their errors."""
         updates: list[SequenceUpdate] = []
         for key in [key for key in self._waiting if key in self._loaded and key != self._draining]:
             self._loaded.move_to_end(key)
@@ -196,14 +198,14 @@ class LoraEngine:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
-                except Exception as error:  # otherwise the error would end all requests
+                except Exception as error:  # must not end the other requests
                     write_traceback()
                     why = f"the engine could not accept the request: {error}"
                     updates.append(SequenceUpdate(request.id, error=why))
         return updates
 
     def _make_room(self) -> None:
-        """Start loading the adapter that has waited longest; unload an idle one if necessary."""
+        """Start to load the adapter that was requested first. Unload an idle adapter if needed."""
         self._draining = None
         ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)
         key = next((key for key in ready if key not in self._loaded), None)
@@ -211,8 +213,8 @@ class LoraEngine:
             return
         if len(self._loaded) >= self._options.max_loras:
             idle = (key for key, engine in self._loaded.items() if not engine.has_work())
-            # If no adapter is idle, `_admit` submits no more requests to the least recently used
-            # adapter, so that it becomes idle.
+            # If no adapter is idle, `_admit` stops submitting requests with the least recently used
+            # adapter, so that this adapter becomes idle.
             oldest = next(iter(self._loaded))
             evicted = next(idle, None)
             if evicted is None:
@@ -223,14 +225,14 @@ class LoraEngine:
             self._retired_counts = {
                 name: self._retired_counts[name] + getattr(stats, name) for name in COUNTS
             }
-            # Close the engine in the thread, because closing may wait for the check of a cancelled
-            # request's guide.
+            # Close the engine in the thread, because closing may wait until the engine has checked
+            # a cancelled request's guide.
             self._thread.submit(engine.close)
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Evict sent adapters that are not in use until the others are within the limit."""
+        """Evict unused sent adapters until the sent adapters are within the memory limit."""
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))
         for key in [key for key in self._sent if key not in used]:
@@ -244,7 +246,10 @@ def load_with_adapters(
     find_sites: Callable[[], Sites],
     config: Mapping[str, Any],
 ) -> LoraEngine:
-    """Return an engine with the base `load(config)` and `load(config, adapter)` per adapter."""
+    """Return an engine that loads its base engine and one engine per adapter with `load`.
+
+    `load(config)` returns the base engine, and `load(config, adapter)` the engine for an adapter.
+    """
     return LoraEngine(load(config), partial(load, config), find_sites, LoraOptions.of(config))
 
 

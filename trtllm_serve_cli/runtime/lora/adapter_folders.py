@@ -1,6 +1,6 @@
 """Prepare LoRA adapters for engines that load each adapter from a folder in PEFT's format.
 
-Adapters in requests, and folders in upstream's format, are converted to folders in PEFT's format.
+Adapters from requests and folders in upstream's format are converted to folders in PEFT's format.
 The engine decides which adapters are in GPU memory.
 """
 
@@ -37,7 +37,7 @@ _WEIGHT = ".weight"
 
 @dataclass(frozen=True, slots=True)
 class KnownAdapter:
-    """The arguments of a `LoRARequest`; `number` is unique among all adapters."""
+    """The arguments for an engine's `LoRARequest`. `number` is unique among all adapters."""
 
     name: str
     number: int
@@ -45,11 +45,12 @@ class KnownAdapter:
 
 
 class AdapterFolders:
-    """The adapters in `lora_prefetch_dir` and the adapters that requests have sent.
+    """The adapters in `lora_prefetch_dir` and the adapters that clients have sent.
 
-    Sent adapters are stored in `work_dir`, up to `lora_cache_host_memory_bytes`. A new adapter
-    evicts adapters that no request uses, least recently used first. The constructor raises
-    `BadAdapter` if a prefetched adapter does not fit the modules that `find_sites` returns.
+    Sent adapters are stored in `work_dir`, which is limited to `lora_cache_host_memory_bytes`. If a
+    new adapter exceeds the limit, adapters that no request uses are evicted, starting with the
+    least recently used adapter. The constructor raises `BadAdapter` if a prefetched adapter does
+    not match the modules that `find_sites` returns.
     """
 
     def __init__(
@@ -60,19 +61,19 @@ class AdapterFolders:
         self._work_dir = work_dir
         self._num_known = 0
         self._prefetched: dict[str, KnownAdapter] = {}
-        # Least recently used first.
+        # The least recently used adapter is first.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
-        # Key of an adapter -> ids of the requests that use it. The engine may read the adapter's
-        # folder until these requests end.
+        # Adapter key -> ids of the requests that use the adapter. The engine may read the adapter's
+        # folder until these requests have ended.
         self._users: defaultdict[str, set[int]] = defaultdict(set)
         if options.lora_prefetch_dir:
             self._prefetch(Path(options.lora_prefetch_dir))
 
     def find(self, request: GenerationRequest) -> KnownAdapter | None:
-        """Return the adapter of `request`, or None. The adapter is not evicted before `release`.
+        """Return the adapter that `request` uses, or None.
 
-        This method may read and write files. Raise `InvalidRequest` if the adapter is unknown or
-        not valid.
+        The adapter is not evicted until `release` is called. This method may read and write files.
+        Raise `InvalidRequest` if the adapter is unknown or invalid.
         """
         key = key_of(request)
         if key is None:
@@ -89,7 +90,7 @@ class AdapterFolders:
         return self._sent[key]
 
     def release(self, request: GenerationRequest) -> None:
-        """Release the adapter of a request that has ended, if it has one."""
+        """Record that `request` has ended, so that its adapter can be evicted."""
         key = key_of(request)
         if key is not None and (users := self._users.get(key)):
             users.discard(request.id)
@@ -111,7 +112,7 @@ class AdapterFolders:
         except BadAdapter as error:
             raise InvalidRequest(str(error)) from error
         except FileNotFoundError as error:
-            # The client cancelled the request, which deleted the file.
+            # The file was deleted because the client has cancelled the request.
             raise InvalidRequest(explain_not_found(key)) from error
         try:
             return self._add(key, self._write(adapter))
@@ -149,9 +150,10 @@ class AdapterFolders:
 
 
 class AdapterReader:
-    """Calls the `AdapterFolders` of a checkpoint in a thread, so that files do not delay tokens.
+    """A thread that uses `AdapterFolders`, so that file access does not delay token generation.
 
-    `config` has the adapter options. The constructor raises `BadAdapter` as in `AdapterFolders`.
+    `config` contains the adapter options. The constructor raises `BadAdapter` in the same cases as
+    the constructor of `AdapterFolders`.
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
@@ -162,11 +164,11 @@ class AdapterReader:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
 
     def find(self, request: GenerationRequest) -> Future[KnownAdapter | None]:
-        """Return a future for the adapter of `request`, which is not evicted before `release`."""
+        """Return a future for the result of `AdapterFolders.find`."""
         return self._thread.submit(self._folders.find, request)
 
     def release(self, request: GenerationRequest) -> None:
-        """Release the adapter of a request that has ended, if it has one."""
+        """Record that `request` has ended, so that its adapter can be evicted."""
         if key_of(request) is not None:
             # The thread runs calls in order, so this call runs after `find` for the same request.
             self._thread.submit(self._folders.release, request)
@@ -178,12 +180,15 @@ class AdapterReader:
 
 
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
-    """Return PEFT's config and weights file for `adapter`; pad all modules to the same rank."""
+    """Return PEFT's config and the content of PEFT's weights file for `adapter`.
+
+    All modules are padded to the same rank.
+    """
     rank = max(len(change.a) for change in adapter.values())
     config = {
         "peft_type": "LORA",
         "r": rank,
-        # B already includes the scaling.
+        # PEFT scales by lora_alpha / r, which must be 1 because B already includes the scaling.
         "lora_alpha": rank,
         "target_modules": sorted({module.rpartition(".")[2] for module in adapter}),
     }
@@ -196,7 +201,7 @@ def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
 
 
 def site_finder(checkpoint: Path) -> Callable[[], Sites]:
-    """Return a function that finds the linear layers of a Hugging Face checkpoint."""
+    """Return a function that finds the linear layers in a Hugging Face checkpoint."""
     return lambda: _find_sites(checkpoint)
 
 

@@ -1,6 +1,6 @@
-"""Read a request's adapter from upstream's tensors `lora_*` or the parameter `lora_name`.
+"""Read a request's adapter from upstream's tensors `lora_*` or from the parameter `lora_name`.
 
-Weights are too large for a frame, so the engine worker receives them in a private file.
+The engine worker receives the weights in a private file, because they are too large for a frame.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ..engine import GenerationRequest, InvalidRequest
 from .adapter import Adapter, Array, BadAdapter, check_shapes
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
-# Triton's vLLM backend has a request parameter with the same name.
+# Triton's vLLM backend uses the same name for this request parameter.
 NAME_PARAMETER = "lora_name"
 
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """The options for adapters, named after the parameters in `config.pbtxt`."""
+    """The options for LoRA adapters, which are named after the parameters in `config.pbtxt`."""
 
     lora_prefetch_dir: str = ""
     max_loras: int = 4
@@ -35,7 +35,7 @@ class LoraOptions:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LoraOptions:
-        """Return the options in an engine worker's config."""
+        """Return the options in the configuration of an engine worker."""
         return cls(**{name: config[name] for name in cls.__slots__ if name in config})
 
 
@@ -47,19 +47,19 @@ def key_of(request: GenerationRequest) -> str | None:
 def check_no_adapter(request: GenerationRequest, needed: str) -> None:
     """Raise `InvalidRequest` if the request uses an adapter.
 
-    `needed` describes the import option in the error.
+    The error message recommends the import option `needed`.
     """
     if key_of(request) is not None:
         raise InvalidRequest(
             "lora_task_id or lora_name selects an adapter, but this model was imported without "
-            f"adapters; import it with {needed}"
+            f"adapters; import the model with {needed}"
         )
 
 
 def prefetched_key(name: str) -> str:
-    """Return the key of the adapter in a folder with this name.
+    """Return the key of an adapter from the name of its folder.
 
-    A number is a task id, so leading zeros are removed.
+    A name that is a number is a task id, so its leading zeros are removed.
     """
     return str(int(name)) if name.isascii() and name.isdecimal() else name
 
@@ -69,10 +69,11 @@ def read_prefetched(
 ) -> Iterator[tuple[str, Path, Adapter]]:
     """Yield the key, the folder and the result of `read` for each adapter in `folder`.
 
-    Raise a `BadAdapter` that names the folder if `read` rejects an adapter.
+    Raise `BadAdapter` with the folder's name if `folder` does not exist or `read` rejects an
+    adapter.
     """
     if not folder.is_dir():
-        raise BadAdapter(f"lora_prefetch_dir is {folder}, which does not exist; set its full path")
+        raise BadAdapter(f"lora_prefetch_dir is {folder}, which is not a folder; set its path")
     for each in sorted(folder.iterdir()):
         if not each.is_dir() or each.name.startswith("."):
             continue
@@ -84,15 +85,19 @@ def read_prefetched(
 
 
 def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> str:
-    """Explain why the adapter of `request` is not available."""
+    """Return the error message for a request with an adapter that is not available."""
     if request.lora_task_id is not None:
         return explain_not_found(str(request.lora_task_id))
-    names = ", ".join(prefetched) or "none, since lora_prefetch_dir is not set"
-    return f"lora_name is {request.lora_name!r}, which is unknown; known adapters: {names}"
+    names = ", ".join(prefetched)
+    fix = f"send a known name ({names})" if names else "set lora_prefetch_dir to add adapters"
+    return f"lora_name is {request.lora_name!r}, which is unknown; {fix}"
 
 
 def explain_not_found(task_id: str) -> str:
-    """Return upstream's error message, which clients match, and add the names of the tensors."""
+    """Return upstream's error message, followed by the names of the tensors.
+
+    Upstream's words are unchanged, because clients match the message.
+    """
     return (
         f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
         "(lora_weights and lora_config with lora_task_id)"
@@ -100,7 +105,10 @@ def explain_not_found(task_id: str) -> str:
 
 
 def read_lora_name(parameters: str) -> str | None:
-    """Return the adapter name in a request's parameters, which Triton passes as JSON."""
+    """Return the adapter name in a request's parameters, or None.
+
+    `parameters` is the JSON text that Triton passes. Raise `InvalidRequest` if the name is invalid.
+    """
     if NAME_PARAMETER not in parameters:
         return None
     name = json.loads(parameters).get(NAME_PARAMETER)
@@ -114,25 +122,25 @@ def read_lora_name(parameters: str) -> str | None:
 def parse_lora(
     get: Callable[[str], Array | None], name: str | None, num_rows: int, folder: Path
 ) -> list[dict[str, Any]]:
-    """Return the adapter fields of `GenerationRequest` for each row, empty without an adapter.
+    """Return the adapter fields for the `GenerationRequest` of each row.
 
-    Write sent weights to new files in `folder`, which `read_sent` or `discard` deletes. If a tensor
-    is not valid, delete the files and raise `InvalidRequest`.
+    The fields are empty if the request uses no adapter. Write weights from the client to new files
+    in `folder`, which `read_sent` or `discard` deletes. If a tensor is invalid, delete these files
+    and raise `InvalidRequest`.
     """
     task_ids, weights, config = (get(each) for each in LORA_TENSORS)
     if task_ids is None and weights is None and config is None:
         return [{} if name is None else {"lora_name": name}] * num_rows
     if name is not None:
         raise InvalidRequest(
-            f"the request has the parameter {NAME_PARAMETER} and the tensor lora_task_id, "
-            "lora_weights or lora_config; send only one of them"
+            f"the request has both the parameter {NAME_PARAMETER} and a tensor lora_task_id, "
+            "lora_weights or lora_config; send either the parameter or the tensors"
         )
     if task_ids is None:
-        raise InvalidRequest("lora_task_id must be set for LoRA inference; send one per row")
+        raise InvalidRequest("lora_task_id must be set for LoRA inference; send one id per row")
     if task_ids.size != num_rows:
         raise InvalidRequest(
-            f"lora_task_id has the shape {list(task_ids.shape)}; send one for each of the "
-            f"{num_rows} rows"
+            f"lora_task_id has the shape {list(task_ids.shape)}; send one id per row ({num_rows})"
         )
     if (weights is None) != (config is None):
         missing = "lora_weights" if weights is None else "lora_config"
@@ -145,14 +153,14 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Return `lora_weights` and `lora_config` from a file of `parse_lora`; delete the file."""
+    """Return `lora_weights` and `lora_config` from a file of `parse_lora`, and delete the file."""
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
 
 
 def discard(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Delete the files that `parse_lora` wrote for these rows, if no engine has read them."""
+    """Delete the files that `parse_lora` wrote for `rows` and that no engine has read."""
     for row in rows:
         if file := row.get("lora_file"):
             Path(file).unlink(missing_ok=True)
@@ -162,8 +170,7 @@ def _write_rows(weights: Array, config: Array, num_rows: int, folder: Path) -> l
     for tensor, each in (("lora_weights", weights), ("lora_config", config)):
         if each.ndim != 3 or len(each) != num_rows:
             raise InvalidRequest(
-                f"{tensor} has the shape {list(each.shape)}; send [rows, modules, values] with "
-                f"{num_rows} rows"
+                f"{tensor} has the shape {list(each.shape)}; send [{num_rows}, modules, values]"
             )
     files: list[str] = []
     try:

@@ -1,4 +1,4 @@
-"""Read adapters from folders in PEFT's format or with upstream's two `.npy` files."""
+"""Read adapters from folders with PEFT's files or with upstream's two `.npy` files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LORA_CONFIG = "model.lora_config.npy"
 
 _PREFIX = "base_model.model."
 _TENSOR = re.compile(rf"(?:{re.escape(_PREFIX)})?(.+)\.lora_([AB])(?:\.[^.]+)?\.weight")
-# Option in adapter_config.json -> the feature it sets, which A, B and the scaling cannot express.
+# Option in adapter_config.json -> feature that A, B and the scaling cannot represent.
 _UNSUPPORTED = {
     "use_dora": "DoRA",
     "lora_bias": "trained biases",
@@ -30,37 +30,46 @@ _UNSUPPORTED = {
     "target_parameters": "parameters outside of linear layers",
     "layer_replication": "repeated layers",
 }
-# These values of init_lora_weights change the base weights before training. Their adapters do not
-# work with the original base weights.
+# If init_lora_weights has one of these values, PEFT changes the base weights before training. The
+# adapter then does not work with the original base weights.
 _CHANGED_BASE = ("pissa", "olora", "corda")
 
 
 def read_adapter(folder: Path, sites: Sites) -> Adapter:
-    """Return the adapter in `folder`, in either format; raise `BadAdapter` or `OSError`."""
+    """Return the adapter in `folder`, which may be in PEFT's or upstream's format.
+
+    Raise `BadAdapter` if the adapter is invalid, or `OSError` if a file cannot be read.
+    """
     if (folder / LORA_CONFIG).exists():
         weights = _drop_batch_dimension(read_npy(folder / LORA_WEIGHTS))
         return decode_adapter(weights, _drop_batch_dimension(read_npy(folder / LORA_CONFIG)), sites)
     if (folder / PEFT_CONFIG).exists():
         return read_peft(folder)
     raise BadAdapter(
-        f"{folder} has neither {LORA_CONFIG} with {LORA_WEIGHTS} nor {PEFT_CONFIG} with "
-        f"{PEFT_WEIGHTS}"
+        f"{folder} does not contain an adapter; add either {LORA_CONFIG} and {LORA_WEIGHTS}, or "
+        f"{PEFT_CONFIG} and {PEFT_WEIGHTS}"
     )
 
 
 def read_npy(path: Path) -> Array:
-    """Return the array in `path`; raise `BadAdapter` if it is not valid, or `OSError`."""
+    """Return the array in `path`.
+
+    Raise `BadAdapter` if the file is not a valid array, or `OSError` if it cannot be read.
+    """
     try:
         return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, EOFError) as error:
-        raise BadAdapter(f"{path} is not a valid array: {error}") from error
+        raise BadAdapter(f"{path} is not a valid NumPy array: {error}") from error
 
 
 def read_peft(folder: Path) -> dict[str, LowRank]:
-    """Return the PEFT adapter in `folder`, in float32; raise `BadAdapter` or `OSError`."""
+    """Return the PEFT adapter in `folder`, converted to float32.
+
+    Raise `BadAdapter` if the adapter is invalid, or `OSError` if a file cannot be read.
+    """
     if not (folder / PEFT_WEIGHTS).exists() and (folder / "adapter_model.bin").exists():
         raise BadAdapter(
-            f"{folder} has pickled weights (adapter_model.bin), which can run code; save the "
+            f"{folder} contains pickled weights (adapter_model.bin), which can run code; save the "
             f"adapter as {PEFT_WEIGHTS} (PEFT: save_pretrained(…, safe_serialization=True))"
         )
     config = _read_config(folder / PEFT_CONFIG)
@@ -72,10 +81,10 @@ def read_peft(folder: Path) -> dict[str, LowRank]:
     for name, tensor in tensors.items():
         match = _TENSOR.fullmatch(name)
         if match is None:
-            raise BadAdapter(f"{folder / PEFT_WEIGHTS} has {name}, which is not a LoRA tensor")
+            raise BadAdapter(f"{folder / PEFT_WEIGHTS} contains {name}, which is not a LoRA tensor")
         halves.setdefault(match[1], {})[match[2]] = tensor
     if not halves:
-        raise BadAdapter(f"{folder / PEFT_WEIGHTS} has no tensors")
+        raise BadAdapter(f"{folder / PEFT_WEIGHTS} contains no tensors")
     return {module: _combine(module, pair, config) for module, pair in halves.items()}
 
 
@@ -85,29 +94,32 @@ def _read_config(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise BadAdapter(f"{path} is not valid JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type", "LORA") != "LORA":
-        raise BadAdapter(f"{path} does not describe a LoRA adapter: its peft_type must be LORA")
+        raise BadAdapter(f"{path} is not the config of a LoRA adapter; its peft_type must be LORA")
     for option, meaning in _UNSUPPORTED.items():
         if config.get(option):
-            raise BadAdapter(f"{path} sets {option}: {meaning} cannot be served")
+            raise BadAdapter(f"{path} sets {option}, but adapters with {meaning} cannot be served")
     if config.get("bias", "none") != "none":
-        raise BadAdapter(f"{path} sets bias to {config['bias']!r}: trained biases cannot be served")
+        raise BadAdapter(
+            f"{path} sets bias to {config['bias']!r}, but adapters with trained biases cannot be "
+            "served"
+        )
     if str(config.get("init_lora_weights", "")).lower().startswith(_CHANGED_BASE):
         raise BadAdapter(
-            f"{path} sets init_lora_weights to {config['init_lora_weights']!r}: the adapter needs "
-            "changed base weights; convert it to plain LoRA with PEFT first"
+            f"{path} sets init_lora_weights to {config['init_lora_weights']!r}, so the adapter "
+            "requires changed base weights; convert the adapter to plain LoRA with PEFT"
         )
     return config
 
 
 def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) -> LowRank:
     if len(pair) != 2 or any(each.ndim != 2 for each in pair.values()):
-        raise BadAdapter(f"{module} needs one lora_A and one lora_B of two dimensions")
+        raise BadAdapter(f"{module} requires one lora_A and one lora_B with two dimensions each")
     a, b = pair["A"], pair["B"]
     rank = len(a)
     if not rank or b.shape[1] != rank:
         raise BadAdapter(
-            f"{module} has lora_A {list(a.shape)} and lora_B {list(b.shape)}; they must be [r, in] "
-            "and [out, r]"
+            f"{module} has lora_A with the shape {list(a.shape)} and lora_B with the shape "
+            f"{list(b.shape)}; the shapes must be [r, in] and [out, r]"
         )
     alpha = _alpha(module, config)
     scaling = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
@@ -115,18 +127,19 @@ def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) 
 
 
 def _alpha(module: str, config: Mapping[str, Any]) -> float:
-    """Return the module's alpha: from a pattern that matches the end of its name, or lora_alpha."""
+    """Return the alpha for `module` from `alpha_pattern` or, if no pattern matches, `lora_alpha`.
+
+    A pattern matches the end of a module's name.
+    """
     try:
         for pattern, alpha in (config.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
                 return float(alpha)
         return float(config["lora_alpha"])
     except (LookupError, TypeError, ValueError, AttributeError, re.error) as error:
-        raise BadAdapter(
-            f"{PEFT_CONFIG} does not have a numeric lora_alpha for {module}"
-        ) from error
+        raise BadAdapter(f"{PEFT_CONFIG} contains no numeric lora_alpha for {module}") from error
 
 
 def _drop_batch_dimension(array: Array) -> Array:
-    """Drop the batch dimension, which upstream's files have because they are request tensors."""
+    """Remove the batch dimension, because upstream's files contain tensors of a request."""
     return array[0] if array.ndim == 3 and len(array) == 1 else array

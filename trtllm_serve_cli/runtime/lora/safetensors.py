@@ -1,4 +1,4 @@
-"""Read and write safetensors files of floats with NumPy."""
+"""Read and write floating-point tensors in safetensors files with NumPy."""
 
 from __future__ import annotations
 
@@ -17,19 +17,24 @@ _DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """Return name -> tensor as float32; raise `ValueError` if the file is not valid."""
+    """Return the tensors in `path` by name, converted to float32.
+
+    Raise `ValueError` if the file is invalid.
+    """
     try:
         entries = read_header(path)
         data = path.read_bytes()
         return {name: _read_tensor(data, entry) for name, entry in entries.items()}
     except (BadHeader, LookupError) as error:
-        raise ValueError(f"{path} is not a complete safetensors file of floats: {error}") from error
+        raise ValueError(
+            f"{path} is not a complete safetensors file with floating-point tensors: {error}"
+        ) from error
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return name -> shape of the tensors in `path`; only the header is read.
+    """Return the shapes of the tensors in `path` by name.
 
-    Raise `ValueError` if the file is not valid.
+    Only the header is read. Raise `ValueError` if the file is invalid.
     """
     try:
         return {name: entry.shape for name, entry in read_header(path).items()}
@@ -38,7 +43,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
-    """Return the bytes of a safetensors file with `tensors` as float32."""
+    """Return the content of a safetensors file with `tensors`, converted to float32."""
     header: dict[str, Any] = {}
     offset = 0
     for name, tensor in tensors.items():
@@ -52,7 +57,10 @@ def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
 
 
 def widen_bfloat16(bits: Array) -> Array:
-    """Convert bfloat16 numbers, which NumPy lacks, from 16-bit integers to float32."""
+    """Convert bfloat16 numbers to float32.
+
+    The bfloat16 numbers are stored as 16-bit integers, because NumPy has no type for them.
+    """
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 

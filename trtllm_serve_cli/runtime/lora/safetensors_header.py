@@ -1,8 +1,9 @@
 """Read the header of a safetensors file and check that the file is complete.
 
-Layout: the header's length (8 bytes, little-endian), the header (JSON: name -> dtype, shape and
-`data_offsets`), the tensors without gaps. The header therefore determines the length of the file,
-and the offsets of each tensor must match its shape and dtype.
+A file contains the header's length (8 bytes, little-endian), the header, and the tensors without
+gaps. The header is a JSON object that maps each tensor's name to its dtype, shape and
+`data_offsets`. The header therefore determines the length of the file, and the offsets of each
+tensor must match its shape and dtype.
 https://github.com/huggingface/safetensors#format
 """
 
@@ -16,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The reference reader of the format rejects longer headers.
+# The format's reference implementation rejects longer headers.
 _MAX_HEADER_BYTES = 100_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
-# For types that are missing here, only the positions of the tensors are checked.
+# Dtype -> bits per value. For any other dtype, only the positions of the tensors are checked.
 _BITS = {
     "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
     "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8,
@@ -30,12 +31,15 @@ _BITS = {
 
 
 class BadHeader(Exception):
-    """Raised if a safetensors file is not valid. The message describes the error."""
+    """Raised if a safetensors file is invalid. The message describes the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """A tensor as the header describes it. Its data are the file's bytes from `start` to `end`."""
+    """The header's description of one tensor.
+
+    The tensor's data starts at byte `start` of the file and ends before byte `end`.
+    """
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,15 +48,18 @@ class TensorEntry:
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
-    """Return name -> entry. Raise `BadHeader` if the file is not valid, or `OSError`."""
+    """Return the header's entries by tensor name.
+
+    Raise `BadHeader` if the file is invalid, or `OSError` if it cannot be read.
+    """
     size = path.stat().st_size
     with path.open("rb") as file:
         first = file.read(len(_LFS_POINTER))
         if first == _LFS_POINTER:
-            raise BadHeader("it is a Git LFS pointer, not the file itself; run `git lfs pull`")
+            raise BadHeader("it is a Git LFS pointer; run `git lfs pull` to download the file")
         length = struct.unpack("<Q", first[:8])[0] if len(first) >= 8 else 0
         if not 0 < length <= min(_MAX_HEADER_BYTES, size - 8):
-            raise BadHeader(f"its header does not fit into the file's {size} bytes")
+            raise BadHeader(f"its header does not fit in the file's {size} bytes")
         file.seek(8)
         header = file.read(length)
     tensors = _parse_header(header)
@@ -79,8 +86,8 @@ def _parse_entry(name: str, entry: Mapping[str, Any], data_start: int) -> Tensor
     bits = _BITS.get(entry["dtype"])
     if start > end or (bits is not None and math.prod(shape) * bits != (end - start) * 8):
         raise BadHeader(
-            f"its header gives {name} {end - start} bytes, which does not match {entry['dtype']} "
-            f"of shape {shape}"
+            f"its header assigns {end - start} bytes to {name}, which does not match the type "
+            f"{entry['dtype']} and the shape {shape}"
         )
     return TensorEntry(entry["dtype"], tuple(shape), data_start + start, data_start + end)
 
@@ -96,10 +103,8 @@ def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> No
     """Raise `BadHeader` unless the tensors fill the file from the header's `end` to `size`."""
     for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].start, each[1].end)):
         if tensor.start != end:
-            between = (
-                "overlaps the tensor before it" if tensor.start < end else "leaves a gap before it"
-            )
-            raise BadHeader(f"its header places {name} where it {between}")
+            place = "in the preceding tensor" if tensor.start < end else "after a gap"
+            raise BadHeader(f"its header places {name} {place}")
         end = tensor.end
     if end != size:
-        raise BadHeader(f"it has {size} bytes, but its header describes {end}")
+        raise BadHeader(f"it has {size} bytes, but its header describes {end} bytes")
