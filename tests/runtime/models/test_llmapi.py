@@ -132,8 +132,8 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({"text_input": [b""]}, "text_input must contain exactly one prompt"),
-        ({"text_input": [b"a", b"b"]}, "text_input must contain exactly one prompt"),
+        ({"text_input": [b""]}, "text_input does not contain exactly one prompt"),
+        ({"text_input": [b"a", b"b"]}, "text_input does not contain exactly one prompt"),
         ({"text_input": [b"\xff"]}, "text_input is not valid UTF-8 at byte 0"),
         ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
         (
@@ -143,9 +143,9 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
         ({"sampling_param_temperature": [-1.0]}, "temperature is -1; it must be from 0 to 10000"),
         (
             {"sampling_param_best_of": [2], "streaming": [True]},
-            "sampling_param_best_of above 1 cannot be streamed",
+            "a response with sampling_param_best_of above 1 cannot be streamed",
         ),
-        ({"stop": [True]}, "the request id '' of the stop request is not running"),
+        ({"stop": [True]}, "no running request has the id '' of this stop request"),
     ],
 )
 def test_error_names_the_invalid_tensor(model: Any, tensors: dict[str, Any], why: str) -> None:

@@ -230,7 +230,10 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
             {"request_output_len": [[0]]},
             "request_output_len (max_tokens) is 0; request at least 1 token",
         ),
-        ({"input_lengths": [[2]]}, "input_lengths is 2, but input_ids has 1"),
+        (
+            {"input_lengths": [[2]]},
+            "input_lengths is 2; send a length from 0 to 1, the number of tokens in input_ids",
+        ),
         (
             {"embedding_bias": [[3.0]]},
             "embedding_bias (embedding bias) is not supported by the engine kind openvino, "
@@ -269,7 +272,7 @@ def test_rejects_a_stop_for_an_id_that_is_not_running(model: Any, request_id: st
     stop = _request(0, request_id=request_id, stop=[[True]])
     model.execute([stop])
     assert stop.sender.responses() == [
-        f"the request id {request_id!r} of the stop request is not running; send the id of a "
+        f"no running request has the id {request_id!r} of this stop request; send the id of a "
         "running request"
     ]
 
@@ -282,7 +285,7 @@ def test_id_of_a_finished_request_is_released(model: Any) -> None:
     model.execute([finished])
     finished.sender.responses()
     model.execute([stop])
-    assert "is not running" in stop.sender.responses()[0]
+    assert "no running request" in stop.sender.responses()[0]
 
 
 def test_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None:
@@ -293,7 +296,7 @@ def test_stop_reaches_the_instance_that_runs_the_request(tmp_path: Path) -> None
         assert (stop.sender.responses(), _num_cancelled(running)) == ([{}], 1)
         unknown = _request(0, request_id="g", stop=[[True]])
         other.execute([unknown])
-        assert "is not running" in unknown.sender.responses()[0]
+        assert "no running request" in unknown.sender.responses()[0]
 
 
 def test_instances_that_share_an_engine_use_the_worker_of_the_first(tmp_path: Path) -> None:

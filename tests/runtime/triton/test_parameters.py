@@ -74,17 +74,17 @@ def test_unset_parameter_has_the_default(values: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("values", [{}, {"it": ""}, {"it": "${it}"}], ids=str)
 def test_error_names_an_unset_parameter_without_default(values: dict[str, str]) -> None:
-    with pytest.raises(ValueError, match=r"^config\.pbtxt of demo has no parameter it$"):
+    with pytest.raises(ValueError, match=r"^the config\.pbtxt of demo does not set it; add the"):
         _parameters(**values).number("it")
 
 
 def test_error_names_an_invalid_number() -> None:
-    with pytest.raises(ValueError, match=r"of demo: it is 'many', not a whole number$"):
+    with pytest.raises(ValueError, match=r"of demo is 'many'; set a whole number$"):
         _parameters(it="many").number("it")
 
 
 def test_error_names_an_invalid_flag() -> None:
-    with pytest.raises(ValueError, match=r"of demo: it is 'maybe', not true or false$"):
+    with pytest.raises(ValueError, match=r"of demo is 'maybe'; set true or false$"):
         _parameters(it="maybe").flag("it", default=False)
 
 
@@ -106,7 +106,5 @@ def test_reads_the_gpus_of_an_instance(groups: str, instance: str, expected: lis
 def test_rejects_more_instances_than_gpu_groups() -> None:
     read = _parameters(gpu_device_ids="0;1")
     read.instance_name = "m_0_2"
-    with pytest.raises(
-        ValueError, match=r"gpu_device_ids has GPUs for 2 instances, but none for m_0_2"
-    ):
+    with pytest.raises(ValueError, match=r"has GPUs for only 2 instances; add the GPUs for m_0_2"):
         _ = read.gpus

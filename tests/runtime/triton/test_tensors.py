@@ -144,9 +144,17 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sent", "why"),
     [
-        ("input_ids", [7, 8], "input_ids has shape [2]; expected [rows, tokens]"),
-        ("input_lengths", [[4]], "input_lengths is 4, but input_ids has 3"),
-        ("input_lengths", [[-1]], "input_lengths is -1, but input_ids has 3"),
+        ("input_ids", [7, 8], "input_ids has the shape [2]; send [rows, tokens]"),
+        (
+            "input_lengths",
+            [[4]],
+            "input_lengths is 4; send a length from 0 to 3, the number of tokens in input_ids",
+        ),
+        (
+            "input_lengths",
+            [[-1]],
+            "input_lengths is -1; send a length from 0 to 3, the number of tokens in input_ids",
+        ),
         (
             "temperature",
             [[0.5, 0.6]],
@@ -170,7 +178,7 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "stop_words_list",
             [[[1, 2], [3, -1]]],
-            "stop_words_list is invalid: the end 3 is not between the previous end and 2",
+            "stop_words_list is invalid: the end position 3 is not from 1 to 2",
         ),
         (
             "bad_words_list",
@@ -186,7 +194,7 @@ def test_error_names_an_invalid_tensor(name: str, sent: Any, why: str) -> None:
 def test_rejects_a_request_without_rows() -> None:
     """Such a request would never receive a response, since each one belongs to a row."""
     tensors = {name: value[:0] for name, value in _tensors().items()}
-    assert _rejection(tensors) == "input_ids has no rows; send at least one"
+    assert _rejection(tensors) == "input_ids has no rows; send at least one row"
 
 
 def test_decodes_a_guide_as_text() -> None:

@@ -1,5 +1,6 @@
-"""The models that Triton loads: each module contains the class `TritonPythonModel` of one model.
+"""The models that Triton loads. Each module defines a class `TritonPythonModel`.
 
-A rendered `model.py` imports its class from here. `tensorrt_llm` serves the engine. `text` serves
-`ensemble`, `tensorrt_llm_bls` and the model under its own name. `llmapi` serves the llmapi layout.
+A rendered `model.py` imports its class from one of these modules. `tensorrt_llm` runs the engine.
+`text` implements `ensemble`, `tensorrt_llm_bls` and the model with the name that the user chose.
+`llmapi` implements the model of the llmapi layout.
 """

@@ -1,8 +1,8 @@
-"""The `tensorrt_llm` model of the llmapi layout, which generates text for one prompt per request.
+"""The `tensorrt_llm` model in the llmapi layout, which generates text for one prompt per request.
 
-Its tensors differ from the tensors of the other layout: `text_input`, `sampling_param_*` and
-`return_*`, without a batch dimension. The engine's arguments are in `model.yaml`, next to
-`model.py`.
+The model's inputs are `text_input`, `sampling_param_*` and `return_*`, without a batch dimension.
+The `inflight` layout has other inputs. The engine's arguments are in
+`model.yaml`, next to `model.py`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _MAX_TOKENS = 32
 
 
 class TritonPythonModel(tensorrt_llm.TritonPythonModel):
-    """The functions that Triton calls."""
+    """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
@@ -67,15 +67,15 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         if read_model_yaml is None and (unknown := parameters.find_unread(engine_arguments)):
             self.finalize()
             raise pb_utils.TritonModelException(
-                f"model.yaml contains the unknown argument {unknown[0]}; remove it"
+                f"model.yaml contains the unknown argument {unknown[0]}; remove the argument"
             )
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[TextRequest]:
         request = self._text_request(get)
         if is_streaming and request.fields["num_return_sequences"] > 1:
             raise InvalidRequest(
-                "sampling_param_best_of above 1 cannot be streamed: the best sequence is known "
-                "only at the end; omit streaming"
+                "a response with sampling_param_best_of above 1 cannot be streamed, because the "
+                "best sequence is known only at the end; omit streaming"
             )
         return [request]
 
@@ -88,7 +88,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         prompt = _strings(get, "text_input")
         if len(prompt) != 1 or not prompt[0]:
             raise InvalidRequest(
-                "text_input must contain exactly one prompt, which must not be empty"
+                "text_input does not contain exactly one prompt that is not empty; send one prompt"
             )
         stops = tuple(each for each in _strings(get, "sampling_param_stop") if each)
         flags = {name: bool(_scalar(get, name)) for name in _FLAGS}
@@ -121,7 +121,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
 
 def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
-    # Upstream's model reads the file name from this environment variable, too.
+    # Upstream's model also reads the file name from this environment variable.
     name = os.environ.get("LLM_CONFIG_PATH", "model.yaml")
     path = Path(args["model_repository"], args["model_version"], name)
     try:
@@ -139,11 +139,14 @@ def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind
 
 
 def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
-    """Apply `triton_config`. Raise `TritonModelException` if it contradicts `config.pbtxt`."""
+    """Apply the arguments in `triton_config` to `parameters`.
+
+    Raise `TritonModelException` if the arguments contradict `config.pbtxt`.
+    """
     if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:
         raise pb_utils.TritonModelException(
             "model.yaml and config.pbtxt disagree on whether the model is decoupled; set the same "
-            "value in both"
+            "value in both files"
         )
     period_ms = arguments.get("triton_config.cancellation_check_period_ms", 100)
     parameters.add({"cancellation_check_period_ms": str(period_ms)})

@@ -14,7 +14,7 @@ from ..triton.stub_workarounds import pick_requested, read_inputs
 
 
 class TritonPythonModel:
-    """The functions that Triton calls."""
+    """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self._preprocessor = Preprocessor.of(Parameters(args))

@@ -1,12 +1,13 @@
-"""The `tensorrt_llm` model of all Python engine kinds, which receives and returns token ids.
+"""The `tensorrt_llm` model for all Python engine kinds, which receives and returns token ids.
 
 Each instance starts an engine worker. With `instances_share_engine`, only the first instance starts
-a worker, and the other instances connect to that worker. Several instances are useful because each
-Python stub sends only about 4500 responses per second, and a GPU may generate more tokens.
+a worker, and the other instances connect to that worker. Several instances are useful because a
+GPU may generate more tokens than one Python stub can send (about 4500 responses per second).
 
-Each row of a request becomes one generation request of the engine worker. A decoupled model sends a
-response per update (`streaming`) or per sequence. Other models send one response with all rows. If
-the client cancels, or sends `stop` with the same request id, the slots of all rows are freed.
+Each row of a request becomes one generation request for the engine worker. If the model is
+decoupled, it sends a response per update for requests with `streaming`, and otherwise a response
+per sequence. If the model is not decoupled, it sends one response with all rows. When the client
+cancels the request, or sends `stop` with the same request id, the slots of all rows are freed.
 """
 
 from __future__ import annotations
@@ -44,13 +45,13 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """The functions that Triton calls."""
+    """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         self._start(Parameters(args), SUPPORTED_INPUTS)
 
     def _start(self, parameters: Parameters, supported_inputs: Container[str]) -> None:
-        """Start the engine worker that `parameters` describe."""
+        """Start the model with `parameters`, including its engine worker."""
         self._unsupported_inputs = [
             each for each in parameters.input_names if each not in supported_inputs
         ]
@@ -74,7 +75,7 @@ class TritonPythonModel:
         )
 
     def _start_worker(self, parameters: Parameters) -> WorkerProcess | SharedWorkerClient:
-        """Start a worker for this instance, or connect to the worker of the first instance."""
+        """Start a worker for this instance, or connect to the first instance's worker."""
         if parameters.shares_engine and self._has_queue_policy:
             raise WorkerFailed(
                 "queue priorities and timeouts require a single instance, but "
@@ -107,8 +108,8 @@ class TritonPythonModel:
             except (InvalidRequest, WorkerFailed) as error:
                 reject(request, sender, error)
         if self._has_queue_policy:
-            # Return only when a slot is free, so that further requests wait in Triton's queue,
-            # which applies priorities and timeouts.
+            # Return only when a slot is free, so that later requests wait in Triton's queue, which
+            # applies priorities and timeouts.
             self._in_flight.wait_below(self._num_slots)
 
     def finalize(self) -> None:
@@ -155,13 +156,13 @@ class TritonPythonModel:
         self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
-        """Return an `EngineRow` for each row, which `_new_response_builder` receives."""
+        """Return an `EngineRow` for each row of the request, to pass to `_new_response_builder`."""
         return parse_rows(get, exclude_input=self._exclude_input)
 
     def _new_response_builder(
         self, row: Any, *, arrival_time_ns: int, is_streaming: bool
     ) -> ResponseBuilder:
-        """Return the response builder of a row that has passed all checks."""
+        """Return the response builder for a row that has passed all checks."""
         return RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
 
     def _stop(self, request_id: str, sender: Any) -> None:
@@ -170,10 +171,10 @@ class TritonPythonModel:
             is_known = self._stop_forwarder.forward(request_id) or is_known
         if not is_known:
             raise InvalidRequest(
-                f"the request id {request_id!r} of the stop request is not running; send the id of "
-                "a running request"
+                f"no running request has the id {request_id!r} of this stop request; send the id "
+                "of a running request"
             )
-        # Send a response without outputs, because upstream's clients wait for one.
+        # Send a response without outputs, because upstream's clients wait for a response.
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
@@ -188,13 +189,19 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 
 
 def _name_shared_socket(parameters: Parameters) -> str:
-    """Return the socket name for other models and instances, or "" if they must not connect."""
+    """Return the name of the socket to which other models and instances connect.
+
+    The name is empty if they must not connect.
+    """
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""
 
 
 def engine_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the engine worker's configuration. Raise `WorkerFailed` if the kind has no worker."""
+    """Return the engine worker's configuration.
+
+    Raise `WorkerFailed` if the engine kind is unknown or has no engine worker.
+    """
     name = parameters.text("engine_kind")
     try:
         kind = find_kind(name)
@@ -202,7 +209,7 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
         raise WorkerFailed(f"the engine cannot be served: {error}") from error
     if kind.worker_config is None:
         raise WorkerFailed(
-            f"the engine kind {name} runs in a Triton backend, not in an engine worker"
+            f"the engine kind {name} has no engine worker, because it runs in a Triton backend"
         )
     return kind.worker_config(parameters)
 

@@ -1,1 +1,1 @@
-"""Handle requests from arrival to the last response: cancellation, records and responses."""
+"""Handle requests from their arrival to their last response."""

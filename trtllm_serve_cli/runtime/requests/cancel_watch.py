@@ -1,7 +1,8 @@
-"""Detect requests that their clients have cancelled.
+"""Detect requests that clients have cancelled.
 
-Triton's Python backend does not notify a model of a cancelled request. The model has to poll the
-response sender of each request, which is a round trip to the server. One thread polls all requests.
+Triton's Python backend does not notify a model when a client cancels a request. The model must poll
+the response sender of each request, and each poll is a round trip to the server. One thread
+therefore polls the senders of all requests.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ class WatchedRequest:
             return not self._has_ended and bool(self._sender.is_cancelled())
 
     def end(self) -> None:
-        """Stop checking the sender, and wait for a check in progress."""
+        """Stop checking the sender, and wait until a check in progress has finished."""
         with self._lock:
             self._has_ended = True
 
 
 class CancelWatch:
-    """A thread that calls `on_cancel` of each watched request after its client has cancelled it.
+    """A thread that calls `on_cancel` for each watched request that a client has cancelled.
 
-    The thread repeats the call in every period until the request is removed, because the first call
-    has no effect if the request is not yet running.
+    The thread repeats the call in every period until the request is removed, because a call has no
+    effect before the request is running.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -57,10 +58,11 @@ class CancelWatch:
         return watched
 
     def remove(self, watched: WatchedRequest) -> None:
-        """Stop watching a request; its sender is not checked after this function returns.
+        """Stop watching a request. Its sender is not checked after this method has returned.
 
-        Call this before sending the final response. If the sender is checked afterwards, the server
-        reads freed memory (`ProcessIsRequestCancelled` in Triton's Python backend).
+        Call this method before sending the final response. If the sender is checked after the final
+        response, the server reads freed memory (`ProcessIsRequestCancelled` in Triton's Python
+        backend).
         """
         with self._lock:
             self._watched.discard(watched)
@@ -69,7 +71,7 @@ class CancelWatch:
         watched.end()
 
     def close(self) -> None:
-        """Stop the thread, and wait for a check in progress."""
+        """Stop the thread, and wait until a check in progress has finished."""
         with self._lock:
             self._closing.set()
             self._has_work.set()
@@ -83,6 +85,6 @@ class CancelWatch:
                 try:
                     if each.is_cancelled():
                         each.on_cancel()
-                except Exception:  # a failing request must not affect the others
+                except Exception:  # an error in one request must not affect others
                     write_traceback()
                     self.remove(each)

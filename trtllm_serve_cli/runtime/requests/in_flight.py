@@ -1,4 +1,4 @@
-"""The requests of one model in an engine worker, from their start to their last response."""
+"""Track a model's requests in an engine worker from their start to their last response."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InFlight:
-    """The requests of one model that are in flight, by request id."""
+    """The requests of one model that are in flight, indexed by request id."""
 
     def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
         self.worker = worker
@@ -47,8 +47,8 @@ class InFlight:
         """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
         `new_response_builder(row)` returns the builder for a row's responses. `record` receives the
-        outcome; it is None for a request from another model. Raise `InvalidRequest` or
-        `WorkerFailed` if a row cannot run; no row runs then.
+        outcome, and is None for a request from a text model. If a row cannot run, run none of the
+        rows and raise `InvalidRequest` or `WorkerFailed`.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -67,11 +67,11 @@ class InFlight:
             raise
 
     def close(self) -> None:
-        """Delete adapters that no engine has read. Call this when no request is running."""
+        """Delete the adapter files that no engine has read. No request may be running."""
         self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
-        """Stop the requests with this id, and return whether any was running."""
+        """Stop all requests with this id, and return whether at least one was running."""
         with self._changed:
             running = list(self._by_id.get(request_id, ())) if request_id else []
         for each in running:
@@ -103,7 +103,7 @@ class InFlight:
 
 
 class _Request:
-    """A request in flight: its rows in the engine worker, and its unsent responses."""
+    """A request in flight, with its rows in the engine worker and its unsent responses."""
 
     def __init__(
         self,
@@ -130,7 +130,7 @@ class _Request:
         self._watched: WatchedRequest | None = None
 
     def start(self) -> None:
-        """Submit all rows. If that fails, cancel the submitted rows and raise `WorkerFailed`."""
+        """Submit all rows. If one cannot be submitted, cancel all rows and raise `WorkerFailed`."""
         worker = self._in_flight.worker
         with self._lock:
             try:
@@ -142,9 +142,9 @@ class _Request:
                 raise
             self._in_flight.add(self)
             if self._is_internal:
-                # Send an empty response first: until then, a business-logic request occupies one of
-                # the 32 threads that also send the responses of other requests (observed with
-                # Triton 2.51).
+                # Send an empty response immediately. Until its first response, a business-logic
+                # request occupies one of the 32 threads that also send the responses to other
+                # requests (observed with Triton 2.51).
                 if self._in_flight.is_decoupled:
                     self._sender.send(pb_utils.InferenceResponse([]))
             else:
@@ -164,7 +164,7 @@ class _Request:
             self._flush(is_last=True)
 
     def fail(self, why: str, *, was_rejected: bool = False) -> None:
-        """End all rows with an error."""
+        """Cancel all rows and end the request with an error."""
         with self._lock:
             if not self._is_open:
                 return
@@ -182,7 +182,7 @@ class _Request:
         def handle(update: SequenceUpdate) -> None:
             try:
                 self._process(row, update)
-            except Exception as error:  # otherwise the client would wait forever
+            except Exception as error:  # without a response, the client would wait forever
                 write_traceback()
                 self.fail(f"the response could not be built: {type(error).__name__}: {error}")
 
@@ -214,7 +214,7 @@ class _Request:
             record.complete()
 
     def _flush(self, *, is_last: bool) -> None:
-        """Send unsent responses. A model that is not decoupled sends one response at the end."""
+        """Send the unsent responses, or one response at the end if the model is not decoupled."""
         if not self._in_flight.is_decoupled:
             if is_last:
                 self._close(self._response(self._merged()))
@@ -234,7 +234,7 @@ class _Request:
         return self._unsent[0] if self._unsent else {}
 
     def _response(self, tensors: dict[str, Array]) -> Any:
-        # Outputs that were not requested must not be sent (see stub_workarounds.py).
+        # Sending outputs that were not requested may crash the stub (see stub_workarounds.py).
         requested = [each for each in tensors if each in self._requested_outputs]
         return pb_utils.InferenceResponse(
             [pb_utils.Tensor(each, tensors[each]) for each in requested]
@@ -251,7 +251,7 @@ class _Request:
     def _release(self) -> None:
         if self._watched is not None:
             self._in_flight.watch.remove(self._watched)
-            # Break the reference cycle; otherwise Triton's request would stay in memory.
+            # Break the reference cycle, so that Triton's request does not stay in memory.
             self._watched = None
         for engine_id in self._engine_ids:
             self._in_flight.worker.forget(engine_id)
@@ -264,9 +264,9 @@ class _Request:
 
 
 def reject(request: Any, sender: Any, error: InvalidRequest | WorkerFailed) -> None:
-    """Respond with `error` to a request that does not run.
+    """Send `error` as the response to a request that was not started.
 
-    A text model also receives whether its request is invalid.
+    The response to a text model also contains whether the request is invalid.
     """
     if not request.request_id().startswith(INTERNAL_ID_PREFIX):
         send_error(sender, str(error))

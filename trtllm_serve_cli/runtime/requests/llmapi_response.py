@@ -1,4 +1,4 @@
-"""Build the text responses of the llmapi layout from an engine's updates."""
+"""Build the text responses for the llmapi layout from an engine's updates."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from .responses import pack_perf_metrics
 
 @dataclass(frozen=True, slots=True)
 class TextRequest:
-    """One prompt, and the options for its responses.
+    """A prompt and the options for its responses.
 
-    `fields` are the fields of its `GenerationRequest`, except `id`. `stops` are stop words as text.
+    `fields` contains the fields of the `GenerationRequest`, except `id`. `stops` contains the stop
+    words as text.
     """
 
     fields: dict[str, Any]
@@ -30,7 +31,7 @@ class TextRequest:
 
 
 class TextResponseBuilder:
-    """Builds the responses to one prompt, which contain only its most likely sequence."""
+    """A builder for the responses to one prompt, which contain only the most likely sequence."""
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class TextResponseBuilder:
         text = decode_whole(self._decode, self._tokens[best])
         shown, stop = self._cut_stop_word(text, best)
         if not self._request.exclude_input:
-            # Decode both together; otherwise a space between the prompt and the text may be lost.
+            # Decode the prompt and the text together, so that a space between them is not lost.
             prompt = list(self._request.fields["input_ids"])
             whole = decode_whole(self._decode, [*prompt, *self._tokens[best]])
             shown = whole[: len(whole) - (len(text) - len(shown))]
@@ -118,7 +119,7 @@ class TextResponseBuilder:
 
 
 def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Return `text` without the stop word at its end, and that stop word or None."""
+    """Return `text` without a stop word at its end, and the removed stop word or None."""
     ending = max((each for each in stops if text.endswith(each)), key=len, default=None)
     return (text, None) if ending is None else (text[: len(text) - len(ending)], ending)
 
@@ -137,7 +138,7 @@ def num_held_back(text: str, stops: Sequence[str]) -> int:
 
 
 def _perf_outputs(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return the performance metrics with this layout's names, without a batch dimension."""
+    """Return the performance metrics with the llmapi layout's names and no batch dimension."""
     outputs = {
         name: value.reshape(1) for name, value in pack_perf_metrics(perf, arrival_time_ns).items()
     }

@@ -1,4 +1,4 @@
-"""Record each request of a model: count it, time it, log it and export its spans."""
+"""Count, measure, log and trace the requests to a model."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ..telemetry.families import (
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
-# The counts are published at this period.
+# The interval at which the counters are published.
 _PERIOD_S = 0.5
 
 
 class RequestRecord:
-    """One request from arrival to end. Times are nanoseconds of the monotonic clock."""
+    """The record of one request. Times are in nanoseconds of the monotonic clock."""
 
     def __init__(
         self, ledger: RequestLedger, request_id: str, trace_parent: str, now_ns: int
@@ -41,7 +41,7 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # When the request was submitted to the engine, and when its last tokens arrived.
+        # The times when the request was submitted to the engine and its last tokens were received.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -56,7 +56,7 @@ class RequestRecord:
         self._has_ended = False
 
     def add_tokens(self, sequence: tuple[int, int], count: int) -> None:
-        """Record `count` new tokens of `sequence`, which is (row, index of the sequence in it)."""
+        """Record `count` new tokens for `sequence`, which is (row, index in the row)."""
         counters, now_ns = self._ledger.counters, self._ledger.now_ns()
         if self.first_token_ns == 0:
             self.first_token_ns = now_ns
@@ -67,7 +67,7 @@ class RequestRecord:
         self.add_untimed_tokens(count)
 
     def add_untimed_tokens(self, count: int) -> None:
-        """Record `count` tokens whose times are unknown."""
+        """Record `count` tokens that were generated at unknown times."""
         self.last_token_ns = self._ledger.now_ns()
         self.num_tokens += count
         self._ledger.counters.count(GENERATION_TOKENS, count)
@@ -85,7 +85,7 @@ class RequestRecord:
         self.end("rejected" if isinstance(error, InvalidRequest) else "error", str(error))
 
     def end(self, outcome: Outcome, why: str = "") -> None:
-        """Record the outcome; only the first call has an effect."""
+        """Record the outcome. Only the first call has an effect."""
         with self._lock:
             if self._has_ended:
                 return
@@ -93,9 +93,9 @@ class RequestRecord:
         self._ledger.close_record(self, outcome, why)
 
     def spans(self, now_ns: int, why: str) -> list[Span]:
-        """Return the spans of the request if it is traced.
+        """Return the request's spans, or an empty list if the request is not traced.
 
-        Only a text model adds spans for the time before and after the engine.
+        Only text models have spans for preprocessing and postprocessing.
         """
         if not self.submitted_ns or not self.trace_parent:
             return []
@@ -115,9 +115,9 @@ class RequestRecord:
 
 
 class ResponseRecorder:
-    """Records the responses of `tensorrt_llm` to a request of a text model.
+    """A recorder for the responses from `tensorrt_llm` to a text model.
 
-    `inputs` are the tensors of that request.
+    `inputs` contains the tensors of the request that the text model sends to `tensorrt_llm`.
     """
 
     def __init__(self, record: RequestRecord, inputs: Mapping[str, Array]) -> None:
@@ -133,7 +133,7 @@ class ResponseRecorder:
         record.num_prompt_tokens = int(lengths.sum())
 
     def record(self, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Record `outputs`, and return them."""
+        """Record the tokens in a response with the tensors `outputs`, and return `outputs`."""
         first_row = int(outputs["batch_index"][0, 0]) if "batch_index" in outputs else 0
         first_sequence = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
         for row, beams in enumerate(outputs["sequence_length"], first_row):
@@ -143,7 +143,7 @@ class ResponseRecorder:
         return outputs
 
     def _record_sequence(self, sequence: tuple[int, int], ids: Array) -> None:
-        # Without streaming, the output starts with the prompt unless it was excluded.
+        # Without streaming, the output starts with the prompt unless the prompt was excluded.
         prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
         has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
         count = len(ids) - (len(prompt) if has_prompt else 0)
@@ -156,11 +156,12 @@ class ResponseRecorder:
 
 
 class RequestLedger:
-    """Counts, logs and traces the requests of one model.
+    """A ledger that counts, logs and traces the requests to one model.
 
-    Two environment variables enable logging and tracing. TLLM_LOG_REQUESTS is `yes`, or `prompts`
-    to log prompts, too. TLLM_OTLP_TRACES is the URL of a collector. The ledger is thread-safe. Its
-    own thread publishes the counters until `close`. `now_ns` is the clock for all times.
+    If the environment variable TLLM_LOG_REQUESTS is `yes`, requests are logged. If it is `prompts`,
+    requests are logged with their prompts. If TLLM_OTLP_TRACES is the URL of a collector, requests
+    are traced. The ledger is thread-safe. A thread publishes the counters until `close` is called.
+    `now_ns` returns the current time.
     """
 
     def __init__(
@@ -188,9 +189,10 @@ class RequestLedger:
         self._publisher.start()
 
     def open_record(self, request: Any) -> RequestRecord:
-        """Create the record for a Triton request, with a new id if logging requires one.
+        """Create the record for a Triton request.
 
-        Call this before `execute` returns: Triton discards the trace soon after.
+        If requests are logged, a record without a request id receives a new id. Call this method
+        before `execute` returns, because Triton then discards the trace.
         """
         request_id = request.request_id()
         if not request_id and self._is_logged:
@@ -199,7 +201,7 @@ class RequestLedger:
         return RequestRecord(self, request_id, trace_parent, self.now_ns())
 
     def close_record(self, record: RequestRecord, outcome: Outcome, why: str) -> None:
-        """Count a request that has ended, log it and export its spans."""
+        """Count and log a request that has ended, and export its spans."""
         now_ns = self.now_ns()
         duration_s = (now_ns - record.arrival_ns) / 1e9
         self.counters.count(REQUESTS, 1, outcome)

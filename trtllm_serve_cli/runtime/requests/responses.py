@@ -1,4 +1,4 @@
-"""Build the tensors of responses from an engine's updates."""
+"""Build the tensors for responses from an engine's updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..triton.tensors import Array, RowRequest, pack_sequences
 
 
 class ResponseBuilder(Protocol):
-    """Builds the responses of one row of a request from the updates of the engine."""
+    """A builder for the responses to one row of a request."""
 
     @property
     def is_done(self) -> bool:
@@ -26,7 +26,7 @@ class ResponseBuilder(Protocol):
 
 
 class RowResponseBuilder:
-    """Builds the token responses of one row of a request."""
+    """A builder for the token responses to one row of a request."""
 
     def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
         self._row = row
@@ -96,7 +96,10 @@ class RowResponseBuilder:
 
 
 def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return upstream's outputs for `return_perf_metrics`, with times of the monotonic clock."""
+    """Return the outputs that a client requests with `return_perf_metrics`.
+
+    Times are in nanoseconds of the monotonic clock.
+    """
     drafted, accepted = perf.total_draft_tokens, perf.total_accepted_draft_tokens
     return {
         "kv_cache_alloc_new_blocks": _number(perf.kv_cache_alloc_new_blocks),
@@ -113,17 +116,17 @@ def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Arra
 
 
 def merge_responses(responses: Sequence[dict[str, Array]]) -> dict[str, Array]:
-    """Merge responses into one response whose tensors have a row per `batch_index`.
+    """Merge `responses` into one response with a row per `batch_index`.
 
     The sequences of a row are adjacent, like beams. Shorter sequences are padded with zeros, and
-    `sequence_length` contains all lengths. If only some rows have an output, it is zero in the
-    other rows.
+    `sequence_length` contains the lengths of all sequences. If only some rows have an output, the
+    output is zero in the other rows.
     """
     rows: dict[int, list[dict[str, Array]]] = {}
     for response in sorted(responses, key=lambda each: int(each["sequence_index"][0, 0])):
         rows.setdefault(int(response["batch_index"][0, 0]), []).append(response)
     joined = [_join_sequences(rows[row]) for row in sorted(rows)]
-    # Rows may request different outputs.
+    # Collect the outputs of all rows, because rows may have different outputs.
     samples = {name: array for row in joined for name, array in row.items()}
     return {
         name: _concatenate([row.get(name, np.zeros_like(sample)) for row in joined], axis=0)

@@ -1,4 +1,4 @@
-"""Build the text responses of one row of a request from an engine's updates."""
+"""Build the text responses to one row of a request from an engine's updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .responses import RowResponseBuilder
 
 
 class RowTextResponseBuilder:
-    """Builds the responses of `RowResponseBuilder` with `text_output` instead of token ids."""
+    """A builder for the same responses as `RowResponseBuilder`, but with text, not token ids."""
 
     def __init__(
         self,
@@ -58,6 +58,6 @@ class RowTextResponseBuilder:
             texts = [stream.push(sequences[0]) + (stream.finish() if has_ended else "")]
         else:
             texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
-        # `text_output` has one dimension, because upstream's clients expect that.
+        # `text_output` has only one dimension, as upstream's clients expect.
         text_output = np.array([text.encode() for text in texts], dtype=object)
         return {"text_output": text_output, **tensors}

@@ -1,8 +1,9 @@
 """Reject new requests to models that are draining.
 
-Triton does not track the running requests of a decoupled Python model, and ends them when it stops
-or unloads the model. `tllm` therefore marks the model as draining and waits for its requests first.
-The mark is a file named after the model in the folder `$TLLM_DRAINING`.
+Triton does not track the running requests of a decoupled Python model. When Triton stops or unloads
+the model, these requests are aborted. `tllm` therefore first marks the model as draining, and waits
+until its requests have ended. The mark is a file in the folder `$TLLM_DRAINING`, with the name of
+the model.
 """
 
 from __future__ import annotations
@@ -19,4 +20,4 @@ def reject_if_draining(model: str) -> None:
     """Raise `InvalidRequest` if `model` is draining."""
     folder = os.environ.get(_FOLDER)
     if folder and (Path(folder) / model).exists():
-        raise InvalidRequest(f"{model} accepts no new requests: it is being stopped")
+        raise InvalidRequest(f"{model} accepts no new requests, because it is being stopped")

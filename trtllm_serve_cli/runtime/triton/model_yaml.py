@@ -1,8 +1,8 @@
-"""Read and write the `model.yaml` of the llmapi layout, the arguments for upstream's `LLM`.
+"""Read and write `model.yaml`, which contains the arguments for upstream's `LLM`.
 
-This module requires no YAML package, because the machine that serves a repository may not have one.
-It supports only `key: value` lines, one nested level of keys, and comments. Values are JSON or
-plain text.
+The llmapi layout has such a file. This module requires no YAML package, because the machine that
+serves a repository may not have a YAML package. The module supports only `key: value` lines, one
+nested level of keys, and comments. Values are JSON or plain text.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def parse_model_yaml(text: str) -> dict[str, Any]:
             continue
         match = _LINE.fullmatch(line.rstrip())
         if match is None or (match[1] and not parent):
-            raise ValueError(f"line {number} is not `key: value`: {stripped[:60]!r}")
+            raise ValueError(f"line {number} is not in the form `key: value`: {stripped[:60]!r}")
         indent, key, value = match.groups()
         if not indent:
             parent = ""
@@ -65,7 +65,7 @@ def _parse_value(text: str) -> Any:
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the arguments as parameters of `config.pbtxt`, without `triton_config`."""
+    """Return `arguments` as parameters for `config.pbtxt`, without those in `triton_config`."""
     return {
         _PARAMETERS.get(name, name): _render_scalar(value)
         for name, value in arguments.items()
@@ -74,7 +74,7 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
-    """Return the text of the `model.yaml` that `as_parameters` converts back to `parameters`."""
+    """Return the text of a `model.yaml` with `parameters` converted back to arguments."""
     values = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }
@@ -82,7 +82,7 @@ def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str,
 
 
 def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, Any]) -> str:
-    """Return the text of a `model.yaml` with `arguments`. A mapping becomes nested keys."""
+    """Return the text of a `model.yaml` with `arguments`. Mappings become nested keys."""
     groups = {name: value for name, value in arguments.items() if isinstance(value, Mapping)}
     lines = [
         f"{name}: {json.dumps(value)}" for name, value in arguments.items() if name not in groups
@@ -93,7 +93,7 @@ def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, A
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with each key `parent.key` as a nested mapping."""
+    """Return `values` with each key `parent.key` moved to a nested mapping `parent`."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         parent, _, key = name.rpartition(".")

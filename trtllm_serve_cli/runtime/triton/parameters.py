@@ -1,4 +1,4 @@
-"""The configuration of a Triton model, as Triton passes it to `initialize`."""
+"""Read the model configuration that Triton passes to `initialize`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Parameters:
-    """The `parameters` of a `config.pbtxt`, read as text, numbers or flags."""
+    """The settings in a `config.pbtxt`, with its `parameters` as text, numbers or flags."""
 
     def __init__(self, args: Mapping[str, str]) -> None:
         config: dict[str, Any] = json.loads(args["model_config"])
@@ -41,12 +41,12 @@ class Parameters:
 
     @property
     def shares_engine(self) -> bool:
-        """True if all instances of this model use the engine worker of the first instance."""
+        """True if all instances of this model use the first instance's engine worker."""
         return self.flag("instances_share_engine", False) and self.num_instances > 1
 
     @property
     def num_engines(self) -> int:
-        """The number of engine workers of the model."""
+        """The number of engine workers that the model starts."""
         return 1 if self.shares_engine else self.num_instances
 
     @property
@@ -56,7 +56,7 @@ class Parameters:
 
     @property
     def _index(self) -> int:
-        """The index of this instance in the model."""
+        """The index of this instance among the model's instances."""
         last = re.search("[0-9]+$", self.instance_name)
         return int(last[0]) if last else 0
 
@@ -65,32 +65,35 @@ class Parameters:
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Return the `names` that no call to `text`, `number` or `flag` has read."""
+        """Return those `names` that `text`, `number` and `flag` have not been called with."""
         return sorted(set(names) - self._read_names)
 
     @property
     def gpus(self) -> list[str]:
-        """The GPU numbers of this instance in `gpu_device_ids`; empty if that is not set."""
+        """The GPU numbers for this instance from `gpu_device_ids`, empty if it is unset."""
         groups = self.text("gpu_device_ids", "").split(";")
         index = self._index if len(groups) > 1 else 0
         if index >= len(groups):
             raise ValueError(
-                f"config.pbtxt of {self.model_name}: gpu_device_ids has GPUs for {len(groups)} "
-                f"instances, but none for {self.instance_name}"
+                f"gpu_device_ids in the config.pbtxt of {self.model_name} has GPUs for only "
+                f"{len(groups)} instances; add the GPUs for {self.instance_name}"
             )
         return [number.strip() for number in groups[index].split(",") if number.strip()]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return the value, or `default` if it is unset. Raise `ValueError` without either.
+        """Return the value of a parameter, or `default` if the parameter is unset.
 
-        As in upstream's models, a value that is a template's placeholder `${name}` is unset.
+        As in upstream's models, a parameter is also unset if its value is a template placeholder
+        `${name}`. Raise `ValueError` if the parameter is unset and `default` is None.
         """
         self._read_names.add(name)
         value = self._values.get(name, "")
         if value and not value.startswith("${"):
             return value
         if default is None:
-            raise ValueError(f"config.pbtxt of {self.model_name} has no parameter {name}")
+            raise ValueError(
+                f"the config.pbtxt of {self.model_name} does not set {name}; add the parameter"
+            )
         return default
 
     def number(self, name: str, default: int | None = None) -> int:
@@ -99,13 +102,13 @@ class Parameters:
             return int(text)
         except ValueError as error:
             raise ValueError(
-                f"config.pbtxt of {self.model_name}: {name} is {text!r}, not a whole number"
+                f"{name} in the config.pbtxt of {self.model_name} is {text!r}; set a whole number"
             ) from error
 
     def flag(self, name: str, default: bool) -> bool:
         text = self.text(name, str(default)).lower()
         if text not in ("0", "1", "false", "true"):
             raise ValueError(
-                f"config.pbtxt of {self.model_name}: {name} is {text!r}, not true or false"
+                f"{name} in the config.pbtxt of {self.model_name} is {text!r}; set true or false"
             )
         return text in ("1", "true")

@@ -1,12 +1,14 @@
-"""Workarounds for Triton's Python stub: read requests fast, and avoid crashes in responses.
+"""Work around slow request reading and crashes in Triton's Python stub.
 
 Before python_backend #390 (December 2024), the stub frees tensor arrays on threads that do not hold
-the GIL. With Python 3.12 this ends the process and thus the server; earlier versions may continue
-with a corrupt heap. This happens in two places, both observed with Triton 2.51:
+the GIL. With Python 3.12, this error ends the stub process and therefore the server. With earlier
+versions of Python, the process may continue with a corrupt heap. The error occurs in two places,
+both observed with Triton 2.51:
 
-- `ResponseSender.send` frees tensors that are not requested outputs. `pick_requested` removes them.
-- The stub's thread frees the responses of a business-logic request if Python has released them
-  first. `StreamKeeper` therefore keeps them until that thread has released them.
+- `ResponseSender.send` frees tensors that the client did not request. `pick_requested` removes
+  these tensors before the call.
+- A thread of the stub frees the responses to a business-logic request if Python has already
+  released them. `StreamKeeper` therefore keeps the responses until this thread has released them.
 """
 
 from __future__ import annotations
@@ -19,30 +21,32 @@ from typing import Any
 
 from .tensors import Array
 
-# The stub's thread releases responses within tens of microseconds, or later on a busy machine.
+# The stub usually releases responses within tens of microseconds, but later on a busy machine.
 KEPT_S = 5.0
 
 
 def read_inputs(request: Any) -> dict[str, Array]:
     """Return a request's tensors by name.
 
-    This is faster than `get_input_tensor_by_name`, which requests all tensors in each call.
+    This is faster than calling `get_input_tensor_by_name`, which requests all tensors in each call.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
 def pick_requested(names: Container[str], tensors: Iterable[Any]) -> list[Any]:
-    """Return the `tensors` that are in `names`, the request's `requested_output_names()`.
+    """Return those `tensors` that the client requested.
 
-    Those names are all outputs if the client requests none by name.
+    `names` is the result of the request's `requested_output_names()`. It contains all outputs if
+    the client does not request outputs by name.
     """
     return [tensor for tensor in tensors if tensor.name() in names]
 
 
 class StreamKeeper:
-    """Keeps the responses of business-logic requests until the stub has released them.
+    """A buffer that keeps responses to business-logic requests until the stub has released them.
 
-    `keep` releases expired responses, so an idle model keeps the responses of its last requests.
+    Only `keep` releases expired responses, so an idle model keeps the responses to its last
+    requests.
     """
 
     def __init__(self, kept_s: float = KEPT_S, clock: Callable[[], float] = time.monotonic) -> None:
@@ -52,11 +56,11 @@ class StreamKeeper:
         self._kept: deque[tuple[float, Any]] = deque()
 
     def keep(self, responses: Any) -> None:
-        """Keep `responses`, all of which have been read, and release expired responses."""
+        """Keep `responses` after reading all of them, and release expired responses."""
         now_s = self._clock()
         with self._lock:
             self._kept.append((now_s + self._kept_s, responses))
             num_due = sum(1 for until_s, _ in self._kept if until_s <= now_s)
             due = [self._kept.popleft() for _ in range(num_due)]
-        # Release them outside the lock, because freeing a long response takes time.
+        # Release the responses outside the lock, because freeing a long response takes time.
         due.clear()

@@ -1,6 +1,7 @@
-"""Convert the tensors of `tensorrt_llm` to generation requests, and sequences to tensors.
+"""Convert `tensorrt_llm`'s input tensors to generation requests, and sequences to output tensors.
 
-All Python engine kinds use this module. Tensor names, types and shapes are upstream's.
+All Python engine kinds use this module. The names, types and shapes of the tensors are the same as
+in upstream's backend.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
 }
-# Tensors with one value per row that the model handles, not the engine.
+# Tensors with one value per row that the model uses and does not pass to the engine.
 _MODEL_SCALARS = (
     "exclude_input_in_output",
     "input_lengths",
@@ -52,11 +53,11 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# The request ids of the text models begin with this. These models detect cancellation themselves,
-# and stop their requests by id.
+# The ids of requests from text models start with this prefix. The text models detect cancellation
+# themselves, and stop their requests by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
-# Inputs of encoder-decoder models, which some clients always send; other models ignore them.
+# Inputs for encoder-decoder models. Some clients always send these inputs, so ignore them.
 _IGNORED = ("decoder_input_ids", "decoder_input_lengths")
 SUPPORTED_INPUTS = frozenset(
     (
@@ -82,9 +83,9 @@ class EngineRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """One row of a request, and the options for its responses.
+    """A row of a request and the options for its responses.
 
-    `fields` are the fields of its `GenerationRequest`, except `id`.
+    `fields` contains the fields of the `GenerationRequest`, except `id`.
     """
 
     fields: dict[str, Any]
@@ -100,21 +101,22 @@ class RowRequest:
 
 
 def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
-    """Return the rows of the request whose tensors `get` returns.
+    """Return the rows of a request.
 
-    `exclude_input` is the model's default for `exclude_input_in_output`. Raise `InvalidRequest`,
-    which names the tensor, if a tensor is missing or invalid.
+    `get` returns a tensor of the request by name. `exclude_input` is the model's default for
+    `exclude_input_in_output`. Raise `InvalidRequest` with the tensor's name if a tensor is missing
+    or invalid.
     """
     input_ids = get("input_ids")
     if input_ids is None:
         raise InvalidRequest("input_ids is missing; send the prompt's token ids")
     if input_ids.ndim != 2:
         raise InvalidRequest(
-            f"input_ids has shape {list(input_ids.shape)}; expected [rows, tokens]"
+            f"input_ids has the shape {list(input_ids.shape)}; send [rows, tokens]"
         )
     num_rows = len(input_ids)
     if num_rows == 0:
-        raise InvalidRequest("input_ids has no rows; send at least one")
+        raise InvalidRequest("input_ids has no rows; send at least one row")
     columns = {name: _column(get, name, num_rows) for name in (*_ENGINE_SCALARS, *_MODEL_SCALARS)}
     for name in ("input_lengths", "request_output_len"):
         if columns[name] is None:
@@ -141,14 +143,17 @@ def _parse_row(
 ) -> RowRequest:
     length = int(scalars["input_lengths"])
     if not 0 <= length <= len(input_ids):
-        raise InvalidRequest(f"input_lengths is {length}, but input_ids has {len(input_ids)}")
+        raise InvalidRequest(
+            f"input_lengths is {length}; send a length from 0 to {len(input_ids)}, the number "
+            "of tokens in input_ids"
+        )
     fields: dict[str, Any] = {
         field: cast(scalars[name])
         for name, (field, cast) in _ENGINE_SCALARS.items()
         if name in scalars
     }
     fields.setdefault("beam_width", 1)
-    # By default, a beam search returns all its beams, as in upstream's backend.
+    # By default, a beam search returns all beams, as in upstream's backend.
     fields.setdefault("num_return_sequences", fields["beam_width"])
     fields.update(words, input_ids=tuple(input_ids[:length].tolist()))
     end_id = fields.get("end_id", 0)
@@ -171,7 +176,7 @@ def pack_sequences(
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
     for index, sequence in enumerate(sequences):
         output_ids[0, index, : len(sequence)] = sequence
-        # The prompt's tokens have no log probabilities, so the values are for the last tokens.
+        # The prompt's tokens have no log probabilities, so align the values with the last tokens.
         probabilities = log_probs[index]
         start = len(sequence) - len(probabilities)
         padded[0, index, start : start + len(probabilities)] = probabilities
@@ -184,12 +189,12 @@ def pack_sequences(
 
 
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
-    """Return a response that reports a failed or rejected request to a text model.
+    """Return the tensors of a response that reports a failed or rejected request to a text model.
 
-    Triton's errors cannot report this: after the first response to a business-logic request, Triton
-    2.51 drops an error, or the caller waits forever (observed). Errors also have no type. The
-    message is therefore encoded as token ids, one per byte, of sequence -1 (failed) or -2
-    (rejected).
+    A Triton error cannot report the failure: after the first response to a business-logic request,
+    Triton 2.51 drops an error, or the caller waits forever (observed). A Triton error also cannot
+    distinguish failures from rejections. The message is therefore encoded as token ids, one per
+    byte. The sequence index is -1 for a failed request and -2 for a rejected request.
     """
     packed = pack_sequences([list(why.encode())], [[]], 0)
     index = _REJECTED if was_rejected else _FAILED
@@ -197,7 +202,10 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
-    """Return the message from `pack_failure` and whether the request was rejected, or None."""
+    """Return the message from `pack_failure`, and whether the request was rejected.
+
+    Return None if `outputs` does not report a failure.
+    """
     index = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
     if index not in (_FAILED, _REJECTED):
         return None
@@ -205,7 +213,7 @@ def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
 
 
 def _column(get: GetTensor, name: str, num_rows: int) -> Array | None:
-    """Return an optional tensor as a vector with one value per row."""
+    """Return an optional tensor as a vector with one value per row, or None if it is missing."""
     tensor = get(name)
     if tensor is None:
         return None

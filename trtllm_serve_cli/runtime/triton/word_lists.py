@@ -1,8 +1,9 @@
 """Encode and decode word lists in upstream's tensor format.
 
-`stop_words_list` and `bad_words_list` are INT32 [2, n] per row. The first line contains the token
-ids of all words, padded with 0. The second line contains the end position of each word, padded
-with -1. (Source: the preprocessing model of the Triton TensorRT-LLM backend.)
+`stop_words_list` and `bad_words_list` are INT32 tensors with the shape [2, n] for each row of a
+request. The first vector contains the token ids of all words, padded with 0. The second vector
+contains the end position of each word, padded with -1. The preprocessing model of the Triton
+TensorRT-LLM backend defines this format.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Words = tuple[tuple[int, ...], ...]
 
 
 def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return the words of each row as INT32 [rows, 2, n] with n >= 1. Skip empty words."""
+    """Return the words of each row with the shape [rows, 2, n], n >= 1. Omit empty words."""
     rows = [[word for word in words if word] for words in rows]
     flat = [[token for word in words for token in word] for words in rows]
     length = max([1, *(len(tokens) for tokens in flat)])
@@ -30,7 +31,7 @@ def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.
 
 
 def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
-    """Return the words in one row, INT32 [2, n]. Raise `ValueError` if the row is invalid."""
+    """Return the words in a row with the shape [2, n]. Raise `ValueError` if it is invalid."""
     if encoded.ndim != 2 or encoded.shape[0] != 2:
         raise ValueError(f"a row has the shape {list(encoded.shape)} instead of [2, n]")
     words: list[tuple[int, ...]] = []
@@ -40,7 +41,7 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
             break
         if not start < end <= encoded.shape[1]:
             raise ValueError(
-                f"the end {end} is not between the previous end and {encoded.shape[1]}"
+                f"the end position {end} is not from {start + 1} to {encoded.shape[1]}"
             )
         words.append(tuple(encoded[0, start:end].tolist()))
         start = end
@@ -59,7 +60,7 @@ def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
-    """Remove each text that contains another text: banning the shorter text bans both."""
+    """Remove each text that contains another text, because banning the shorter text bans both."""
     shortest: list[str] = []
     for text in sorted(set(texts), key=lambda text: (len(text), text)):
         if not any(part in text for part in shortest):
