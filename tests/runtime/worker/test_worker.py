@@ -187,7 +187,7 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
     model.thread.join(_TIMEOUT_S)
     expected = (
         "engine worker: the connection to a model failed: a frame of 4294967295 bytes exceeds "
-        "67108864"
+        "67108864 bytes"
     )
     logged = capfd.readouterr().err
     assert (model.thread.is_alive(), logged.partition("] ")[2]) == (False, f"{expected}\n")

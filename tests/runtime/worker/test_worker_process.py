@@ -244,7 +244,7 @@ def test_close_ends_the_worker_and_fails_running_requests() -> None:
     with started() as client:
         child = psutil.Process(client.process.pid)
         hanging = client.submit(HANG)
-    why = "the engine worker was closed; the model is being unloaded"
+    why = "the engine worker was closed, because the model is being unloaded"
     updates = (client.next_update(), child.is_running(), client.process.pid)
     assert updates == (SequenceUpdate(hanging, error=why), False, None)
 

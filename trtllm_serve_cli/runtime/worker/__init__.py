@@ -1,4 +1,4 @@
-"""The engine worker, a separate process, and the socket between it and Triton's models.
+"""The engine worker process, and the socket that connects Triton's models to the worker.
 
 `python3 -m tllm_runtime.worker` starts a worker.
 """

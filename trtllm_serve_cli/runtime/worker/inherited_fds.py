@@ -1,4 +1,4 @@
-"""Close sockets in processes that an engine forks, and kill these processes with their parent."""
+"""Close sockets in processes that an engine forks, and kill these processes with the worker."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def close_in_children(*socks: socket.socket) -> None:
-    """Close `socks` in processes that are forked from now on.
+    """Close `socks` in the processes that this process forks after this call.
 
-    Otherwise the peer would not detect that this process has ended while a child holds the socket.
-    Children of the calling thread are also killed when the thread ends, because they would keep
-    their GPUs.
+    If a child process kept a socket open, the peer would not detect that this process has ended.
+    Children that the calling thread forks are also killed when the thread ends. Otherwise they
+    would keep their GPUs.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     caller = os.getpid(), threading.get_ident()
@@ -29,11 +29,11 @@ def close_in_children(*socks: socket.socket) -> None:
     def after_fork() -> None:
         for sock in socks:
             sock.close()
-        # Only for the calling thread: the kernel sends the signal when the thread that forked ends,
-        # and other threads may end before the process.
+        # Request the signal only in children of the calling thread. The kernel sends the signal
+        # when the forking thread ends, and other threads may end before the process.
         if forking_thread == caller:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-            if os.getppid() != caller[0]:  # the parent has ended already
+            if os.getppid() != caller[0]:  # the parent has already ended
                 os.kill(os.getpid(), signal.SIGKILL)
 
     for sock in socks:

@@ -1,12 +1,13 @@
 """Encode and read the frames between a Triton model and its engine worker.
 
-A frame is a length (four bytes, big-endian), followed by that many bytes of JSON. The model sends
+A frame is a length (four bytes, big-endian), followed by that many bytes of JSON. The model sends:
 
     {"do": "submit", "request": {...GenerationRequest}}
     {"do": "cancel", "id": 7}
 
-The worker first sends `ready` or `failed`. It then sends a `step` for each engine step that has
-updates, with the new tokens of all sequences. While idle, it sends a `step` with statistics:
+The worker first sends `ready` or `failed`. After `ready`, the worker sends a `step` for each engine
+step that has updates, with the new tokens for all sequences. While idle, the worker sends a `step`
+with statistics:
 
     {"is": "ready", "limits": {...EngineLimits}}
     {"is": "failed", "why": "..."}
@@ -36,7 +37,7 @@ def encode_frame(message: dict[str, Any]) -> bytes:
     """Return `message` as a frame. Raise `ProtocolError` if it exceeds `MAX_FRAME_BYTES`."""
     payload = json.dumps(message, separators=(",", ":")).encode()
     if len(payload) > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {len(payload)} bytes exceeds {MAX_FRAME_BYTES}")
+        raise ProtocolError(f"a frame of {len(payload)} bytes exceeds {MAX_FRAME_BYTES} bytes")
     return _LENGTH.pack(len(payload)) + payload
 
 
@@ -50,7 +51,7 @@ def read_frame(sock: socket.socket) -> dict[str, Any] | None:
         return None
     (length,) = _LENGTH.unpack(header)
     if length > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES}")
+        raise ProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES} bytes")
     payload = _read_exactly(sock, length)
     if payload is None:
         raise ProtocolError("the stream ended inside a frame")
@@ -64,9 +65,10 @@ def read_frame(sock: socket.socket) -> dict[str, Any] | None:
 
 
 def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
-    """Wait for a frame, and return the messages of all available frames, at most `_MAX_FRAMES`.
+    """Wait for a frame, and return the messages in up to `_MAX_FRAMES` available frames.
 
-    The list is empty if the peer has closed the socket. Raise `ProtocolError` like `read_frame`.
+    The list is empty if the peer has closed the socket. Raise `ProtocolError` in the same cases as
+    `read_frame`.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)
@@ -79,7 +81,7 @@ def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
 
 
 def _read_exactly(sock: socket.socket, count: int) -> bytes | None:
-    """Return `count` bytes, or None if the stream ends before the first one."""
+    """Return `count` bytes, or None if the stream ends before the first byte."""
     chunks = bytearray()
     while len(chunks) < count:
         chunk = sock.recv(min(count - len(chunks), 1 << 20))

@@ -1,8 +1,8 @@
 """Deliver engine updates to requests from a small thread pool.
 
-In Triton's Python backend, sending a response blocks until the server has received it. The updates
-of a step are therefore distributed over a few threads by request: four threads sent three times as
-many responses per second as one (measured with Triton 2.51, 64 streams and two cores).
+In Triton's Python backend, sending a response blocks until the server has received the response. A
+few threads therefore share the requests that have updates in a step. Four threads sent three times
+as many responses per second as one thread (measured with Triton 2.51, 64 streams and two cores).
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ NUM_THREADS = 4
 
 
 class ResponseThreads:
-    """Handles updates in several threads, but the updates of each request in order."""
+    """A thread pool that handles updates concurrently, but each request's updates in order."""
 
     def __init__(self, handle: Callable[[SequenceUpdate], None]) -> None:
         self._handle = handle
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="respond")
 
     def deliver(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Handle all updates and wait until that is done. `handle` must not raise an exception."""
+        """Call `handle` with each update, and wait until all calls have returned.
+
+        `handle` must not raise an exception.
+        """
         by_request: dict[int, list[SequenceUpdate]] = {}
         for update in updates:
             by_request.setdefault(update.request_id, []).append(update)

@@ -1,9 +1,9 @@
 """Forward stop requests to the instance of the model that runs the request.
 
-Each instance of a model is a process, and Triton sends each request to any instance. A stop request
-therefore often reaches an instance that does not run the request, and may wait in Triton's queue.
-For this reason, each instance listens on an abstract socket, which leaves no file behind. Other
-instances and the text models find the sockets of a model in `/proc/net/unix`.
+Each instance of a model is a process, and Triton may send a request to any instance. A stop request
+therefore often reaches the wrong instance, and it may also wait in Triton's queue. To receive stops
+directly, each instance listens on an abstract socket, which leaves no file behind. Other instances
+and the text models find a model's sockets in `/proc/net/unix`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SOCKETS = Path("/proc/net/unix")
-# Other instances respond sooner: they are on this machine and use a dedicated thread.
+# Other instances respond much sooner, because they run on this machine and have a thread for stops.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -27,11 +27,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class StopForwarder:
-    """Sends stops to the other instances of `group` and receives their stops, until `close`.
+    """A thread that exchanges stops with the other instances in `group` until `close` is called.
 
-    A thread calls `stop(request_id)` for each received stop; `stop` returns whether the request was
-    running here. `name` is the name of this instance's abstract socket. A connection that sends
-    nothing is closed after `timeout_s`.
+    The thread calls `stop(request_id)` for each received stop request. `stop` returns whether this
+    instance was running the request. `name` is the name of this instance's abstract socket. A
+    connection that sends no data is closed after `timeout_s`.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class StopForwarder:
         self._thread.start()
 
     def forward(self, request_id: str) -> bool:
-        """Send a stop to all other instances, and return whether one was running the request."""
+        """Send a stop to all other instances. Return whether any was running the request."""
         return any(forward_stop(self._group, request_id, exclude=self.name))
 
     def close(self) -> None:
-        """Stop listening."""
-        # Shut down first, because closing alone would leave the thread in `accept`.
+        """Close the socket and stop the thread."""
+        # Shut the socket down first, because `close` alone does not interrupt `accept`.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -73,25 +73,29 @@ class StopForwarder:
 
 
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
-    """Send a stop to each instance of `group`; return whether each one was running the request."""
-    # The last field of a line is the socket's name. A set, because an accepted socket has the same
-    # name as its listener.
+    """Send a stop to each instance in `group` except the one with the socket name `exclude`.
+
+    Return for each instance whether it was running the request.
+    """
+    # The last field of a line is the socket's name. Collect the names in a set, because an accepted
+    # socket has the same name as its listener.
     words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
     names = {word[1:] for word in words if word.startswith(f"@{_prefix_of(group)}")}
-    # All instances receive the stop, because several requests may share an id.
+    # Send the stop to all instances, because several requests may have the same id.
     return [_send_stop(name, request_id) for name in names - {exclude}]
 
 
 def stop_socket_name(model_name: str) -> str:
-    """Return the `group` of this model's instances, which is unique to this server."""
+    """Return the `group` for this model's instances, which is unique to this server."""
     return f"{identify_server()} {model_name}"
 
 
 def identify_server() -> str:
-    """Return an identifier of this Triton process, which is the same in all models it runs."""
+    """Return an identifier for this Triton process, which is the same in all of its models."""
     triton = os.getppid()
-    # Field 22 is the start time, which is required because containers that share a network may have
-    # processes with the same id. Field 2 is a name in parentheses that may contain any characters.
+    # Include the start time (field 22), because containers that share a network may have processes
+    # with the same id. Read the fields after the last parenthesis, because field 2 is a name in
+    # parentheses that may contain any characters.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
     return f"{triton} {stat[19]}"
 
@@ -101,7 +105,7 @@ def _prefix_of(group: str) -> str:
 
 
 def _send_stop(name: str, request_id: str) -> bool:
-    # Ignore errors: an instance that has just ended is not running the request.
+    # Ignore errors, because an instance that has just ended is not running the request.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.connect(f"\0{name}")
@@ -112,7 +116,7 @@ def _send_stop(name: str, request_id: str) -> bool:
 
 
 def _is_same_user(connection: socket.socket) -> bool:
-    """Return whether the peer runs as the same user: abstract sockets are open to all users."""
+    """Return whether the peer runs as the same user, as any user may open an abstract socket."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
 

@@ -1,9 +1,9 @@
-"""The engine worker: a process that runs one engine and is controlled over a socket.
+"""The engine worker, a process that runs one engine and receives commands over a socket.
 
     python3 -m tllm_runtime.worker --engine openvino --fd 5 --config '{"engine_dir": ...}'
 
-The main thread steps the engine, and reader threads parse frames into commands. The worker ends
-when the socket closes, so it never outlives the Triton model that started it.
+The main thread runs the engine's steps, and reader threads convert frames to commands. The worker
+ends when the socket closes, so it never outlives the Triton model that started it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from ..log import write_log, write_traceback
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
-# While idle, the worker sends statistics at this period, so that gauges return to zero.
+# While idle, the worker sends statistics at this interval, so that gauges return to zero.
 IDLE_STATS_PERIOD_S = 0.5
-# The low 40 bits of an engine id are the client's request id, the high bits the client's number.
+# The low 40 bits of an engine id are the client's request id. The others are the client's number.
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
 # A client that does not read for this long is disconnected.
@@ -54,15 +54,16 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
     load = find_kind(kind).load
     if load is None:
         raise ValueError(
-            f"the engine kind {kind} runs in a Triton backend, not in an engine worker"
+            f"the engine kind {kind} has no engine worker, because it runs in a Triton backend"
         )
     return load(config)
 
 
 class _Client:
-    """A connected model: the owner, which started the worker, or another client.
+    """A connected model, which is either the worker's owner or another client.
 
-    Request ids are unique only per client. An engine id therefore contains the client's number.
+    The owner started the worker. Request ids are unique only within a client, so an engine id also
+    contains the client's number.
     """
 
     def __init__(self, number: int, sock: socket.socket) -> None:
@@ -79,11 +80,12 @@ class _Client:
 
 
 class Worker:
-    """Serves one engine to its owner until the owner closes the socket.
+    """The main loop of an engine worker, which ends when the owner closes its socket.
 
     Other models connect to `listener` to receive tokens directly instead of through the owner.
-    `client_settings` are the owner's settings that these models require. While `num_slots` requests
-    are running, up to `max_queue_size` requests may wait (0: unlimited).
+    `client_settings` contains the owner's settings that these models require. While `num_slots`
+    requests are running, at most `max_queue_size` requests may wait. If `max_queue_size` is 0, the
+    number of waiting requests is unlimited.
     """
 
     def __init__(
@@ -128,8 +130,8 @@ class Worker:
                 return
             if self._engine.has_work():
                 if was_idle:
-                    # The first step may take seconds. Send statistics before it, so that a
-                    # shutdown waits for the request.
+                    # Send statistics before the first step, which may take seconds, so that a
+                    # shutdown detects the request and waits for it.
                     self._stats_due_s = 0.0
                     self._send_updates(updates)
                     updates = []
@@ -137,7 +139,7 @@ class Worker:
             self._send_updates(updates)
 
     def _step(self) -> list[SequenceUpdate]:
-        """Run a step of the engine. If it raises, fail all requests and end the worker."""
+        """Run an engine step. If the step raises an exception, fail all requests and reraise it."""
         try:
             return self._engine.step()
         except Exception as error:
@@ -160,7 +162,7 @@ class Worker:
         threading.Thread(target=self._read_commands, args=(client,), daemon=True).start()
 
     def accept(self, listener: socket.socket) -> None:
-        """Accept the clients that connect to `listener`, until it is closed."""
+        """Accept clients on `listener` until the listener is closed."""
         for number in itertools.count(1):
             try:
                 sock, _ = listener.accept()
@@ -169,7 +171,7 @@ class Worker:
             if not _is_same_user(sock):
                 sock.close()
                 continue
-            # A client that does not read must not block the others.
+            # Set a timeout, so that a client that does not read cannot block other clients.
             timeout = struct.pack("ll", _SEND_TIMEOUT_S, 0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
             self._commands.put((_Client(number, sock), {"do": "join"}))
@@ -183,9 +185,9 @@ class Worker:
         self._commands.put((client, None))
 
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
-        """Handle the queued commands. Return updates, and whether the owner is connected.
+        """Handle the queued commands. If the engine is idle, wait for a command first.
 
-        If the engine is idle, wait for the first command.
+        Return the resulting updates and whether the owner is still connected.
         """
         updates: list[SequenceUpdate] = []
         try:
@@ -215,13 +217,13 @@ class Worker:
         if self._clients.pop(client.number, None) is not None:
             for engine_id in client.open:
                 self._engine.cancel(engine_id)
-            # Shut down first, because closing alone would not wake the reader thread.
+            # Shut the socket down first, because `close` alone does not wake the reader thread.
             with contextlib.suppress(OSError):
                 client.sock.shutdown(socket.SHUT_RDWR)
             client.sock.close()
 
     def _disconnect_on_error(self, client: _Client, action: Callable[[], None]) -> None:
-        """Run `action`. Disconnect the client on an error, or raise if it is the owner."""
+        """Run `action`. On an error, disconnect the client, or reraise the error for the owner."""
         try:
             action()
         except OSError:
@@ -243,7 +245,7 @@ class Worker:
             self._engine.submit(fit_to_vocabulary(request, self._engine.limits))
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error), rejected=True)]
-        except Exception as error:  # an error of one request must not end the others
+        except Exception as error:  # an error in one request must not end others
             write_traceback()
             why = f"the engine could not accept the request: {type(error).__name__}: {error}"
             return [SequenceUpdate(request.id, error=why)]
@@ -254,7 +256,8 @@ class Worker:
         """Raise `InvalidRequest` if the queue is full (`max_queue_size`)."""
         num_in_flight = sum(len(client.open) for client in self._clients.values())
         if self._max_queue_size and num_in_flight >= self._num_slots + self._max_queue_size:
-            # Triton's queue rejects requests with this message; upstream's backend has another one.
+            # Triton's queue rejects requests with the same message. Upstream's backend uses a
+            # different message.
             raise InvalidRequest(
                 f"Exceeds maximum queue size. Maximum queue size of {self._max_queue_size} has "
                 "been reached, please try again later"
@@ -286,7 +289,7 @@ class Worker:
 
 
 def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
-    """Update the number of sequences that have not ended."""
+    """Update the number of sequences in `open_sequences` for the request of `update`."""
     if update.error is not None:
         open_sequences.pop(update.request_id, None)
     elif update.finish_reason is not None and update.request_id in open_sequences:
@@ -306,7 +309,7 @@ def _as_dict(record: Any) -> dict[str, Any]:
 
 
 def _listen(name: str) -> socket.socket | None:
-    """Listen on an abstract socket; return None if there is no name or it is in use."""
+    """Listen on the abstract socket `name`. Return None if the name is empty or in use."""
     if not name:
         return None
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -320,14 +323,17 @@ def _listen(name: str) -> socket.socket | None:
 
 
 def _listen_when_free(name: str, worker: Worker) -> None:
-    """Accept clients once `name` is free: during a reload, the previous worker still uses it."""
+    """Wait until `name` is free, then accept clients.
+
+    During a reload, the previous worker still uses the name.
+    """
     while (listener := _listen(name)) is None:
         time.sleep(_NAME_RETRY_S)
     worker.accept(listener)
 
 
 def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
-    """Load the engine, report `ready` or the error, and serve the socket at `--fd`."""
+    """Load the engine, report `ready` or the error, and serve the socket in `--fd`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--fd", type=int, required=True)
@@ -340,7 +346,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     close_in_children(sock, *([listener] if listener else ()))
     try:
         engine = load(arguments.engine, arguments.config)
-    except Exception as error:  # an engine's packages may raise any type; report it to the model
+    except Exception as error:  # an engine's packages may raise any type of exception
         sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
         raise
     worker = Worker(
@@ -359,16 +365,16 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
 def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     """Run the worker, close the engine, and return the exit code.
 
-    `main` passes the code to `os._exit`: a regular exit would wait seconds for the engine's
+    `main` passes the code to `os._exit`, because a regular exit would wait seconds for the engine's
     threads.
     """
     code = 0
     try:
         worker.run()
-    except Exception:  # from the engine; its requests have received the error
+    except Exception:  # `_step` has already failed all requests
         write_traceback()
         code = 1
-    # Notify the model first, since closing the engine may take time.
+    # Disconnect the model first, because closing the engine may take time.
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
     engine.close()

@@ -1,4 +1,4 @@
-"""Connect a model to an engine worker: send requests and receive updates."""
+"""Connect a model to an engine worker to send requests and receive updates."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from .stop_forwarding import identify_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
-# A worker must start to listen within this time.
+# A worker must start listening within this time.
 _START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
-    """Raised if the engine worker cannot start or accept a request, with the reason."""
+    """Raised if the engine worker cannot start or accept a request. The message has the reason."""
 
 
 class WorkerLink:
-    """A connection to an engine worker, which sends requests and receives updates.
+    """A model's connection to an engine worker, for sending requests and receiving updates.
 
-    `limits` are the engine's limits, which are set once a worker is connected. `on_step` receives
-    all updates of a step before the handlers of the requests. `on_step` and `on_stats` are called
-    from the reader thread, and their exceptions are logged.
+    `limits` contains the engine's limits, and is set when a worker connects. The reader thread
+    calls `on_step` and `on_stats`, and logs their exceptions. `on_step` receives all updates in a
+    step before the requests' handlers are called.
 
-    Steps that arrive while earlier updates are being delivered are merged into one update per
-    sequence. Sending ten tokens in a response takes Triton's Python stub as long as sending one, so
-    a slow model catches up. A fast model receives each step immediately.
+    If steps arrive while earlier updates are being delivered, their updates are merged into one
+    update per sequence. A slow model can then catch up, because Triton's Python stub sends ten
+    tokens in one response as fast as one token. A fast model receives each step immediately.
     """
 
     limits: EngineLimits
@@ -50,7 +50,7 @@ class WorkerLink:
         self._on_stats = on_stats
         self._on_step = on_step
         self._lock = threading.Lock()
-        # Held while a frame is written. Writing may block, so `_lock` is not used for this.
+        # Serializes writes of frames. `_lock` cannot be used, because a write may block.
         self._sending = threading.Lock()
         self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
@@ -64,11 +64,11 @@ class WorkerLink:
         return self._sock is not None
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Send a request with these fields of GenerationRequest, and return its id.
+        """Send a request with these fields of `GenerationRequest`, and return its id.
 
-        `on_update` is called for each update, from one thread at a time, until `forget` or
-        `cancel`. An update with an error is the last. Raise `WorkerFailed` if no worker is running
-        or the request is too large.
+        `on_update` is called for each update, from one thread at a time, until `forget` or `cancel`
+        is called. An update with an error is the last update. Raise `WorkerFailed` if no worker is
+        running or the request is too large.
         """
         request = GenerationRequest(id=next(self._ids), **fields)
         with self._lock:
@@ -117,11 +117,11 @@ class WorkerLink:
                 if stats:
                     self._notify(self._on_stats, EngineStats(**stats[-1]))
         except (OSError, ProtocolError) as error:
-            write_log("E", f"engine worker: {error}")
+            write_log("E", f"the connection to the engine worker failed: {error}")
         with self._lock:
             self._sock = None
-        # Wait for a sender that still uses the socket: once the socket is closed, another one may
-        # reuse its descriptor.
+        # Wait until no thread is sending before closing the socket. Otherwise another socket could
+        # reuse the file descriptor, and the thread would write its frame to that socket.
         with self._sending:
             sock.close()
 
@@ -140,41 +140,41 @@ class WorkerLink:
     def _notify(self, callback: Callable[..., None], *arguments: object) -> None:
         try:
             callback(*arguments)
-        except Exception:  # failing to publish statistics must not stop the responses
+        except Exception:  # an error in a callback must not stop the responses
             write_traceback()
 
     def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
         try:
             handler(update)
-        except Exception:  # a failing request must not stop the thread of all requests
+        except Exception:  # an error in one request must not affect others
             write_traceback()
             self.cancel(update.request_id)
 
 
 class SharedWorkerClient(WorkerLink):
-    """A connection to a worker that another model or instance of this server starts.
+    """A connection to a worker that another model or instance on this server starts.
 
-    A thread reconnects whenever that worker is running. `name` is the worker's socket
-    (`shared_socket_name`). Once connected, `excludes_input` is whether the worker's model excludes
-    prompts from responses by default.
+    A thread reconnects whenever the worker is running. `name` is the name of the worker's socket,
+    which `shared_socket_name` returns. After the client has connected, `excludes_input` is true if
+    the worker's model excludes prompts from responses by default.
     """
 
     def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:
         super().__init__(on_step=on_step)
         self._name = name
         self.excludes_input = False
-        # Whether a worker has ever been connected. If so, requests fail while the worker restarts;
-        # otherwise text models generate through business-logic requests.
+        # Whether a worker has ever been connected. After the first connection, requests fail while
+        # the worker restarts. Before it, text models send business-logic requests instead.
         self.was_open = False
-        # The socket of a worker whose engine is still loading.
+        # The socket of a worker that is still loading its engine.
         self._loading: socket.socket | None = None
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()
 
     def wait_until_open(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until a worker has loaded its engine, however long that takes.
+        """Wait until a worker has loaded its engine. Loading may take any amount of time.
 
-        Raise `WorkerFailed` if no worker listens for `timeout_s` seconds.
+        Raise `WorkerFailed` if no worker has listened for `timeout_s` seconds.
         """
         last_seen_s = time.monotonic()
         while not self.is_open:
@@ -183,11 +183,14 @@ class SharedWorkerClient(WorkerLink):
                 last_seen_s = now_s
             elif now_s - last_seen_s > timeout_s:
                 self.close()
-                raise WorkerFailed("the engine worker of the first instance did not start")
+                raise WorkerFailed(
+                    "the engine worker of the first instance did not start; read the reason in the "
+                    "server's log"
+                )
             self._closing.wait(_RECONNECT_S / 4)
 
     def close(self) -> None:
-        """Close the connection; requests in flight fail."""
+        """Close the connection. Requests in flight fail."""
         with self._lock, contextlib.suppress(OSError):
             self._closing.set()
             if (sock := self._sock or self._loading) is not None:

@@ -22,19 +22,19 @@ from .worker_link import WorkerFailed, WorkerLink
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
-# After a worker has run for this long, its next restart uses the first back-off again.
+# If a worker has run for this long, the next restart uses the first back-off again.
 _HEALTHY_AFTER_S = 60.0
-# A worker whose socket has closed is killed after this time. If the worker were killed immediately,
+# A worker is killed if it still runs this long after its socket has closed. After an immediate kill,
 # the engine's processes would keep their GPUs.
 _END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):
-    """An engine worker process, which is restarted whenever it dies, until `close`.
+    """An engine worker process, which is restarted whenever it dies until `close` is called.
 
-    Exceptions of `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` starts a
-    worker, and receives the worker's options. By default, the interpreter `python` runs the worker
-    of this package.
+    Exceptions in `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` starts a
+    worker, and the worker's options are appended to it. By default, the interpreter `python` runs
+    this package's worker.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WorkerProcess(WorkerLink):
         self._num_restarts = 0
 
     def start(self) -> None:
-        """Start the worker and wait until its engine is loaded, or raise `WorkerFailed`."""
+        """Start the worker and wait until it is ready. Raise `WorkerFailed` if it ends before."""
         self._spawn()
         self._notify(self._on_state, True, 0)
         self._monitor = threading.Thread(target=self._keep_alive, daemon=True)
@@ -71,7 +71,7 @@ class WorkerProcess(WorkerLink):
         return self._process.pid if self._process and self._sock else None
 
     def close(self) -> None:
-        """Stop the worker; requests in flight fail."""
+        """Stop the worker. Requests in flight fail."""
         with self._lock:
             self._closing.set()
             process, sock = self._process, self._sock
@@ -80,7 +80,7 @@ class WorkerProcess(WorkerLink):
                     sock.shutdown(socket.SHUT_RDWR)
         if process is not None:
             if sock is None:
-                # The engine is still loading, or the worker is dead.
+                # The worker is still loading its engine or is dead, so it has no socket to close.
                 process.kill()
             _wait_for_end(process)
         if self._monitor is not None:
@@ -120,7 +120,9 @@ class WorkerProcess(WorkerLink):
         # Hold the lock, so that `close` either finds this process or prevents its start.
         with self._lock:
             if self._closing.is_set():
-                raise WorkerFailed("the engine worker did not start: it is being closed")
+                raise WorkerFailed(
+                    "the engine worker did not start, because the model is being unloaded"
+                )
             try:
                 self._process = subprocess.Popen(
                     command, pass_fds=(fd,), stdin=subprocess.DEVNULL, env=environment
@@ -144,11 +146,11 @@ class WorkerProcess(WorkerLink):
             if time.monotonic() - started_s > _HEALTHY_AFTER_S:
                 backoff_s = self._first_backoff_s
             backoff_s = self._restart(backoff_s)
-        self._fail_all("the engine worker was closed; the model is being unloaded")
+        self._fail_all("the engine worker was closed, because the model is being unloaded")
         self._response_threads.close()
 
     def _restart(self, backoff_s: float) -> float:
-        """Retry until the worker runs or `close` is called, and return the next back-off."""
+        """Restart the worker until it runs or `close` is called. Return the next back-off."""
         while not self._closing.wait(backoff_s):
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
             self._num_restarts += 1
@@ -163,13 +165,13 @@ class WorkerProcess(WorkerLink):
 
 
 def _worker_command(python: str) -> tuple[str, ...]:
-    # By default, use the first interpreter in PATH, whose packages Triton's stub uses, too.
+    # By default, use the first `python3` in PATH, because Triton's stub uses its packages, too.
     interpreter = python or shutil.which("python3") or sys.executable
     return interpreter, "-m", f"{Path(__file__).parents[1].name}.worker"
 
 
 def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a worker to end, kill it after a timeout, and return its exit code."""
+    """Wait for a worker to end, and kill it after a timeout. Return its exit code."""
     try:
         return process.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:
