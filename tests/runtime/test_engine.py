@@ -98,7 +98,7 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"input_ids": (-1, 100)},
-            "input_ids contains -1, which is not a token id; send ids of at least 0",
+            "input_ids contains -1, which is not a token id; send ids of 0 or greater",
         ),
         (
             {"stop_words": ((1,), (2, 100))},

@@ -191,7 +191,7 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of an engine for requests, which `check_request` enforces."""
+    """The limits of an engine that `check_request` enforces for each request."""
 
     max_seq_len: int
     max_beam_width: int
@@ -233,7 +233,7 @@ COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
 class Engine(Protocol):
-    """An engine that runs batches of requests one step at a time, in the thread that calls it."""
+    """An engine that runs batches of requests, one step at a time, in the calling thread."""
 
     limits: EngineLimits
 
@@ -268,7 +268,7 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
         raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
     if (lowest := min(request.input_ids)) < 0:
         raise InvalidRequest(
-            f"input_ids contains {lowest}, which is not a token id; send ids of at least 0"
+            f"input_ids contains {lowest}, which is not a token id; send ids of 0 or greater"
         )
     _check_words("stop_words_list", request.stop_words, limits)
     _check_words("bad_words_list", request.bad_words, limits)
@@ -330,12 +330,12 @@ def _check_guide(guide_type: str, guide: str) -> None:
 
 
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
-    """Return `request` with all token ids in the vocabulary; upstream's backend accepts any id.
+    """Return `request` with all token ids converted to ids in the vocabulary, or removed.
 
-    Input ids are taken modulo the vocabulary size, because upstream's benchmark sends random ids
-    from the whole INT32 range. An `end_id` outside the vocabulary is removed, because some of
-    upstream's clients send 50256 to every model. With such an `end_id` and `min_tokens`, OpenVINO
-    GenAI would write outside its logits.
+    Upstream's backend accepts ids outside the vocabulary. Input ids are taken modulo the vocabulary
+    size, because upstream's benchmark sends random ids from the whole INT32 range. An `end_id`
+    outside the vocabulary is removed, because some of upstream's clients send 50256 to every model.
+    With such an `end_id` and `min_tokens`, OpenVINO GenAI would write outside its logits.
     """
     if max(request.input_ids) >= limits.vocab_size:
         wrapped = tuple(token % limits.vocab_size for token in request.input_ids)

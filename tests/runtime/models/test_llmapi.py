@@ -132,8 +132,8 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
 @pytest.mark.parametrize(
     ("tensors", "why"),
     [
-        ({"text_input": [b""]}, "text_input does not contain exactly one prompt"),
-        ({"text_input": [b"a", b"b"]}, "text_input does not contain exactly one prompt"),
+        ({"text_input": [b""]}, "text_input does not contain exactly one non-empty prompt"),
+        ({"text_input": [b"a", b"b"]}, "text_input does not contain exactly one non-empty prompt"),
         ({"text_input": [b"\xff"]}, "text_input is not valid UTF-8 at byte 0"),
         ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
         (

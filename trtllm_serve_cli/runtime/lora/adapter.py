@@ -41,7 +41,7 @@ _MODULE_IDS = {
 _ID_NAMES = (
     "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate"
 )  # fmt: skip
-# Upstream stores the two halves of this module's B in reverse order.
+# Upstream stores the two halves of B for this module in reverse order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
 # The valid numbers of columns. The fourth column marks DoRA, and older clients omit this column.
@@ -120,7 +120,7 @@ def check_shapes(weights: Array, config: Array) -> None:
 
 
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
-    """Raise `BadAdapter` if `adapter` does not match the modules `sites` or is not finite.
+    """Raise `BadAdapter` if `adapter` does not match `sites` or contains NaN or infinity.
 
     Also raise `BadAdapter` if a module's rank exceeds `max_rank`.
     """

@@ -61,8 +61,8 @@ class LoraEngine:
         # The least recently used adapter is first.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # The sums of the counters of unloaded engines. `stats` includes these sums, because its
-        # counters must never decrease.
+        # The summed counters of unloaded engines. `stats` includes these sums, because its counters
+        # must never decrease.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -165,7 +165,7 @@ class LoraEngine:
             except FileNotFoundError:
                 # The file was deleted because the client has cancelled the request.
                 updates += self._fail(key, explain_not_found(key), rejected=True)
-            except Exception as error:  # must not end the requests with other adapters
+            except Exception as error:  # the error must not end requests with other adapters
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
@@ -198,7 +198,7 @@ class LoraEngine:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
-                except Exception as error:  # must not end the other requests
+                except Exception as error:  # the error must not end other requests
                     write_traceback()
                     why = f"the engine could not accept the request: {error}"
                     updates.append(SequenceUpdate(request.id, error=why))

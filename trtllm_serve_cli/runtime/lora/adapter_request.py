@@ -133,8 +133,8 @@ def parse_lora(
         return [{} if name is None else {"lora_name": name}] * num_rows
     if name is not None:
         raise InvalidRequest(
-            f"the request has both the parameter {NAME_PARAMETER} and a tensor lora_task_id, "
-            "lora_weights or lora_config; send either the parameter or the tensors"
+            f"the request has both the parameter {NAME_PARAMETER} and a tensor (lora_task_id, "
+            "lora_weights or lora_config); send either the parameter or the tensors"
         )
     if task_ids is None:
         raise InvalidRequest("lora_task_id must be set for LoRA inference; send one id per row")
@@ -153,7 +153,7 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Return `lora_weights` and `lora_config` from a file of `parse_lora`, and delete the file."""
+    """Return `lora_weights` and `lora_config` from a `parse_lora` file, and delete the file."""
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)

@@ -141,5 +141,5 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 
 
 def _drop_batch_dimension(array: Array) -> Array:
-    """Remove the batch dimension, because upstream's files contain tensors of a request."""
+    """Remove the batch dimension, because upstream's files contain request tensors."""
     return array[0] if array.ndim == 3 and len(array) == 1 else array

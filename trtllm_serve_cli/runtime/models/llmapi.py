@@ -88,7 +88,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         prompt = _strings(get, "text_input")
         if len(prompt) != 1 or not prompt[0]:
             raise InvalidRequest(
-                "text_input does not contain exactly one prompt that is not empty; send one prompt"
+                "text_input does not contain exactly one non-empty prompt; send one prompt"
             )
         stops = tuple(each for each in _strings(get, "sampling_param_stop") if each)
         flags = {name: bool(_scalar(get, name)) for name in _FLAGS}

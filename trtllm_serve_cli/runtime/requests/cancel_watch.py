@@ -85,6 +85,6 @@ class CancelWatch:
                 try:
                     if each.is_cancelled():
                         each.on_cancel()
-                except Exception:  # an error in one request must not affect others
+                except Exception:  # an error in one request must not affect other requests
                     write_traceback()
                     self.remove(each)

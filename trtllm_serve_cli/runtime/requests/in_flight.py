@@ -67,7 +67,7 @@ class InFlight:
             raise
 
     def close(self) -> None:
-        """Delete the adapter files that no engine has read. No request may be running."""
+        """Delete the adapter files that no engine has read. Call this when no request runs."""
         self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
@@ -182,7 +182,7 @@ class _Request:
         def handle(update: SequenceUpdate) -> None:
             try:
                 self._process(row, update)
-            except Exception as error:  # without a response, the client would wait forever
+            except Exception as error:  # otherwise the client would wait forever
                 write_traceback()
                 self.fail(f"the response could not be built: {type(error).__name__}: {error}")
 

@@ -115,7 +115,7 @@ class RequestRecord:
 
 
 class ResponseRecorder:
-    """A recorder for the responses from `tensorrt_llm` to a text model.
+    """A recorder for the responses that a text model receives from `tensorrt_llm`.
 
     `inputs` contains the tensors of the request that the text model sends to `tensorrt_llm`.
     """

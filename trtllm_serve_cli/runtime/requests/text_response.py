@@ -12,7 +12,7 @@ from .responses import RowResponseBuilder
 
 
 class RowTextResponseBuilder:
-    """A builder for the same responses as `RowResponseBuilder`, but with text, not token ids."""
+    """A builder for the responses of `RowResponseBuilder` with text instead of token ids."""
 
     def __init__(
         self,

@@ -20,4 +20,6 @@ def reject_if_draining(model: str) -> None:
     """Raise `InvalidRequest` if `model` is draining."""
     folder = os.environ.get(_FOLDER)
     if folder and (Path(folder) / model).exists():
-        raise InvalidRequest(f"{model} accepts no new requests, because it is being stopped")
+        raise InvalidRequest(
+            f"{model} accepts no new requests, because it is being stopped; retry later"
+        )

@@ -1,8 +1,8 @@
 """Read and write `model.yaml`, which contains the arguments for upstream's `LLM`.
 
-The llmapi layout has such a file. This module requires no YAML package, because the machine that
-serves a repository may not have a YAML package. The module supports only `key: value` lines, one
-nested level of keys, and comments. Values are JSON or plain text.
+The file is part of the llmapi layout. This module requires no YAML package, because the machine
+that serves a repository may not have such a package. The module supports only `key: value` lines,
+one nested level of keys, and comments. Values are JSON or plain text.
 """
 
 from __future__ import annotations

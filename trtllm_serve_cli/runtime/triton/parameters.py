@@ -65,12 +65,12 @@ class Parameters:
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Return those `names` that `text`, `number` and `flag` have not been called with."""
+        """Return the parameters in `names` that no method has read."""
         return sorted(set(names) - self._read_names)
 
     @property
     def gpus(self) -> list[str]:
-        """The GPU numbers for this instance from `gpu_device_ids`, empty if it is unset."""
+        """The GPU numbers for this instance from `gpu_device_ids`, or an empty list."""
         groups = self.text("gpu_device_ids", "").split(";")
         index = self._index if len(groups) > 1 else 0
         if index >= len(groups):

@@ -34,7 +34,7 @@ def read_inputs(request: Any) -> dict[str, Array]:
 
 
 def pick_requested(names: Container[str], tensors: Iterable[Any]) -> list[Any]:
-    """Return those `tensors` that the client requested.
+    """Return the tensors in `tensors` that the client requested.
 
     `names` is the result of the request's `requested_output_names()`. It contains all outputs if
     the client does not request outputs by name.

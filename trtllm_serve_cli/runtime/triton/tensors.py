@@ -191,8 +191,8 @@ def pack_sequences(
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
     """Return the tensors of a response that reports a failed or rejected request to a text model.
 
-    A Triton error cannot report the failure: after the first response to a business-logic request,
-    Triton 2.51 drops an error, or the caller waits forever (observed). A Triton error also cannot
+    A Triton error cannot report the failure. After the first response to a business-logic request,
+    Triton 2.51 drops the error, or the caller waits forever (observed). A Triton error also cannot
     distinguish failures from rejections. The message is therefore encoded as token ids, one per
     byte. The sequence index is -1 for a failed request and -2 for a rejected request.
     """

@@ -41,7 +41,7 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
             break
         if not start < end <= encoded.shape[1]:
             raise ValueError(
-                f"the end position {end} is not from {start + 1} to {encoded.shape[1]}"
+                f"the end position {end} must be from {start + 1} to {encoded.shape[1]}"
             )
         words.append(tuple(encoded[0, start:end].tolist()))
         start = end

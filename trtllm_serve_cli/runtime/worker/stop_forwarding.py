@@ -75,7 +75,7 @@ class StopForwarder:
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
     """Send a stop to each instance in `group` except the one with the socket name `exclude`.
 
-    Return for each instance whether it was running the request.
+    Return, for each instance, whether the instance was running the request.
     """
     # The last field of a line is the socket's name. Collect the names in a set, because an accepted
     # socket has the same name as its listener.
@@ -116,7 +116,10 @@ def _send_stop(name: str, request_id: str) -> bool:
 
 
 def _is_same_user(connection: socket.socket) -> bool:
-    """Return whether the peer runs as the same user, as any user may open an abstract socket."""
+    """Return whether the peer runs as the same user.
+
+    This check is required because any user can connect to an abstract socket.
+    """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
 

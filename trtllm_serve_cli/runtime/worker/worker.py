@@ -41,7 +41,7 @@ from .protocol import ProtocolError, encode_frame, read_frame
 
 # While idle, the worker sends statistics at this interval, so that gauges return to zero.
 IDLE_STATS_PERIOD_S = 0.5
-# The low 40 bits of an engine id are the client's request id. The others are the client's number.
+# The low 40 bits of an engine id are the client's request id. The high bits are its number.
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
 # A client that does not read for this long is disconnected.
@@ -139,7 +139,7 @@ class Worker:
             self._send_updates(updates)
 
     def _step(self) -> list[SequenceUpdate]:
-        """Run an engine step. If the step raises an exception, fail all requests and reraise it."""
+        """Run an engine step. If the step fails, fail all requests and reraise the exception."""
         try:
             return self._engine.step()
         except Exception as error:
@@ -185,7 +185,7 @@ class Worker:
         self._commands.put((client, None))
 
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
-        """Handle the queued commands. If the engine is idle, wait for a command first.
+        """Handle the queued commands, and wait for a command first if the engine is idle.
 
         Return the resulting updates and whether the owner is still connected.
         """
@@ -245,7 +245,7 @@ class Worker:
             self._engine.submit(fit_to_vocabulary(request, self._engine.limits))
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error), rejected=True)]
-        except Exception as error:  # an error in one request must not end others
+        except Exception as error:  # an error in one request must not end other requests
             write_traceback()
             why = f"the engine could not accept the request: {type(error).__name__}: {error}"
             return [SequenceUpdate(request.id, error=why)]
@@ -333,7 +333,7 @@ def _listen_when_free(name: str, worker: Worker) -> None:
 
 
 def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
-    """Load the engine, report `ready` or the error, and serve the socket in `--fd`."""
+    """Load the engine, report `ready` or the error, and serve the socket `--fd`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--fd", type=int, required=True)
@@ -371,7 +371,7 @@ def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     code = 0
     try:
         worker.run()
-    except Exception:  # `_step` has already failed all requests
+    except Exception:  # an engine error, which `_step` has sent to all requests
         write_traceback()
         code = 1
     # Disconnect the model first, because closing the engine may take time.

@@ -146,7 +146,7 @@ class WorkerLink:
     def _call(self, handler: OnUpdate, update: SequenceUpdate) -> None:
         try:
             handler(update)
-        except Exception:  # an error in one request must not affect others
+        except Exception:  # an error in one request must not affect other requests
             write_traceback()
             self.cancel(update.request_id)
 
@@ -163,8 +163,8 @@ class SharedWorkerClient(WorkerLink):
         super().__init__(on_step=on_step)
         self._name = name
         self.excludes_input = False
-        # Whether a worker has ever been connected. After the first connection, requests fail while
-        # the worker restarts. Before it, text models send business-logic requests instead.
+        # Whether a worker has ever been connected. Before the first connection, text models send
+        # business-logic requests. Afterwards, requests fail while the worker restarts.
         self.was_open = False
         # The socket of a worker that is still loading its engine.
         self._loading: socket.socket | None = None

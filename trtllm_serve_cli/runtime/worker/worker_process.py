@@ -24,8 +24,8 @@ _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
 # If a worker has run for this long, the next restart uses the first back-off again.
 _HEALTHY_AFTER_S = 60.0
-# A worker is killed if it still runs this long after its socket has closed. After an immediate kill,
-# the engine's processes would keep their GPUs.
+# A worker is killed if it still runs this long after its socket has closed. If it were killed
+# immediately, the engine's processes would keep their GPUs.
 _END_TIMEOUT_S = 15.0
 
 
@@ -33,8 +33,8 @@ class WorkerProcess(WorkerLink):
     """An engine worker process, which is restarted whenever it dies until `close` is called.
 
     Exceptions in `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` starts a
-    worker, and the worker's options are appended to it. By default, the interpreter `python` runs
-    this package's worker.
+    worker when the worker's options are appended. By default, the interpreter `python` runs this
+    package's worker.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class WorkerProcess(WorkerLink):
         self._num_restarts = 0
 
     def start(self) -> None:
-        """Start the worker and wait until it is ready. Raise `WorkerFailed` if it ends before."""
+        """Start the worker and wait until it is ready. Raise `WorkerFailed` if that fails."""
         self._spawn()
         self._notify(self._on_state, True, 0)
         self._monitor = threading.Thread(target=self._keep_alive, daemon=True)
