@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
+
+from trtllm_serve_cli.runtime.requests.core_adapter import COUNTS, OWN_INPUTS
+from trtllm_serve_cli.runtime.triton.tensors import CORE_NAMES
+
+_FIRST = "0.5"
+_LAST = (9999, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,20 +40,73 @@ class Contract:
 
 
 @cache
-def load_contracts() -> dict[str, Contract]:
-    """Return the contract of each model in `contract.yaml`, by model name."""
+def load_contracts(version: str = "") -> dict[str, Contract]:
+    """Return the tensors of each model in a version of TensorRT-LLM, as listed in `contract.yaml`.
+
+    The patch level of `version` does not matter. An empty or unknown version means the newest.
+    """
+    return {
+        model: Contract(_tensors(sides["inputs"], version), _tensors(sides["outputs"], version))
+        for model, sides in _load_table().items()
+    }
+
+
+@cache
+def load_text_contract(role: str, version: str = "") -> Contract:
+    """Return the tensors of a text model: those of upstream's model, and those that tllm adds.
+
+    An input is added if `tensorrt_llm` has it in this version, or if the text model processes it
+    itself.
+    """
+    contracts, newest = load_contracts(version), load_contracts()[role]
+    supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS
+    return Contract(
+        inputs=_add(
+            contracts[role].inputs,
+            (each for each in newest.inputs if CORE_NAMES.get(each.name, each.name) in supported),
+        ),
+        outputs=_add(
+            contracts[role].outputs, (each for each in newest.outputs if each.name in COUNTS)
+        ),
+    )
+
+
+def _add(tensors: tuple[Tensor, ...], others: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    names = {each.name for each in tensors}
+    return (*tensors, *(each for each in others if each.name not in names))
+
+
+def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
+    """Return whether `version` is from the minor version `since` to `until`, inclusive."""
+    minor = minor_version(version)
+    return minor_version(since or _FIRST) <= minor and (
+        until is None or minor <= minor_version(until)
+    )
+
+
+def minor_version(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version; other texts count as later than all versions."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else _LAST
+
+
+def find_first_version(model: str, tensor: str) -> str | None:
+    """Return the first version of TensorRT-LLM in which the model has this input, or None."""
+    rows = [each for each in _load_table()[model]["inputs"] if each["name"] == tensor]
+    return min((each.get("since", _FIRST) for each in rows), key=minor_version, default=None)
+
+
+@cache
+def _load_table() -> dict[str, Any]:
     import yaml
 
     table = resources.files("trtllm_serve_cli.repository.model").joinpath("contract.yaml")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    models = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
-    return {
-        model: Contract(_tensors(sides["inputs"]), _tensors(sides["outputs"]))
-        for model, sides in models.items()
-    }
+    models: dict[str, Any] = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
+    return models
 
 
-def _tensors(entries: list[dict[str, Any]]) -> tuple[Tensor, ...]:
+def _tensors(entries: list[dict[str, Any]], version: str) -> tuple[Tensor, ...]:
     return tuple(
         Tensor(
             name=entry["name"],
@@ -56,4 +117,5 @@ def _tensors(entries: list[dict[str, Any]]) -> tuple[Tensor, ...]:
             ragged=entry.get("ragged", False),
         )
         for entry in entries
+        if is_in_versions(version, entry.get("since"), entry.get("until"))
     )
