@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol
 
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import Engine
+from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.versions import Container
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
@@ -76,7 +77,8 @@ class Building:
     the build does not read the checkpoint's weights. `request_options` are the fields of
     `BuildRequest` that this kind supports but some other kinds do not support.
 
-    The last step of a build calls `describe_built` with the engine's folder, the checkpoint and the
+    `complete_options` adds the build options that the repository's parameters require. The last
+    step of a build calls `describe_built` with the engine's folder, the checkpoint and the
     details from the plan. The function returns fields of `Engine`. If a kind serves checkpoints
     directly, its plans have no steps. `describe` then returns the engine, and `no_build_reason` is
     a sentence that explains why nothing is built.
@@ -87,6 +89,9 @@ class Building:
     """
 
     plan: Callable[[BuildRequest, Toolchain], BuildPlan]
+    complete_options: Callable[[EngineOptions, Mapping[str, str]], EngineOptions] = (
+        lambda options, parameters: options
+    )
     formats: frozenset[str] = frozenset({"hf"})
     tools: tuple[str, ...] = ()
     needs_weights: bool = True
@@ -108,9 +113,11 @@ class Serving:
     user's value. `check_values` checks the final values against the engine. If `empty_is_default`
     is set, TensorRT-LLM chooses a default for each parameter that is empty.
 
-    `backends` maps each layout to the Triton backend that the layout requires. `model_yaml` is set
-    if the file `model.yaml` contains arguments for TensorRT-LLM's LLM API. The function returns
-    these arguments and the entries that remain in `config.pbtxt`.
+    `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
+    parameters of the models. It is empty for the newest version. `backends` maps each layout to the
+    Triton backend that the layout requires. `model_yaml` is set if the file `model.yaml` contains
+    arguments for TensorRT-LLM's LLM API. The function returns these arguments and the entries that
+    remain in `config.pbtxt`.
     """
 
     layouts: tuple[Layout, ...]
@@ -120,6 +127,7 @@ class Serving:
     merged: frozenset[str] = frozenset()
     check_values: Callable[[Engine, Mapping[str, str]], None] = lambda engine, values: None
     empty_is_default: bool = False
+    contract_version: Callable[[Engine], str] = lambda engine: ""
     backends: Mapping[str, str] | None = None
     model_yaml: Callable[[Mapping[str, str]], tuple[dict[str, Any], Values]] | None = None
 

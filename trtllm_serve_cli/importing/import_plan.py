@@ -206,7 +206,9 @@ def request_build(
         checkpoint=checkpoint,
         engine_dir=declaration.engine.dir or home.engines,
         kind=choice.kind,
-        options=declaration.build,
+        options=find_kind(choice.kind).building.complete_options(
+            declaration.build, declaration.repository.parameters
+        ),
         trust_remote_code=declaration.model.trust_remote_code,
         gpu=declaration.engine.gpu,
         timing=declaration.engine.timing,

@@ -40,7 +40,7 @@ PARAMETERS = {
     "stats_check_period_ms": "",
     "iter_stats_max_iterations": "",
     "request_stats_max_iterations": "",
-    "enable_kv_cache_reuse": "true",
+    "enable_kv_cache_reuse": "false",
     "normalize_log_probs": "",
     "enable_chunked_context": "",
     "gpu_device_ids": "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit, find_examples_dir
 from trtllm_serve_cli.build.tensorrt.versions import parse_version
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
+from trtllm_serve_cli.engine_kinds.tensorrt.serving import PAGED_CONTEXT_PARAMETERS
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import read_object
@@ -68,6 +71,29 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         estimated_bytes=sum(step.estimated_bytes for step in steps),
         facts=facts,
     )
+
+
+def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
+    """Enable paged context FMHA if the repository's parameters or the decoding mode require it.
+
+    Raise `BadInput` if the options disable it. The runtime requires KV cache reuse, and with it
+    paged context FMHA, for the target model of draft-model speculative decoding ("KV cache block
+    reuse must be enabled for speculative decoding target model").
+    """
+    reasons = [
+        f"{name}=true" for name in PAGED_CONTEXT_PARAMETERS if parameters.get(name) == "true"
+    ]
+    if options.speculative_decoding_mode == "draft_tokens_external":
+        reasons.append("--speculative-decoding-mode draft_tokens_external")
+    if not reasons or options.use_paged_context_fmha:
+        return options
+    if options.use_paged_context_fmha is False:
+        raise BadInput(
+            f"use_paged_context_fmha=false contradicts {reasons[0]}.",
+            why="the engine would fail to load",
+            next_step="omit one of them",
+        )
+    return replace(options, use_paged_context_fmha=True)
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:

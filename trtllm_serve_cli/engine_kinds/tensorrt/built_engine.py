@@ -26,7 +26,8 @@ from trtllm_serve_cli.errors import BadInput
 class TensorRtBuild:
     """The build settings of a TensorRT engine.
 
-    Lengths are in tokens. `world_size` is the number of GPUs.
+    Lengths are in tokens. `world_size` is the number of GPUs. KV cache reuse and chunked context
+    require an engine with `has_paged_context_fmha`.
     """
 
     version: str
@@ -40,6 +41,7 @@ class TensorRtBuild:
     max_beam_width: int
     max_seq_len: int
     world_size: int
+    has_paged_context_fmha: bool = False
 
 
 def read_tensorrt_build(directory: Path) -> TensorRtBuild:
@@ -124,6 +126,12 @@ def fingerprint_of(directory: Path, build: TensorRtBuild) -> str:
     return digest.hexdigest()[:16]
 
 
+def has_paged_context_fmha(build_config: Mapping[str, Any]) -> bool:
+    """Return whether attention over the prompt can read the paged KV cache of this build."""
+    plugins = build_config.get("plugin_config") or {}
+    return bool(plugins.get("use_paged_context_fmha", False))
+
+
 def _ranks(directory: Path, build: TensorRtBuild) -> list[Path]:
     return [directory / f"rank{rank}.engine" for rank in range(build.world_size)]
 
@@ -144,4 +152,5 @@ def _parse(config: dict[str, Any]) -> TensorRtBuild:
         max_beam_width=int(build.get("max_beam_width") or 1),
         max_seq_len=int(length),
         world_size=int((model.get("mapping") or {}).get("world_size") or 1),
+        has_paged_context_fmha=has_paged_context_fmha(build),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH
 from trtllm_serve_cli.engine_kinds.kind import Building, EngineKind
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
-from trtllm_serve_cli.engine_kinds.tensorrt.build_plan import plan_build
+from trtllm_serve_cli.engine_kinds.tensorrt.build_plan import complete_options, plan_build
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import (
     describe_built,
     describe_source,
@@ -33,6 +33,7 @@ KIND = EngineKind(
     offer=_offer,
     building=Building(
         plan=plan_build,
+        complete_options=complete_options,
         describe_built=describe_built,
         describe_source=describe_source,
         read_details=read_tensorrt_build,

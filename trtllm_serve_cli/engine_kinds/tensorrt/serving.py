@@ -38,6 +38,10 @@ _PARAMETERS = frozenset(
         "encoder_input_features_data_type", "prompt_embedding_table_data_type",
     )
 )  # fmt: skip
+# Parameters that require an engine with paged context FMHA. If an engine lacks it, some versions
+# fail to load ("When KV cache block reuse is set, model has to be built with paged context FMHA
+# support", triton-inference-server/tensorrtllm_backend#251).
+PAGED_CONTEXT_PARAMETERS = ("enable_kv_cache_reuse", "enable_chunked_context")
 _BACKEND = "tensorrtllm"
 # Entries with fixed values in upstream's template.
 _FIXED = {
@@ -63,6 +67,7 @@ def _plan_values(
         "max_seq_len": str(built.max_seq_len),
         "tokenizer_dir": str(engine.path / TOKENIZER_FOLDER),
         "engine_dir": str(engine.path),
+        "enable_kv_cache_reuse": str(built.has_paged_context_fmha).lower(),
         "logits_datatype": _tensor_type(built.logits_dtype),
         "prompt_embedding_table_data_type": _tensor_type(built.dtype),
     }
@@ -76,8 +81,17 @@ def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
             why="the code for this backend is in upstream's repository",
             next_step="omit triton_backend to serve the same engine with the C++ backend",
         )
+    built = built_of(engine)
     width = int(values["max_beam_width"] or 1)
-    _check_within("max_beam_width", width, built_of(engine).max_beam_width)
+    _check_within("max_beam_width", width, built.max_beam_width)
+    for name in PAGED_CONTEXT_PARAMETERS:
+        if values.get(name) == "true" and not built.has_paged_context_fmha:
+            raise BadInput(
+                f"{name}=true is not supported by the engine.",
+                why="the engine was built without use_paged_context_fmha",
+                next_step="build it again with --build-option use_paged_context_fmha=true, or set "
+                f"{name}=false",
+            )
 
 
 def _check_decided_at_build(options: ServingOptions) -> None:
@@ -111,5 +125,6 @@ SERVING = Serving(
     core=CoreModel(backend_parameter="triton_backend", entries=_FIXED),
     check_values=_check_values,
     empty_is_default=True,
+    contract_version=lambda engine: built_of(engine).version,
     backends={"inflight": _BACKEND},
 )

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from trtllm_serve_cli.engine_kinds.registry import find_kind, kind_names
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.model.contract import Contract, Tensor
+from trtllm_serve_cli.repository.model.contract import Contract, Tensor, is_in_versions
 
 ValueType = Literal[
     "bool",
@@ -64,6 +64,7 @@ class Parameter:
     choices: tuple[str, ...] = ()
     of_engine: bool = False
     since: str = "0.5"
+    until: str | None = None
     is_fact: bool = False
 
     @property
@@ -74,6 +75,10 @@ class Parameter:
     def applies_to(self, kind: str) -> bool:
         """Return whether the parameter has an effect on this engine kind."""
         return not self.of_engine or self.name in find_kind(kind).serving.parameters
+
+    def is_in(self, version: str) -> bool:
+        """Return whether upstream's models have the parameter in a version of TensorRT-LLM."""
+        return is_in_versions(version, self.since, self.until)
 
     @property
     def engines(self) -> tuple[str, ...]:
@@ -107,11 +112,29 @@ def defaults_for(kind: str) -> dict[str, str]:
     }
 
 
-def check_parameters(values: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return the normalized `values`. Raise `BadInput` if a name or a value is not valid."""
+def check_parameters(values: Mapping[str, str], kind: str, version: str = "") -> dict[str, str]:
+    """Return the normalized `values`. Raise `BadInput` if a name or a value is not valid.
+
+    `version` is the version of TensorRT-LLM that reads the values, or empty for the newest.
+    """
+    for name in values:
+        _check_version(find_parameter(name, kind), kind, version)
     return {
         name: check_value(find_parameter(name, kind), value, kind) for name, value in values.items()
     }
+
+
+def _check_version(parameter: Parameter, kind: str, version: str) -> None:
+    """Raise `BadInput` if no model of this version reads the parameter."""
+    is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
+    if not is_read_by_backend or parameter.is_in(version):
+        return
+    raise BadInput(
+        f"The parameter {parameter.name} has no effect with TensorRT-LLM {version or '1.0'}.",
+        why=f"TensorRT-LLM has read it since {parameter.since}"
+        + (f" and until {parameter.until}" if parameter.until else ""),
+        next_step="omit it",
+    )
 
 
 def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -13,7 +13,11 @@ from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.layouts.llmapi import list_llmapi_parameters, plan_llmapi
 from trtllm_serve_cli.repository.layouts.vllm import list_vllm_parameters, plan_vllm, vllm_values
-from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.contract import (
+    Contract,
+    load_contracts,
+    load_text_contract,
+)
 from trtllm_serve_cli.repository.model.instances import with_instance_count
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy, RepositoryPlan
 from trtllm_serve_cli.repository.model.parameters import (
@@ -145,7 +149,9 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     The user's value has priority over the engine's value, which has priority over the default.
     """
     serving = find_kind(engine.kind).serving
-    overrides = with_instance_count(check_parameters(options.parameters, engine.kind), engine.kind)
+    version = serving.contract_version(engine)
+    checked = check_parameters(options.parameters, engine.kind, version)
+    overrides = with_instance_count(checked, engine.kind)
     planned = serving.plan_values(engine, options, overrides)
     kept = {name: value for name, value in overrides.items() if name not in serving.merged}
     return defaults_for(engine.kind) | planned | kept
@@ -220,7 +226,7 @@ def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
 
 
 def _preprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
-    contract = load_contracts()["preprocessing"]
+    contract = _contracts(engine)["preprocessing"]
     return ModelConfig(
         name="preprocessing",
         title="text to token ids",
@@ -242,7 +248,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     serving.check_values(engine, values)
     backend = serving.core.backend_parameter
     batching = _queue(values, _queue_policy(values)) | _common(values)
-    contract = load_contracts()["tensorrt_llm"]
+    contract = _contracts(engine)["tensorrt_llm"]
     if backend is not None:
         contract = type_tensors("tensorrt_llm", contract, values)
         # Enable the dynamic batcher, because upstream's model always has a dynamic batcher.
@@ -262,13 +268,17 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
     """Return the `parameters` for `tensorrt_llm`. A parameter without a value is empty."""
-    core = find_kind(engine.kind).serving.core
+    serving = find_kind(engine.kind).serving
+    core, version = serving.core, serving.contract_version(engine)
     # The Python model in the runtime package reads these facts, but a C++ backend does not.
     facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
     entries = (facts if core.backend_parameter is None else {}) | {
         place.removeprefix("parameters."): values.get(each.name, "")
         for each in load_parameters().values()
-        if each.applies_to(engine.kind) and not each.is_fact and each.name not in core.omitted
+        if each.applies_to(engine.kind)
+        and each.is_in(version)
+        and not each.is_fact
+        and each.name not in core.omitted
         for place in each.fills.get("tensorrt_llm", ())
         if place.startswith("parameters.")
     }
@@ -276,7 +286,7 @@ def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
-    contract = load_contracts()["postprocessing"]
+    contract = _contracts(engine)["postprocessing"]
     return ModelConfig(
         name="postprocessing",
         title="token ids to text",
@@ -292,10 +302,16 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     )
 
 
+def _contracts(engine: Engine) -> Mapping[str, Contract]:
+    """Return the tensors of upstream's models in the engine's version of TensorRT-LLM."""
+    return load_contracts(find_kind(engine.kind).serving.contract_version(engine))
+
+
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
     # The ensemble is a Python model, too, so both kinds use the tensor types of tensorrt_llm_bls.
-    contract = type_tensors("tensorrt_llm_bls", load_contracts()[kind], values)
+    version = find_kind(engine.kind).serving.contract_version(engine)
+    contract = type_tensors("tensorrt_llm_bls", load_text_contract(kind, version), values)
     return ModelConfig(
         name=model,
         title=f"text to text with {own_name}",
@@ -304,7 +320,9 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
         outputs=contract.outputs,
         parameters={
             "engine_kind": engine.kind,
+            **({"tensorrt_llm_version": version} if version else {}),
             "tokenizer_dir": values["tokenizer_dir"],
+            "exclude_input_in_output": values["exclude_input_in_output"],
             "tensorrt_llm_model_name": values["tensorrt_llm_model_name"],
             "preprocessing_model_name": values["preprocessing_model_name"],
             "ask_preprocessing": values["ask_preprocessing"],

@@ -33,6 +33,7 @@ from trtllm_serve_cli.repository.pbtxt import (
     list_unfilled,
     parse_config,
 )
+from trtllm_serve_cli.repository.validation.engine_limits import find_trtllm_version
 from trtllm_serve_cli.repository.validation.validate import list_contradictions
 
 # An import reads the default values of these parameters from the engine.
@@ -108,7 +109,9 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
     and `RepositoryError` if a file cannot be read.
     """
     _check_layout(repository)
-    values = with_instance_count(check_parameters(requested, repository.kind), repository.kind)
+    version = find_trtllm_version(repository)
+    checked = check_parameters(requested, repository.kind, version)
+    values = with_instance_count(checked, repository.kind)
     return [
         each
         for name, value in values.items()

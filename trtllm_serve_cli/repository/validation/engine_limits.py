@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import has_paged_context_fmha
+from trtllm_serve_cli.engine_kinds.tensorrt.serving import PAGED_CONTEXT_PARAMETERS
 from trtllm_serve_cli.repository.model.findings import Checked, Finding
 from trtllm_serve_cli.repository.model.instances import check_instances, check_ranks_of_instances
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.parameters import load_parameters
 from trtllm_serve_cli.repository.model.store import command_to_import_again
+
+_VERSION = "parameters.tensorrt_llm_version"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +27,8 @@ class EngineLimits:
 
     `path` is the file from which the limits were read. The file is the `config.json` of a TensorRT
     engine (`pretrained_config`, `build_config`) or of a checkpoint, or the `engine.json` of another
-    engine that tllm built.
+    engine that tllm built. `version` is the version of TensorRT-LLM that built the engine, or empty
+    for other engines.
     """
 
     path: Path
@@ -32,6 +37,8 @@ class EngineLimits:
     max_beam_width: int | None = None
     max_seq_len: int | None = None
     world_size: int | None = None
+    has_paged_context_fmha: bool | None = None
+    version: str = ""
 
 
 def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
@@ -40,8 +47,9 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
     for model in checked.configs:
         if checked.repository.role(model) == "tensorrt_llm":
             yield from check_instances(checked, model)
-        limits = _limits_of(checked, model)
+        limits = _limits_of(checked.repository, model)
         if limits is not None:
+            yield from _check_version(checked, limits)
             yield from _check_limits(checked, model, limits)
             yield from _check_ranks(limits)
             yield from check_ranks_of_instances(checked, model, limits.world_size)
@@ -54,20 +62,33 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
     return [
         finding
         for model in repository.texts
-        if (limits := _limits_of(checked, model)) is not None
+        if (limits := _limits_of(repository, model)) is not None
         for finding in _check_limits(checked, model, limits)
         if finding.severity == "error"
     ]
 
 
-def _limits_of(checked: Checked, model: str) -> EngineLimits | None:
+def find_trtllm_version(repository: OpenRepository) -> str:
+    """Return the version of TensorRT-LLM that built the engine, or "" if it is unknown.
+
+    If the engine is not on this machine, return the version in the text models' configuration.
+    """
+    for model in repository.texts:
+        limits = _limits_of(repository, model)
+        if limits is not None and limits.version:
+            return limits.version
+    values = (repository.value(model, _VERSION) for model in repository.texts)
+    return next(filter(None, values), "")
+
+
+def _limits_of(repository: OpenRepository, model: str) -> EngineLimits | None:
     """Return the limits of the engine that `model` runs.
 
     Return None if `model` does not run an engine, or if the limits are unknown.
     """
-    if checked.repository.role(model) != "tensorrt_llm":
+    if repository.role(model) != "tensorrt_llm":
         return None
-    engine_dir = checked.repository.value(model, "parameters.gpt_model_path")
+    engine_dir = repository.value(model, "parameters.gpt_model_path")
     return read_limits(Path(engine_dir)) if engine_dir else None
 
 
@@ -89,6 +110,8 @@ def read_limits(directory: Path) -> EngineLimits | None:
         _number(build, "max_beam_width"),
         _number(build, "max_seq_len"),
         _number(mapping, "world_size"),
+        has_paged_context_fmha(build) if isinstance(build, dict) else None,
+        str(facts.get("version") or ""),
     )
 
 
@@ -127,6 +150,20 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
+    """Yield an error for each text model that was rendered for another version of the engine."""
+    repository = checked.repository
+    for model in checked.configs:
+        rendered = repository.value(model, _VERSION)
+        if rendered and limits.version and rendered != limits.version:
+            yield checked.finding(
+                "error", model,
+                f"its tensors are those of TensorRT-LLM {rendered}, but the engine was built with "
+                f"{limits.version}",
+                command_to_import_again(repository.path, repository.name), place=_VERSION,
+            )  # fmt: skip
+
+
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     """Yield findings about values that exceed the engine's limits.
 
@@ -144,6 +181,14 @@ def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterato
                 "warning" if place == "max_batch_size" else "error", model,
                 f"{name} is {value}, but the engine was built for {limit}",
                 f"run `{checked.set_command} {name}={limit}`", place=place,
+            )  # fmt: skip
+    for name in PAGED_CONTEXT_PARAMETERS if limits.has_paged_context_fmha is False else ():
+        place = f"parameters.{name}"
+        if checked.repository.value(model, place) == "true":
+            yield checked.finding(
+                "error", model,
+                f"{name} is true, but the engine was built without use_paged_context_fmha",
+                f"run `{checked.set_command} {name}=false`", place=place,
             )  # fmt: skip
 
 

@@ -9,7 +9,11 @@ from typing import Any
 
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.repository.model.contract import Tensor, load_contracts
+from trtllm_serve_cli.repository.model.contract import (
+    Tensor,
+    load_contracts,
+    load_text_contract,
+)
 from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
 from trtllm_serve_cli.repository.model.instances import check_instances
 from trtllm_serve_cli.repository.model.model_repository import CONFIG, OpenRepository, unfilled
@@ -31,6 +35,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 from trtllm_serve_cli.repository.validation.engine_limits import (
     check_engine_and_paths,
+    find_trtllm_version,
     list_beyond_engine,
 )
 from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_ensembles
@@ -171,8 +176,12 @@ def _restore(checked: Checked) -> str:
 
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
-    contracts = load_contracts()
-    contract = contracts.get(model) or contracts.get(checked.repository.role(model) or "")
+    version = find_trtllm_version(checked.repository)
+    contracts = load_contracts(version)
+    role = checked.repository.role(model) or ""
+    contract = contracts.get(model) or contracts.get(role)
+    if checked.repository.has_manifest and role == "tensorrt_llm_bls":
+        contract = load_text_contract("ensemble" if model == "ensemble" else role, version)
     # Skip layouts with a single text-to-text model, because their tensors differ. In a copy of
     # upstream's repository in such a layout, the model is named tensorrt_llm.
     is_other = checked.repository.layout != "inflight" or (

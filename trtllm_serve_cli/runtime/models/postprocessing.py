@@ -12,7 +12,17 @@ import triton_python_backend_utils as pb_utils
 from ..text.detokenize import decode_whole
 from ..text.tokenizer import load_tokenizer
 from ..triton.parameters import Parameters
-from ..triton.stub_workarounds import read_inputs
+from ..triton.stub_workarounds import pick_requested, read_inputs
+
+# Up to TensorRT-LLM 0.13, upstream's ensemble passes these tensors of `tensorrt_llm` through this
+# model, which returns them under the name with the prefix OUT_.
+_RETURNED_INPUTS = (
+    "CUM_LOG_PROBS",
+    "OUTPUT_LOG_PROBS",
+    "CONTEXT_LOGITS",
+    "GENERATION_LOGITS",
+    "BATCH_INDEX",
+)
 
 
 class TritonPythonModel:
@@ -48,9 +58,11 @@ class TritonPythonModel:
             for row, row_lengths in zip(tokens, lengths, strict=True)
             for beam, length in zip(row, row_lengths, strict=True)
         ]
-        return pb_utils.InferenceResponse(
-            [pb_utils.Tensor("OUTPUT", np.array(texts, dtype=object))]
-        )
+        outputs = {"OUTPUT": np.array(texts, dtype=object)} | {
+            f"OUT_{name}": array for name, array in inputs.items() if name in _RETURNED_INPUTS
+        }
+        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
+        return pb_utils.InferenceResponse(pick_requested(request.requested_output_names(), tensors))
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)

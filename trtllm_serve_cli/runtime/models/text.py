@@ -25,6 +25,7 @@ from ..engines.kinds import reject_tensors
 from ..log import write_traceback
 from ..lora.adapter_request import NAME_PARAMETER, read_lora_name
 from ..requests.cancel_watch import CancelWatch
+from ..requests.core_adapter import CoreAdapter
 from ..requests.in_flight import InFlight, send_error
 from ..requests.request_record import RequestLedger, RequestRecord, ResponseRecorder
 from ..requests.responses import merge_responses
@@ -37,6 +38,7 @@ from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import StreamKeeper, pick_requested, read_inputs
 from ..triton.tensors import (
+    CORE_NAMES,
     INTERNAL_ID_PREFIX,
     SUPPORTED_INPUTS,
     Array,
@@ -50,12 +52,6 @@ from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket
 # through business-logic scripting.
 MAX_THREADS = 512
 
-_RENAMED = {
-    "top_k": "runtime_top_k",
-    "top_p": "runtime_top_p",
-    "length_penalty": "len_penalty",
-    "stream": "streaming",
-}
 # Upstream's tensors that are not supported here.
 _UNSUPPORTED_INPUTS = (
     "decoder_text_input",
@@ -71,6 +67,8 @@ _UNSUPPORTED_INPUTS = (
 _FORWARDED_OUTPUTS = (
     "cum_log_probs",
     "output_log_probs",
+    "context_logits",
+    "generation_logits",
     "batch_index",
     "sequence_index",
     "num_input_tokens",
@@ -97,9 +95,19 @@ class TritonPythonModel:
         self._encode = load_encoder(parameters, self._tokenizer)
         self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._engine_kind = parameters.text("engine_kind")
-        # `tensorrt_llm` has all other inputs, under the same name or the name in `_RENAMED`.
+        self._core = CoreAdapter.of(parameters)
+        # `tensorrt_llm` has all other inputs, under the same name or the name in `CORE_NAMES`.
         not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS}
         self._forwarded_inputs = set(parameters.input_names) - not_forwarded
+        # Triton rejects requests for outputs that `tensorrt_llm` lacks. The text model has the same
+        # outputs, in addition to its text and its own token counts.
+        self._core_outputs = [
+            "output_ids",
+            "sequence_length",
+            *self._core.list_outputs(
+                name for name in _FORWARDED_OUTPUTS if name in parameters.output_names
+            ),
+        ]
         self._is_decoupled = parameters.is_decoupled
         self._ledger = RequestLedger(
             pb_utils, parameters.model_name, parameters.model_version, is_text_model=True
@@ -154,7 +162,7 @@ class TritonPythonModel:
             for name, array in received.items()
         }
         inputs = self._encode(columns.get) | {
-            _RENAMED.get(name, name): columns[name]
+            CORE_NAMES.get(name, name): columns[name]
             for name in self._forwarded_inputs & columns.keys()
         }
         generate = self._generate_on_worker if self._worker.was_open else self._generate_on_model
@@ -182,6 +190,7 @@ class TritonPythonModel:
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
         """Generate through the `tensorrt_llm` model, which may have any backend or queue policy."""
+        core_request = self._core.adapt(inputs)
         recorder = ResponseRecorder(record, inputs)
 
         def stop() -> None:
@@ -193,10 +202,9 @@ class TritonPythonModel:
         watched = self._watch.add(sender, stop)
         single_response = None
         try:
-            tensors = [pb_utils.Tensor(name, array) for name, array in inputs.items()]
-            engine_outputs = map(
-                recorder.record, self._engine_outputs(tensors, internal_id, adapter)
-            )
+            tensors = [pb_utils.Tensor(name, array) for name, array in core_request.inputs.items()]
+            responses = self._engine_outputs(tensors, internal_id, adapter)
+            engine_outputs = map(recorder.record, map(core_request.complete, responses))
             for outputs in self._text_responses(engine_outputs, _is_streaming(inputs)):
                 response = _response(request, outputs)
                 if self._is_decoupled:
@@ -234,9 +242,8 @@ class TritonPythonModel:
 
         Raise `InvalidRequest` or `RequestError` if it rejects the request or fails.
         """
-        outputs = ["output_ids", "sequence_length", *_FORWARDED_OUTPUTS]
         parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
-        responses = self._exec(internal_id, inputs, outputs, parameters)
+        responses = self._exec(internal_id, inputs, self._core_outputs, parameters)
         try:
             for response in responses:
                 if response.has_error():
@@ -259,6 +266,8 @@ class TritonPythonModel:
             return
         inputs = [
             pb_utils.Tensor("stop", np.array([[True]])),
+            # Required up to TensorRT-LLM 0.14, also for a stop.
+            pb_utils.Tensor("input_ids", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
         ]

@@ -21,6 +21,7 @@ class Parameters:
             for group in config.get("instance_group", ())
         )
         self.input_names = tuple(each["name"] for each in config.get("input", ()))
+        self.output_names = tuple(each["name"] for each in config.get("output", ()))
         policy = config.get("model_transaction_policy", {})
         self.is_decoupled = bool(policy.get("decoupled", False))
         batching = config.get("dynamic_batching", {})

@@ -1,0 +1,137 @@
+"""Adapt the requests of text models to the version of TensorRT-LLM that runs `tensorrt_llm`.
+
+The C++ backend of older versions lacks some inputs and outputs of the newest version. The text
+models process these inputs themselves and add the outputs, so that the rest of the runtime sees
+the newest version only. Source of the versions: `utils.h` and `model_instance_state.cc` in
+triton-inference-server/tensorrtllm_backend, inflight_batcher_llm/src, at the tags v0.8.0 to v0.19.0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..engine import InvalidRequest
+from ..triton.parameters import Parameters
+from ..triton.tensors import Array
+
+Version = tuple[int, int]
+
+# Older versions reject a second row ("Invalid size for tensor").
+_FIRST_WITH_ROWS = (0, 12)
+_EXCLUDE_INPUT = "exclude_input_in_output"
+_FIRST_WITH = {
+    _EXCLUDE_INPUT: (0, 14),
+    "return_num_input_tokens": (1, 0),
+    "return_num_output_tokens": (1, 0),
+}
+# Inputs that a text model processes itself if `tensorrt_llm` lacks them.
+OWN_INPUTS = frozenset(_FIRST_WITH)
+COUNTS = ("num_input_tokens", "num_output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class CoreAdapter:
+    """The version of TensorRT-LLM that runs `tensorrt_llm`, and the model's default.
+
+    `version` is None for tllm's Python model, which has all inputs and outputs. `excludes_input` is
+    the parameter `exclude_input_in_output` of `tensorrt_llm`.
+    """
+
+    version: Version | None
+    excludes_input: bool
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> CoreAdapter:
+        """Return the adapter for the `tensorrt_llm` of a text model with these parameters."""
+        match = re.match(r"(\d+)\.(\d+)", parameters.text("tensorrt_llm_version"))
+        version = (int(match[1]), int(match[2])) if match else None
+        return cls(version, parameters.flag("exclude_input_in_output", False))
+
+    def adapt(self, inputs: Mapping[str, Array]) -> CoreRequest:
+        """Return the request to send to `tensorrt_llm` for `inputs`.
+
+        Raise `InvalidRequest` if the version does not support several prompts per request.
+        """
+        version = self.version or (9999, 0)
+        num_rows = len(inputs["input_ids"])
+        if num_rows > 1 and version < _FIRST_WITH_ROWS:
+            raise InvalidRequest(
+                f"TensorRT-LLM {version[0]}.{version[1]} accepts one prompt per request, but the "
+                f"request has {num_rows}; send one request per prompt, or build the engine with "
+                "TensorRT-LLM 0.12 or later"
+            )
+        omitted = {name for name, first in _FIRST_WITH.items() if version < first}
+        excludes_input = _read_flag(inputs, _EXCLUDE_INPUT, default=self.excludes_input)
+        core_excludes_input = self.excludes_input if _EXCLUDE_INPUT in omitted else excludes_input
+        # Streamed responses never contain the prompt.
+        has_prompt = not core_excludes_input and not _read_flag(inputs, "streaming", default=False)
+        return CoreRequest(
+            inputs={name: array for name, array in inputs.items() if name not in omitted},
+            prompts=_read_prompts(inputs),
+            has_prompt=has_prompt,
+            removes_prompt=has_prompt and excludes_input,
+            counts=tuple(
+                count
+                for count in COUNTS
+                if f"return_{count}" in omitted
+                and _read_flag(inputs, f"return_{count}", default=False)
+            ),
+        )
+
+    def list_outputs(self, outputs: Iterable[str]) -> list[str]:
+        """Return those of the text model's `outputs` that `tensorrt_llm` has, too."""
+        has_counts = self.version is None or self.version >= _FIRST_WITH["return_num_input_tokens"]
+        return [name for name in outputs if has_counts or name not in COUNTS]
+
+
+@dataclass(frozen=True, slots=True)
+class CoreRequest:
+    """A request to `tensorrt_llm`, and how to complete its responses.
+
+    `prompts` has the token ids of each row. `has_prompt` is true if the responses of `tensorrt_llm`
+    begin with the prompt, and `removes_prompt` if `complete` removes it. `counts` are the token
+    counts to add to each response.
+    """
+
+    inputs: dict[str, Array]
+    prompts: list[Array]
+    has_prompt: bool
+    removes_prompt: bool
+    counts: tuple[str, ...]
+
+    def complete(self, outputs: dict[str, Array]) -> dict[str, Array]:
+        """Return the outputs of a response as the newest version would return them.
+
+        The backend returns `batch_index` only for several rows, and `sequence_index` only for
+        several sequences. Without them, a response is for the first row and sequence.
+        """
+        completed = dict(outputs)
+        for index in ("batch_index", "sequence_index"):
+            completed.setdefault(index, np.zeros((1, 1), dtype=np.int32))
+        prompt = self.prompts[int(completed["batch_index"][0, 0])]
+        new_lengths = completed["sequence_length"] - (len(prompt) if self.has_prompt else 0)
+        if self.removes_prompt:
+            completed["output_ids"] = completed["output_ids"][..., len(prompt) :]
+            completed["sequence_length"] = new_lengths
+        if "num_input_tokens" in self.counts:
+            completed["num_input_tokens"] = _as_tensor(len(prompt))
+        if "num_output_tokens" in self.counts:
+            completed["num_output_tokens"] = _as_tensor(int(new_lengths.sum()))
+        return completed
+
+
+def _read_prompts(inputs: Mapping[str, Array]) -> list[Array]:
+    lengths = inputs["input_lengths"].reshape(-1)
+    return [ids[:length] for ids, length in zip(inputs["input_ids"], lengths, strict=True)]
+
+
+def _read_flag(inputs: Mapping[str, Array], name: str, *, default: bool) -> bool:
+    return bool(np.any(inputs[name])) if name in inputs else default
+
+
+def _as_tensor(value: int) -> Array:
+    return np.array([[value]], dtype=np.int32)
