@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.fakes.triton.answers import TEMPLATE
 from trtllm_serve_cli.client.conversation import Conversation, Turn, render_turns
-from trtllm_serve_cli.client.server import ModelInfo
+from trtllm_serve_cli.client.model_info import ModelInfo
 
 INFO = ModelInfo("demo", chat_template=TEMPLATE, max_seq_len=100)
 

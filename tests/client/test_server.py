@@ -6,7 +6,8 @@ from tests.fakes.triton.server import TEXT_INPUTS, FakeTriton
 from trtllm_serve_cli.client.ask import stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface
-from trtllm_serve_cli.client.server import ModelInfo, fetch_model_config, probe_token
+from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
+from trtllm_serve_cli.client.server import probe_token
 from trtllm_serve_cli.errors import NoServer, RequestFailed
 
 both = pytest.mark.parametrize("interface", ["grpc", "http"])

@@ -16,6 +16,7 @@ from trtllm_serve_cli.client.generate import (
     Piece,
     summarize_pieces,
 )
+from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
@@ -31,6 +32,7 @@ def stream(
     interface: Interface = "grpc",
     timeout_s: float | None = None,
     cancellation: Cancellation | None = None,
+    info: ModelInfo | None = None,
 ) -> Generator[Piece, None, None]:
     """Yield the pieces of the response as they arrive.
 
@@ -42,23 +44,25 @@ def stream(
     the request. `timeout_s` limits the time for the whole response. `request.stop_after_ms` also
     limits this time, but ends the response without an error.
 
-    Raise `NoServer` if the server cannot be reached, `RequestFailed` if the request fails, or
-    `BadInput` if a value does not fit its tensor.
+    `info` is the model's configuration. If it is None, it is fetched first. Raise `NoServer` if the
+    server cannot be reached, `RequestFailed` if the request fails, or `BadInput` if a value does
+    not fit its tensor or the model lacks an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
     is_stopping = stop_s is not None and (timeout_s is None or stop_s < timeout_s)
     limit_s = stop_s if is_stopping else timeout_s
+    info = info or fetch_model_config(endpoint, model, interface)
     # Importing gRPC takes 0.25 s, so import it only if it is used. Import it before the request is
     # sent; otherwise, the import would add to the measured latency.
     if interface == "grpc":
         from trtllm_serve_cli.client.transport.over_grpc import stream_grpc
 
-        pieces = stream_grpc(endpoint, model, request, limit_s, cancellation)
+        pieces = stream_grpc(endpoint, info, request, limit_s, cancellation)
     else:
         from trtllm_serve_cli.client.transport.over_http import stream_http
 
-        pieces = stream_http(endpoint.http, model, request, limit_s, cancellation)
+        pieces = stream_http(endpoint.http, info, request, limit_s, cancellation)
     pieces = _translate_cancellation(pieces, cancellation)
     return _mark_stopped(pieces) if is_stopping else pieces
 
@@ -69,6 +73,7 @@ def stream_in_thread(
     request: GenerateRequest,
     interface: Interface = "grpc",
     timeout_s: float | None = None,
+    info: ModelInfo | None = None,
 ) -> Generator[Piece, None, None]:
     """Yield the same pieces as `stream`, but read the response in another thread.
 
@@ -76,7 +81,7 @@ def stream_in_thread(
     leave gRPC's locks held, so gRPC's code runs in the other thread.
     """
     cancellation = Cancellation()
-    pieces = stream(endpoint, model, request, interface, timeout_s, cancellation)
+    pieces = stream(endpoint, model, request, interface, timeout_s, cancellation, info)
     arrived: queue.SimpleQueue[Piece | BaseException | None] = queue.SimpleQueue()
 
     def read() -> None:
@@ -108,9 +113,12 @@ def generate(
     interface: Interface = "grpc",
     timeout_s: float | None = None,
     cancellation: Cancellation | None = None,
+    info: ModelInfo | None = None,
 ) -> Completion:
     """Return the whole response. Raise the same exceptions as `stream`."""
-    with closing(stream(endpoint, model, request, interface, timeout_s, cancellation)) as pieces:
+    with closing(
+        stream(endpoint, model, request, interface, timeout_s, cancellation, info)
+    ) as pieces:
         started_s = time.monotonic()
         return summarize_pieces(list(pieces), started_s, time.monotonic())
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trtllm_serve_cli.client.chat import Message, render_chat
-from trtllm_serve_cli.client.server import ModelInfo
+from trtllm_serve_cli.client.model_info import ModelInfo
 
 # Safety factor for the estimated number of tokens in the next prompt.
 _MARGIN = 1.1

@@ -1,13 +1,14 @@
-"""Translate the input names of text models to the names in the llmapi layout.
+"""Translate the inputs of a request to the names of the served model's tensors.
 
-A text model named `tensorrt_llm` has the llmapi layout, because the model with this name in the
-inflight layout does not accept text. Tensors in the llmapi layout do not have a batch dimension.
-Source of the names: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08.
+Up to TensorRT-LLM 0.19, two inputs have other names. A text model named `tensorrt_llm` has the
+llmapi layout, because the model with this name in the inflight layout does not accept text. Tensors
+in the llmapi layout do not have a batch dimension. Source of the names: triton_backend/all_models/
+llmapi in NVIDIA/TensorRT-LLM@c8c6df08, and triton-inference-server/tensorrtllm_backend@c2e65b8.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from types import MappingProxyType
 
 from trtllm_serve_cli.errors import BadInput
@@ -30,16 +31,53 @@ _NAMES = MappingProxyType(
     }
 )
 _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
+# Inputs whose effect the client does not depend on.
+_DISPENSABLE = (*_COUNTS, "exclude_input_in_output")
+_OLD_NAMES = MappingProxyType({"seed": "random_seed", "min_tokens": "min_length"})
+# Models of Triton's vLLM backend take sampling parameters as JSON in this input.
+_VLLM_INPUT = "sampling_parameters"
 
 
-def name_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
+def name_inputs(
+    model: str, names: Iterable[str], inputs: Container[str], version: str = ""
+) -> dict[str, str]:
     """Return a mapping from each input to the name of its tensor in `model`.
 
-    For an llmapi model, omit the inputs that request token counts, because the responses always
-    include the counts. Raise `BadInput` if the model does not have a tensor for any other input.
+    `inputs` are the inputs in the model's configuration. `version` is the engine's version of
+    TensorRT-LLM, or empty if it is unknown. Inputs for token counts and `exclude_input_in_output`
+    are omitted if the model lacks them. Raise `BadInput` if the model lacks any other input.
     """
-    if model != LLMAPI_MODEL:
+    if model == LLMAPI_MODEL:
+        return _name_llmapi_inputs(model, names)
+    if _VLLM_INPUT in inputs:
         return {name: name for name in names}
+    named = {}
+    for name in names:
+        if name in inputs:
+            named[name] = name
+        elif _OLD_NAMES.get(name) in inputs:
+            named[name] = _OLD_NAMES[name]
+        elif name not in _DISPENSABLE:
+            raise _missing_input(model, name, version)
+    return named
+
+
+def _missing_input(model: str, name: str, version: str) -> BadInput:
+    """Return the error for a request whose input the model does not have."""
+    # The table takes a tenth of a second to load.
+    from trtllm_serve_cli.repository.model.contract import find_first_version
+
+    first = find_first_version("ensemble", name) if version else None
+    if first is None:
+        why, later = "its configuration has no input of that name", ""
+    else:
+        why = f"its engine was built with TensorRT-LLM {version}, and {name} exists since {first}"
+        later = f", or build the engine with TensorRT-LLM {first} or later"
+    return BadInput(f"{model} does not support {name}.", why=why, next_step=f"omit {name}{later}")
+
+
+def _name_llmapi_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
+    """Return the name of each input in an llmapi model, whose responses always include counts."""
     named = {}
     for name in names:
         if name in _NAMES:

@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib import import_module
-from types import ModuleType
 from typing import Literal
 
 from trtllm_serve_cli.client import ask
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Interface
+from trtllm_serve_cli.client.model_info import import_transport
 from trtllm_serve_cli.errors import RequestFailed
 
 _PROBE_PROMPT = "Hello"
-
-
-@dataclass(frozen=True, slots=True)
-class ModelInfo:
-    """The settings in a model's `config.pbtxt` that clients use.
-
-    Most fields are parameters that tllm writes. These fields are `None`, empty or false if tllm did
-    not render the model. Only a decoupled model can stream responses.
-    """
-
-    name: str
-    chat_template: str | None = None
-    bos_token: str = ""
-    eos_token: str = ""
-    adds_bos: bool = False
-    max_seq_len: int | None = None
-    engine_kind: str | None = None
-    is_decoupled: bool = True
-    max_batch_size: int = 0
-    vocab_size: int | None = None
-    tokenizer_dir: str | None = None
-    inputs: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,38 +28,6 @@ class IndexedModel:
     reason: str = ""
 
 
-def fetch_model_config(
-    endpoint: Endpoint, model: str, interface: Interface = "grpc", timeout_s: float = 10.0
-) -> ModelInfo:
-    """Return the settings of a model.
-
-    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
-    """
-    config = _import_transport(interface).fetch_config(endpoint, model, timeout_s)
-    parameters = {
-        name: str(value.get("string_value", ""))
-        for name, value in config.get("parameters", {}).items()
-    }
-    return ModelInfo(
-        name=model,
-        chat_template=parameters.get("chat_template") or None,
-        bos_token=parameters.get("bos_token", ""),
-        eos_token=parameters.get("eos_token", ""),
-        adds_bos=parameters.get("adds_bos") == "true",
-        max_seq_len=_parse_count(parameters.get("max_seq_len")),
-        engine_kind=parameters.get("engine_kind") or None,
-        is_decoupled=bool(config.get("model_transaction_policy", {}).get("decoupled", False)),
-        max_batch_size=int(config.get("max_batch_size", 0)),
-        vocab_size=_parse_count(parameters.get("vocab_size")),
-        tokenizer_dir=parameters.get("tokenizer_dir") or None,
-        inputs=frozenset(tensor["name"] for tensor in config.get("input", ())),
-    )
-
-
-def _parse_count(text: str | None) -> int | None:
-    return int(text) or None if text and text.isdecimal() else None
-
-
 def fetch_versions(
     endpoint: Endpoint, model: str, interface: Interface, timeout_s: float
 ) -> tuple[str, str]:
@@ -90,14 +35,8 @@ def fetch_versions(
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
-    server, served = _import_transport(interface).fetch_versions(endpoint, model, timeout_s)
+    server, served = import_transport(interface).fetch_versions(endpoint, model, timeout_s)
     return server, served
-
-
-def _import_transport(interface: Interface) -> ModuleType:
-    """Import only the module for `interface`, because importing gRPC takes 0.25 s."""
-    name = "over_grpc" if interface == "grpc" else "over_http"
-    return import_module(f"trtllm_serve_cli.client.transport.{name}")
 
 
 def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedModel, ...]:

@@ -24,10 +24,13 @@ from tests.fakes.triton.answers import (
 )
 from tests.fakes.triton.over_http import serve_http
 from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.repository.model.contract import load_contracts
 
 VERSION = "2.51.0"
-TOKEN_INPUTS = ("input_ids", "input_lengths", "request_output_len", "streaming")
-TEXT_INPUTS = ("text_input", "max_tokens", "stream", "return_num_output_tokens")
+TOKEN_INPUTS, TEXT_INPUTS = (
+    tuple(tensor.name for tensor in load_contracts()[model].inputs)
+    for model in ("tensorrt_llm", "tensorrt_llm_bls")
+)
 
 
 @dataclass

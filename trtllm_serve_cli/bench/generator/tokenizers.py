@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.bench.model.served_model import CORE_MODEL, Target
 from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
-from trtllm_serve_cli.client.server import fetch_model_config
+from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.errors import BadInput, MissingPart, RequestFailed
 from trtllm_serve_cli.runtime.text.tokenizer import load_tokenizer
 

@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Interface
-from trtllm_serve_cli.client.server import fetch_model_config, fetch_versions
+from trtllm_serve_cli.client.model_info import fetch_model_config
+from trtllm_serve_cli.client.server import fetch_versions
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.errors import TimedOut, UnknownModel
 
@@ -36,7 +37,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A target and its metadata; `vocab_size` is `None` if the server does not report it."""
+    """A target and its metadata; `vocab_size` is `None` if the server does not report it.
+
+    `returns_prompt` is true if whole responses begin with the prompt, because a request cannot
+    exclude it.
+    """
 
     address: str
     name: str
@@ -47,10 +52,13 @@ class ServedModel:
     vocab_size: int | None
     interface: Interface = "grpc"
     inputs: frozenset[str] = field(default_factory=frozenset)
+    returns_prompt: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as an entry of `targets` in `summary.json`."""
-        return asdict(self) | {"inputs": sorted(self.inputs)}
+        entry = asdict(self) | {"inputs": sorted(self.inputs)}
+        del entry["returns_prompt"]
+        return entry
 
 
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
@@ -72,6 +80,9 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
         vocab_size=config.vocab_size,
         interface=interface,
         inputs=config.inputs,
+        returns_prompt=(
+            "exclude_input_in_output" not in config.inputs and not config.excludes_input
+        ),
     )
     _check_inputs(model, input_kind)
     return model

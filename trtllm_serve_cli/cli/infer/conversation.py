@@ -17,7 +17,7 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.conversation import Conversation
     from trtllm_serve_cli.client.generate import GenerateRequest
-    from trtllm_serve_cli.client.server import ModelInfo
+    from trtllm_serve_cli.client.model_info import ModelInfo
 
 _PROMPT = "> "
 _HELP = """\

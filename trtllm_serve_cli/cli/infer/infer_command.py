@@ -64,10 +64,11 @@ def infer(
     # Replace characters that stdout's encoding does not support. Otherwise, `print` would fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    from trtllm_serve_cli.client.server import fetch_model_config
+    from trtllm_serve_cli.client.model_info import fetch_model_config
 
     target = find_target(options.url, options.interface, model, options.timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
+    target = dataclasses.replace(target, info=info)
     # Some requests are streamed even with --no-stream. --stop-after-ms prints the parts that were
     # received in time. Over HTTP, the server detects a disconnected client only between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
@@ -168,6 +169,7 @@ def _infer_batch(
             target.interface,
             target.timeout_s,
             cancellation,
+            target.info,
         )
 
     num_failed = index = 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client.server import ModelInfo
+    from trtllm_serve_cli.client.model_info import ModelInfo
 
 
 def check_prompt(words: str) -> None:

@@ -47,7 +47,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
     pieces: list[Piece] = []
     was_interrupted = False
     arriving = stream_in_thread(
-        target.endpoint, target.model, request, target.interface, target.timeout_s
+        target.endpoint, target.model, request, target.interface, target.timeout_s, target.info
     )
     started_s = time.monotonic()
     try:

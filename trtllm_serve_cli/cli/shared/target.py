@@ -13,6 +13,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.client.generate import Interface
+    from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.launch.servers.running import RunningServer
 
 ServerOption = Annotated[
@@ -28,12 +29,16 @@ CORE_MODEL = "tensorrt_llm"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """The endpoint, model and interface for requests, and the time limit for each request."""
+    """The endpoint, model and interface for requests, and the time limit for each request.
+
+    `info` is the model's configuration, or None before it is fetched.
+    """
 
     endpoint: Endpoint
     model: str
     interface: Interface
     timeout_s: float | None
+    info: ModelInfo | None = None
 
 
 def find_target(

@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
+from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.tensors import (
@@ -45,14 +46,15 @@ _OPTIONS = (
 
 def stream_grpc(
     endpoint: Endpoint,
-    model: str,
+    info: ModelInfo,
     request: GenerateRequest,
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
     address = endpoint.grpc
-    message = _plan_message(model, request)
+    model = info.name
+    message = _plan_message(info, request)
     has_begun = False
     with connect(address, endpoint.tls) as stub:
         call = stub.ModelStreamInfer(iter([message]), timeout=timeout_s)
@@ -145,10 +147,12 @@ def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float) -> Iter
             ) from error
 
 
-def _plan_message(model: str, request: GenerateRequest) -> Any:
+def _plan_message(info: ModelInfo, request: GenerateRequest) -> Any:
+    model = info.name
     message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
     inputs = plan_inputs(request)
-    for name, served_name in name_inputs(model, inputs).items():
+    names = name_inputs(model, inputs, info.inputs, info.tensorrt_llm_version)
+    for name, served_name in names.items():
         shape, content = encode_raw(INPUTS[name], inputs[name])
         shape = shape_input(model, shape)
         message.inputs.add(name=served_name, datatype=INPUTS[name], shape=shape)

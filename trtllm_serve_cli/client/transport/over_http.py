@@ -21,6 +21,7 @@ from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import name_inputs
+from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.events import EventParser
@@ -38,13 +39,14 @@ _LONGEST_ERROR_BYTES = 64 * 1024
 
 def stream_http(
     address: str,
-    model: str,
+    info: ModelInfo,
     request: GenerateRequest,
     timeout_s: float | None,
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
-    body = _plan_body(model, request)
+    model = info.name
+    body = _plan_body(info, request)
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     has_begun = False
     with (
@@ -130,7 +132,7 @@ def _request(
     return content
 
 
-def _plan_body(model: str, request: GenerateRequest) -> str:
+def _plan_body(info: ModelInfo, request: GenerateRequest) -> str:
     inputs = plan_inputs(request)
     if unsendable := RAW_TENSORS & inputs.keys():
         raise BadInput(
@@ -139,7 +141,10 @@ def _plan_body(model: str, request: GenerateRequest) -> str:
             next_step="send the adapter once over gRPC, and then use its task id over HTTP",
         )
     body: dict[str, Any] = {
-        served_name: inputs[name] for name, served_name in name_inputs(model, inputs).items()
+        served_name: inputs[name]
+        for name, served_name in name_inputs(
+            info.name, inputs, info.inputs, info.tensorrt_llm_version
+        ).items()
     }
     if request.request_id:
         body["id"] = request.request_id

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.client.server import fetch_model_config
+from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart, TllmError
 from trtllm_serve_cli.launch.clusters.slurm import (
     ADDRESS_FILE,
