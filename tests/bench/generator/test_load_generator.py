@@ -28,6 +28,7 @@ class Server:
 
     def __init__(self, stamp: Callable[[], float] = time.perf_counter) -> None:
         self.stamp = stamp
+        self.num_prompt_tokens = 0
         self.in_flight = 0
         self.most_in_flight = 0
         self.encoded: list[list[int]] = []
@@ -40,6 +41,9 @@ class Server:
 
     def decode(self, raw: bytes) -> Response:
         return _RESPONSES[raw]
+
+    def count_prompt_tokens(self, spec: RequestSpec) -> int:
+        return self.num_prompt_tokens
 
     async def close(self) -> None:
         pass
@@ -286,6 +290,19 @@ def test_tokens_without_text_count_with_the_next_text() -> None:
     generator = LoadGenerator([Texts()])
     asyncio.run(generator.run_open(_requests(b"eetf"), [0.0]))
     assert [record.chunk_tokens for record in generator.records] == [(4,)]
+
+
+def test_prompt_tokens_of_a_response_do_not_count() -> None:
+    class Prompting(Server):
+        def decode(self, raw: bytes) -> Response:
+            ids = np.arange(5, dtype=np.int32).tobytes() if raw == b"t" else b""
+            return Response(len(ids) // 4, raw == FINAL, ids=ids)
+
+    server = Prompting()
+    server.num_prompt_tokens = 3
+    generator = LoadGenerator([server])
+    asyncio.run(generator.run_open(_requests(b"tf"), [0.0]))
+    assert [record.chunk_tokens for record in generator.records] == [(2,)]
 
 
 def test_rejection_in_a_response_is_classified_as_rejected() -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +12,18 @@ from tests.fakes.triton.over_grpc import encode_response, encode_stream_response
 from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.transport import codec
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.repository.model.contract import load_contracts
 
-_MODEL = ServedModel("127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500)
+_MODEL = ServedModel(
+    "127.0.0.1:1", "tensorrt_llm", "1", "2.51.0", True, 8, 500,
+    inputs=frozenset(each.name for each in load_contracts()["tensorrt_llm"].inputs),
+)  # fmt: skip
+# Up to TensorRT-LLM 0.13, requests cannot exclude the prompt from the response.
+_OLD_MODEL = replace(
+    _MODEL,
+    inputs=frozenset(each.name for each in load_contracts("0.13")["tensorrt_llm"].inputs),
+    returns_prompt=True,
+)
 _OPTIONS = codec.RequestOptions()
 _STREAM_OPTIONS = codec.RequestOptions(stream=True)
 _SPEC = RequestSpec(np.array([5, 6, 7], np.int32), 20)
@@ -33,6 +45,19 @@ def test_encode_request_sets_an_exact_length_without_echo() -> None:
         "request_output_len": ("INT32", [1, 1], np.int32(20).tobytes()),
         "exclude_input_in_output": ("BOOL", [1, 1], b"\x01"),
     }
+
+
+def test_encode_request_omits_inputs_that_the_model_lacks() -> None:
+    inputs = _inputs(codec.encode_request(_SPEC, _OLD_MODEL, "1", _OPTIONS))
+    assert sorted(inputs) == ["input_ids", "input_lengths", "request_output_len"]
+
+
+def test_whole_responses_of_older_models_begin_with_the_prompt() -> None:
+    def count(model: ServedModel, options: codec.RequestOptions) -> int:
+        return codec.count_prompt_tokens(_SPEC, model, options)
+
+    assert count(_OLD_MODEL, _OPTIONS) == 3
+    assert count(_OLD_MODEL, _STREAM_OPTIONS) == count(_MODEL, _OPTIONS) == 0
 
 
 def test_encode_request_sets_streaming() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -168,7 +168,7 @@ class LoadGenerator:
     ) -> None:
         """Send a request and the further turns of its conversation."""
         try:
-            answer = await self._exchange(request, request.payload, due_s, held_s)
+            answer = await self._exchange(request, request.payload, request.spec, due_s, held_s)
             prompt = request.spec.input_ids
             connection = self.connections[request.target]
             for number, turn in enumerate(request.spec.turns, 1):
@@ -179,7 +179,7 @@ class LoadGenerator:
                 payload = connection.encode(spec, f"tllm-bench-{request.index}-{number}")
                 due = answer.end_s + turn.think_s
                 await asyncio.sleep(max(due - self._now(), 0.0))
-                answer = await self._exchange(request, payload, due, 0.0, number, prompt.size)
+                answer = await self._exchange(request, payload, spec, due, 0.0, number)
         finally:
             if slots is not None:
                 slots.release()
@@ -188,16 +188,20 @@ class LoadGenerator:
         self,
         request: ReadyRequest,
         payload: bytes,
+        spec: RequestSpec,
         due_s: float,
         held_s: float,
         turn: int = 0,
-        num_input_tokens: int | None = None,
     ) -> _Answer:
         connection = self.connections[request.target]
         self.num_sent += 1
         self._contacted.add(request.target)
         sent_s = self._now()
-        answer = _Answer(end_s=sent_s, keeps_ids=bool(request.spec.turns))
+        answer = _Answer(
+            end_s=sent_s,
+            keeps_ids=bool(request.spec.turns),
+            num_prompt_tokens=connection.count_prompt_tokens(spec),
+        )
         try:
             async for received_s, raw in connection.send(payload):
                 answer.add(connection.decode(raw), received_s - self.start)
@@ -209,16 +213,13 @@ class LoadGenerator:
         finally:
             if answer.error is None and not answer.chunk_s:
                 answer.error = RequestError("no_tokens", "the response ended without a token")
-            default_input_tokens = (
-                request.spec.input_ids.size if num_input_tokens is None else num_input_tokens
-            )
             self._keep(
                 RequestRecord(
                     index=request.index,
                     due_s=due_s,
                     sent_s=sent_s,
                     end_s=answer.end_s,
-                    num_input_tokens=answer.num_input_tokens or default_input_tokens,
+                    num_input_tokens=answer.num_input_tokens or spec.input_ids.size,
                     chunk_s=tuple(answer.chunk_s),
                     chunk_tokens=tuple(answer.chunk_tokens),
                     error=answer.error,
@@ -249,11 +250,13 @@ class LoadGenerator:
 class _Answer:
     """The parts of a response received so far; parts after the final one are ignored.
 
-    A part with tokens but empty text is not a chunk: its tokens are added to the next chunk.
+    A part with tokens but empty text is not a chunk: its tokens are added to the next chunk. The
+    first `num_prompt_tokens` tokens are the prompt and do not count.
     """
 
     end_s: float
     keeps_ids: bool = False
+    num_prompt_tokens: int = 0
     chunk_s: list[float] = field(default_factory=list)
     chunk_tokens: list[int] = field(default_factory=list)
     error: RequestError | None = None
@@ -269,6 +272,8 @@ class _Answer:
         if self.is_final:
             return
         self.end_s, self.is_final = at_s, response.is_final
+        if self.num_prompt_tokens:
+            response = self._without_prompt(response)
         num_tokens = response.num_tokens + self._uncounted_tokens
         if num_tokens and (response.text is None or response.text):
             self.chunk_s.append(at_s)
@@ -290,6 +295,15 @@ class _Answer:
     def ids(self) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
         """Return the ids of the generated tokens."""
         return np.frombuffer(b"".join(self._ids), np.int32)
+
+    def _without_prompt(self, response: Response) -> Response:
+        num_removed = min(self.num_prompt_tokens, response.num_tokens)
+        self.num_prompt_tokens -= num_removed
+        return replace(
+            response,
+            num_tokens=response.num_tokens - num_removed,
+            ids=response.ids[4 * num_removed :],
+        )
 
     def _add_remaining_tokens(self, at_s: float) -> None:
         """Add tokens after the last text to the last chunk, or make them the only chunk."""

@@ -146,7 +146,9 @@ def _plan_tensors(
         "return_num_output_tokens": spec.text is not None,
     }
     optional_inputs = {
-        name: every_row(True) for name, is_requested in optional.items() if is_requested
+        name: every_row(True)
+        for name, is_requested in optional.items()
+        if is_requested and (name in model.inputs or spec.text is not None)
     }
     if spec.text is None:
         if options.stream:
@@ -167,14 +169,14 @@ def _plan_tensors(
         "stream": every_row(options.stream),
         **optional_inputs,
     }
-    names = name_inputs(model.name, tensors)
-    # Omit `return_*` inputs that the model does not have. Models on older servers lack some of
-    # these inputs and would reject the request.
-    return {
-        names[name]: value
-        for name, value in tensors.items()
-        if name in names and (names[name] in model.inputs or not name.startswith("return_"))
-    }
+    names = name_inputs(model.name, tensors, model.inputs)
+    return {names[name]: value for name, value in tensors.items() if name in names}
+
+
+def count_prompt_tokens(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> int:
+    """Return the number of prompt tokens with which the response to a request begins."""
+    is_included = model.returns_prompt and spec.text is None and not options.stream
+    return spec.input_ids.size if is_included else 0
 
 
 def _pack_text(text: str) -> bytes:

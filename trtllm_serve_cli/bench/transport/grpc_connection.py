@@ -70,6 +70,10 @@ class GrpcConnection:
             )
         )
 
+    def count_prompt_tokens(self, spec: RequestSpec) -> int:
+        """Return the number of prompt tokens with which the response begins."""
+        return codec.count_prompt_tokens(spec, self._model, self._options)
+
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
         """Encode the request as a gRPC message.
 

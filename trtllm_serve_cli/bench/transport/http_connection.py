@@ -50,6 +50,10 @@ class HttpConnection:
         ).encode()
         self.decode = codec.decode_event
 
+    def count_prompt_tokens(self, spec: RequestSpec) -> int:
+        """Return the number of prompt tokens with which the response begins."""
+        return codec.count_prompt_tokens(spec, self._model, self._options)
+
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
         body = codec.encode_body(spec, self._model, self._options)
         return b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
