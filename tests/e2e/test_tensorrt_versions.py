@@ -1,0 +1,169 @@
+"""TensorRT engines of every version, served by the emulator of Triton's C++ backend."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.cpp_backend import EmulatedTllm, import_engine, make_engine, make_tllm
+from tests.e2e.upstream import as_tensors
+from trtllm_serve_cli.client.ask import generate, stream
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest, Interface
+from trtllm_serve_cli.errors import BadInput
+
+pytestmark = pytest.mark.e2e
+
+# The versions with different tensors or rules.
+VERSIONS = ("0.8.0", "0.9.0", "0.11.0", "0.12.0", "0.13.0", "0.14.0", "0.16.0", "0.19.0", "1.1.0")
+TEXT_MODELS = ("ensemble", "tensorrt_llm_bls", "")
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def version(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def served(
+    version: str, letters: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EmulatedTllm]:
+    """Serve an engine of one version twice: as the decoupled model `parts`, and as `whole`."""
+    folder = tmp_path_factory.mktemp("version")
+    tllm = make_tllm(folder)
+    engine = make_engine(folder / "engine", version)
+    import_engine(tllm, "parts", engine, letters)
+    import_engine(tllm, "whole", engine, letters, "--param", "decoupled_mode=false")
+    started = tllm.start("-m", "parts", "-m", "whole")
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm
+    tllm("stop", "--all")
+
+
+@pytest.fixture(scope="module")
+def endpoint(served: Tllm) -> Endpoint:
+    return served.endpoint()
+
+
+def _name(model: str, role: str) -> str:
+    return f"{model}_{role or model}"
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+@pytest.mark.parametrize("role", TEXT_MODELS)
+@pytest.mark.parametrize("model", ["parts", "whole"])
+def test_response_has_the_new_text_only(
+    endpoint: Endpoint, model: str, role: str, interface: Interface
+) -> None:
+    name = _name(model, role) if role else model
+    request = GenerateRequest("abc", max_tokens=7, stream=False)
+    completion = generate(endpoint, name, request, interface)
+    counts = (completion.num_input_tokens, completion.num_output_tokens)
+    assert (completion.text, counts) == ("abcabca", (3, 7))
+
+
+@pytest.mark.parametrize("interface", ["grpc", "http"])
+def test_streamed_response_arrives_token_by_token(endpoint: Endpoint, interface: Interface) -> None:
+    request = GenerateRequest("abc", max_tokens=5)
+    pieces = list(stream(endpoint, "parts", request, interface))
+    assert [piece.text for piece in pieces] == ["a", "b", "c", "a", "b"]
+
+
+def test_seed_and_minimum_length_reach_the_engine(endpoint: Endpoint) -> None:
+    """The end id is that of "c", which the engine generates third."""
+    request = GenerateRequest("abc", max_tokens=6, stream=False, seed=1, min_tokens=5)
+    assert generate(endpoint, "whole", request).text == "bcdbcd"
+
+
+def test_cancelled_stream_ends_on_the_server(endpoint: Endpoint) -> None:
+    request = GenerateRequest("abc", max_tokens=200)
+    pieces = stream(endpoint, "parts", request)
+    next(pieces)
+    pieces.close()
+    assert generate(endpoint, "parts", GenerateRequest("abc", max_tokens=2)).text == "ab"
+
+
+def test_beams_are_returned_together(endpoint: Endpoint) -> None:
+    request = GenerateRequest("abc", max_tokens=3, stream=False, beam_width=2)
+    assert generate(endpoint, "whole", request).texts == ("abc", "bcd")
+
+
+def test_log_probabilities_are_returned(endpoint: Endpoint) -> None:
+    request = GenerateRequest("abc", max_tokens=3, stream=False, return_log_probs=True)
+    completion = generate(endpoint, "parts", request)
+    assert (completion.cum_log_probs, completion.output_log_probs) == ((-1.0,), ((-0.5,) * 3,))
+
+
+def test_several_sequences_need_version_0_14(endpoint: Endpoint, version: str) -> None:
+    request = GenerateRequest("abc", max_tokens=3, stream=False, num_return_sequences=2)
+    if _minor(version) >= (0, 14):
+        assert generate(endpoint, "parts", request).texts == ("abc", "bcd")
+        return
+    with pytest.raises(BadInput, match="parts does not support num_return_sequences") as raised:
+        generate(endpoint, "parts", request)
+    assert raised.value.why == (
+        f"its engine was built with TensorRT-LLM {version}, and num_return_sequences exists since "
+        "0.14"
+    )
+
+
+def test_several_prompts_per_request_need_version_0_12(endpoint: Endpoint, version: str) -> None:
+    import tritonclient.grpc as grpcclient
+
+    inputs = {
+        "text_input": np.array([["abc"], ["xy"]], object),
+        "max_tokens": np.full((2, 1), 2, np.int32),
+    }
+    texts: list[str] = []
+    failures: list[str] = []
+
+    def receive(result: grpcclient.InferResult, error: Exception | None) -> None:
+        if error is not None:
+            failures.append(str(error))
+        elif (text := result.as_numpy("text_output")) is not None:
+            texts.extend(each.decode() for each in text)
+
+    with grpcclient.InferenceServerClient(endpoint.grpc) as client:
+        client.start_stream(receive)
+        client.async_stream_infer("parts", as_tensors(inputs))
+        client.stop_stream()
+    if _minor(version) >= (0, 12):
+        assert (texts, failures) == (["abcab", "xyxy"], [])
+    else:
+        assert texts == []
+        assert "accepts one prompt per request, but the request has 2" in failures[0]
+
+
+@pytest.mark.parametrize("model", ["parts", "whole"])
+def test_benchmark_counts_the_new_tokens_only(
+    served: EmulatedTllm, model: str, tmp_path: Path
+) -> None:
+    options = ("--num-requests=10", "--input-mean=9", "--input-stdev=0", "--output-stdev=0")
+    served.done(
+        "bench", "token-norm-dist", "-m", model, "--output-mean=5", *options,
+        "--output", str(tmp_path / "result"),
+    )  # fmt: skip
+    summary = json.loads((tmp_path / "result" / "summary.json").read_text())
+    counts = (summary["summary"]["num_completed"], summary["summary"]["num_output_tokens"])
+    assert counts == (10, 50)
+
+
+def test_repository_is_valid(served: EmulatedTllm) -> None:
+    findings = json.loads(served.done("validate", "parts", "--json"))
+    assert findings == []
+
+
+def test_reuse_is_refused_for_an_engine_without_paged_context(served: EmulatedTllm) -> None:
+    result = served("set", "parts", "enable_kv_cache_reuse=true")
+    assert result.returncode == 3
+    assert "built without use_paged_context_fmha" in result.stderr
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor = version.split(".")[:2]
+    return int(major), int(minor)
