@@ -2,8 +2,8 @@
 
 The C++ backend of older versions lacks some inputs and outputs of the newest version. The text
 models process these inputs themselves and add the outputs, so that the rest of the runtime sees
-the newest version only. Source of the versions: `utils.h` and `model_instance_state.cc` in
-triton-inference-server/tensorrtllm_backend, inflight_batcher_llm/src, at the tags v0.8.0 to v0.19.0.
+the newest version only. Source of the versions: inflight_batcher_llm/src/utils.h and
+model_instance_state.cc in triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0.
 """
 
 from __future__ import annotations
