@@ -54,8 +54,7 @@ def make_tllm(folder: Path) -> EmulatedTllm:
 
 def make_engine(folder: Path, version: str, **build: object) -> Path:
     """Write an engine of one version for the letters tokenizer, on one GPU."""
-    config = engine_config(**{"max_beam_width": 2, "plugin_config": {}, **build})
-    config["version"] = version
+    config = engine_config(version, **{"plugin_config": {}, **build})
     config["pretrained_config"]["vocab_size"] = 257
     config["pretrained_config"]["mapping"] = {"world_size": 1, "tp_size": 1, "pp_size": 1}
     return write_engine(folder, config, num_ranks=1)

@@ -13,10 +13,10 @@ from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import describe_source
 CHAT_TEMPLATE = "{% for m in messages %}[INST] {{ m.content }} [/INST]{% endfor %}"
 
 
-def engine_config(**build: Any) -> dict[str, Any]:
+def engine_config(version: str = "1.1.0", **build: Any) -> dict[str, Any]:
     """Return the parts of `config.json` that are read, as trtllm-build writes them."""
     return {
-        "version": "1.1.0",
+        "version": version,
         "pretrained_config": {
             "architecture": "LlamaForCausalLM",
             "dtype": "bfloat16",
@@ -58,8 +58,8 @@ def write_tokenizer(directory: Path, **config: Any) -> Path:
     return directory
 
 
-def tensorrt_engine(folder: Path) -> Engine:
+def tensorrt_engine(folder: Path, version: str = "1.1.0", **build: Any) -> Engine:
     """Return a described engine at `folder`/engine, with its tokenizer at `folder`/tokenizer."""
-    engine = write_engine(folder / "engine")
+    engine = write_engine(folder / "engine", engine_config(version, **build))
     tokenizer = write_tokenizer(folder / "tokenizer")
     return describe_source(ENGINE.model_name, engine, tokenizer, f"engine:{engine}")

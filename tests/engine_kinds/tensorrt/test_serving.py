@@ -144,6 +144,31 @@ def test_cpp_backend_model_has_no_python_code(engine: Engine) -> None:
     assert "tensorrt_llm_bls/1/model.py" in files
 
 
+def test_tensors_and_parameters_are_those_of_the_version(tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path, "0.9.0")
+    config = render(engine)
+    contract = load_contracts("0.9.0")["tensorrt_llm"]
+    assert [each.name for each in config.input] == [each.name for each in contract.inputs]
+    assert [each.name for each in config.output] == [each.name for each in contract.outputs]
+    parameters = parameters_of(config)
+    assert "medusa_choices" in parameters and "guided_decoding_backend" not in parameters
+    for model in ("ensemble", "tensorrt_llm_bls", "mine"):
+        text = render(engine, model)
+        names = {each.name for each in text.input}
+        assert {"random_seed", "min_length", "exclude_input_in_output"} <= names
+        assert parameters_of(text)["tensorrt_llm_version"] == "0.9.0"
+
+
+@pytest.mark.parametrize("has_paged_context", [True, False])
+def test_kv_cache_is_reused_if_the_engine_supports_it(
+    tmp_path: Path, has_paged_context: bool
+) -> None:
+    plugins = {"use_paged_context_fmha": has_paged_context}
+    engine = tensorrt_engine(tmp_path, plugin_config=plugins)
+    expected = str(has_paged_context).lower()
+    assert parameters_of(render(engine))["enable_kv_cache_reuse"] == expected
+
+
 def test_static_batching_is_rendered(engine: Engine) -> None:
     config = render(engine, parameters={"batching_strategy": "V1", "decoupled_mode": "false"})
     assert parameters_of(config)["gpt_model_type"] == "V1"
@@ -168,6 +193,10 @@ def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
          "tllm cannot render a repository with triton_backend=python."),
         ({"parameters": {"accumulate_tokens": "true"}},
          "The parameter accumulate_tokens has no effect in the layout inflight."),
+        ({"parameters": {"enable_kv_cache_reuse": "true"}},
+         "enable_kv_cache_reuse=true is not supported by the engine."),
+        ({"parameters": {"enable_chunked_context": "true"}},
+         "enable_chunked_context=true is not supported by the engine."),
         ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the layout vllm."),
     ],
 )  # fmt: skip
@@ -177,6 +206,18 @@ def test_rejects_options_beyond_the_engine(
     with pytest.raises(BadInput) as raised:
         render(engine, **options)
     assert raised.value.what == what
+
+
+def test_rejects_a_parameter_of_another_version(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as raised:
+        render(
+            tensorrt_engine(tmp_path, "0.11.0"), parameters={"guided_decoding_backend": "xgrammar"}
+        )
+    assert str(raised.value) == (
+        "The parameter guided_decoding_backend has no effect with TensorRT-LLM 0.11.0.\n"
+        "Why: TensorRT-LLM reads it since version 0.19\n"
+        "Next: omit it"
+    )
 
 
 def test_each_group_of_gpus_gets_an_instance(engine: Engine) -> None:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc import model_config_pb2
 
-from trtllm_serve_cli.repository.model.contract import Tensor, load_contracts
+from trtllm_serve_cli.repository.model.contract import (
+    Tensor,
+    find_first_version,
+    load_contracts,
+    load_text_contract,
+)
 
 MODELS = (
     "preprocessing",
@@ -44,3 +49,38 @@ def test_scalar_input_is_reshaped_from_one_value() -> None:
     assert tensors["input_ids"] == Tensor(
         "input_ids", "TYPE_INT32", (-1,), optional=True, ragged=True
     )
+
+
+def test_tensors_follow_the_version() -> None:
+    def names(version: str) -> set[str]:
+        return {each.name for each in load_contracts(version)["tensorrt_llm"].inputs}
+
+    assert {"random_seed", "min_length"} <= names("0.19.0") and not {"seed"} & names("0.19.0")
+    assert {"seed", "min_tokens"} <= names("0.20.0") and not {"min_length"} & names("0.20.0")
+    assert names("0.8.0") < names("0.19.0")
+    assert names("") == names("unknown") == names("1.2.1")
+
+
+@pytest.mark.parametrize("version", ["0.5.0", "0.7.1", "0.8.0", "0.9.0.dev1", "0.13.0", "1.0.0"])
+@pytest.mark.parametrize("model", MODELS)
+def test_tensor_names_are_unique_in_every_version(version: str, model: str) -> None:
+    contract = load_contracts(version)[model]
+    for side in (contract.inputs, contract.outputs):
+        names = [tensor.name for tensor in side]
+        assert len(names) == len(set(names))
+
+
+def test_text_models_have_every_input_that_the_engine_supports() -> None:
+    def names(version: str) -> set[str]:
+        return {each.name for each in load_text_contract("ensemble", version).inputs}
+
+    assert {"lora_task_id", "random_seed", "exclude_input_in_output"} <= names("0.9.0")
+    assert not {"guided_decoding_guide", "num_return_sequences", "seed"} & names("0.9.0")
+    assert "num_return_sequences" in names("0.14.0")
+    assert load_text_contract("ensemble") == load_contracts()["ensemble"]
+
+
+def test_first_version_of_an_input() -> None:
+    assert find_first_version("tensorrt_llm", "random_seed") == "0.5"
+    assert find_first_version("tensorrt_llm", "seed") == "0.20"
+    assert find_first_version("tensorrt_llm", "nothing") is None

@@ -370,8 +370,36 @@ def test_new_repository_of_any_layout_is_valid(tmp_path: Path, layout: Layout) -
     assert findings(tmp_path / "mine") == []
 
 
-def test_new_repository_of_a_tensorrt_engine_is_valid(tmp_path: Path) -> None:
-    engine = tensorrt_engine(tmp_path)
+@pytest.mark.parametrize("version", ["0.8.0", "0.13.0", "1.1.0"])
+def test_new_repository_of_a_tensorrt_engine_is_valid(tmp_path: Path, version: str) -> None:
+    engine = tensorrt_engine(tmp_path, version)
     options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
     write_repository(plan_repository("mine", engine, options), tmp_path / "mine")
     assert findings(tmp_path / "mine") == []
+
+
+def test_engine_of_another_version_contradicts_the_tensors(tmp_path: Path) -> None:
+    options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
+    engine = tensorrt_engine(tmp_path, "0.9.0")
+    write_repository(plan_repository("mine", engine, options), tmp_path / "mine")
+    tensorrt_engine(tmp_path, "1.1.0")
+    found = [each for each in findings(tmp_path / "mine") if each[0] == "error"]
+    assert [(path, what) for _, path, _, what in found] == [
+        (
+            f"{model}/config.pbtxt",
+            "its tensors are those of TensorRT-LLM 0.9.0, but the engine was built with 1.1.0",
+        )
+        for model in ("ensemble", "mine", "tensorrt_llm_bls")
+    ]
+
+
+def test_reuse_needs_an_engine_with_paged_context(tmp_path: Path) -> None:
+    options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
+    engine = tensorrt_engine(tmp_path, plugin_config={"use_paged_context_fmha": True})
+    write_repository(plan_repository("mine", engine, options), tmp_path / "mine")
+    assert findings(tmp_path / "mine") == []
+    tensorrt_engine(tmp_path, plugin_config={"use_paged_context_fmha": False})
+    (found,) = findings(tmp_path / "mine")
+    assert found[3] == (
+        "enable_kv_cache_reuse is true, but the engine was built without use_paged_context_fmha"
+    )

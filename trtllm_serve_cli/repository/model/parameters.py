@@ -129,10 +129,12 @@ def _check_version(parameter: Parameter, kind: str, version: str) -> None:
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not is_read_by_backend or parameter.is_in(version):
         return
+    why = f"TensorRT-LLM reads it since version {parameter.since}"
+    if parameter.until:
+        why = f"TensorRT-LLM reads it in the versions {parameter.since} to {parameter.until}"
     raise BadInput(
         f"The parameter {parameter.name} has no effect with TensorRT-LLM {version or '1.0'}.",
-        why=f"TensorRT-LLM has read it since {parameter.since}"
-        + (f" and until {parameter.until}" if parameter.until else ""),
+        why=why,
         next_step="omit it",
     )
 

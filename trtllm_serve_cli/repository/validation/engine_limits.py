@@ -160,7 +160,8 @@ def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
                 "error", model,
                 f"its tensors are those of TensorRT-LLM {rendered}, but the engine was built with "
                 f"{limits.version}",
-                command_to_import_again(repository.path, repository.name), place=_VERSION,
+                f"run `{command_to_import_again(repository.path, repository.name)}`",
+                place=_VERSION,
             )  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class CoreAdapter:
     @classmethod
     def of(cls, parameters: Parameters) -> CoreAdapter:
         """Return the adapter for the `tensorrt_llm` of a text model with these parameters."""
-        match = re.match(r"(\d+)\.(\d+)", parameters.text("tensorrt_llm_version"))
+        match = re.match(r"(\d+)\.(\d+)", parameters.text("tensorrt_llm_version", ""))
         version = (int(match[1]), int(match[2])) if match else None
         return cls(version, parameters.flag("exclude_input_in_output", False))
 

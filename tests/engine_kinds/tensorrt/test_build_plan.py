@@ -1,0 +1,36 @@
+"""Build options that the repository's parameters require."""
+
+from __future__ import annotations
+
+import pytest
+
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.engine_kinds.tensorrt.build_plan import complete_options
+from trtllm_serve_cli.errors import BadInput
+
+
+@pytest.mark.parametrize(
+    ("options", "parameters", "expected"),
+    [
+        ({}, {}, None),
+        ({}, {"enable_kv_cache_reuse": "false"}, None),
+        ({}, {"enable_kv_cache_reuse": "true"}, True),
+        ({}, {"enable_chunked_context": "true"}, True),
+        ({"speculative_decoding_mode": "draft_tokens_external"}, {}, True),
+        ({"use_paged_context_fmha": False}, {}, False),
+    ],
+)
+def test_paged_context_is_built_if_a_feature_needs_it(
+    options: dict[str, object], parameters: dict[str, str], expected: bool | None
+) -> None:
+    completed = complete_options(EngineOptions(**options), parameters)  # type: ignore[arg-type]
+    assert completed.use_paged_context_fmha is expected
+
+
+def test_disabled_paged_context_contradicts_reuse() -> None:
+    options = EngineOptions(use_paged_context_fmha=False)
+    with pytest.raises(BadInput) as raised:
+        complete_options(options, {"enable_kv_cache_reuse": "true"})
+    assert (
+        raised.value.what == "use_paged_context_fmha=false contradicts enable_kv_cache_reuse=true."
+    )
