@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.client.llmapi import LLMAPI_MODEL, name_inputs, shape_input
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.llmapi import (
+    LLMAPI_MODEL,
+    name_inputs,
+    returns_prompt,
+    shape_input,
+)
+from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport.tensors import INPUTS
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts
@@ -82,3 +89,13 @@ def test_rejects_an_input_that_the_model_lacks(version: str, why: str, next_step
     with pytest.raises(BadInput, match="ensemble does not support num_return_seq") as raised:
         name_inputs("ensemble", ["num_return_sequences"], {"text_input"}, version)
     assert (raised.value.why, raised.value.next_step) == (why, next_step)
+
+
+@pytest.mark.parametrize(
+    ("version", "stream", "expected"),
+    [("0.15.0", False, True), ("0.15.0", True, False), ("0.16.0", False, False)],
+)
+def test_older_text_models_return_the_prompt(version: str, stream: bool, expected: bool) -> None:
+    inputs = frozenset(each.name for each in load_contracts(version)["ensemble"].inputs)
+    info = ModelInfo("ensemble", inputs=inputs)
+    assert returns_prompt(info, GenerateRequest("Hi", stream=stream)) is expected

@@ -11,7 +11,10 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from types import MappingProxyType
 
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
 
 LLMAPI_MODEL = "tensorrt_llm"
 _NAMES = MappingProxyType(
@@ -32,7 +35,7 @@ _NAMES = MappingProxyType(
 )
 _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
 # Inputs whose effect the client does not depend on.
-_DISPENSABLE = (*_COUNTS, "exclude_input_in_output")
+_DISPENSABLE = (*_COUNTS, EXCLUDE_INPUT)
 _OLD_NAMES = MappingProxyType({"seed": "random_seed", "min_tokens": "min_length"})
 # Models of Triton's vLLM backend take sampling parameters as JSON in this input.
 _VLLM_INPUT = "sampling_parameters"
@@ -60,6 +63,19 @@ def name_inputs(
         elif name not in _DISPENSABLE:
             raise _missing_input(model, name, version)
     return named
+
+
+def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
+    """Return whether the response begins with a prompt that the request excludes.
+
+    Up to TensorRT-LLM 0.15, upstream's text models do not have `exclude_input_in_output`. The
+    prompt is included in responses that are not streamed.
+    """
+    can_exclude = EXCLUDE_INPUT in info.inputs or info.excludes_input
+    is_upstreams = info.name != LLMAPI_MODEL and _VLLM_INPUT not in info.inputs
+    return (
+        request.exclude_input_in_output and not request.stream and is_upstreams and not can_exclude
+    )
 
 
 def _missing_input(model: str, name: str, version: str) -> BadInput:

@@ -96,3 +96,10 @@ def test_second_beam_pair_follows_the_first() -> None:
     outputs = {"text_output": ["a", "b"], "sequence_index": [1]}
     pieces = parse_pieces(GenerateRequest("hi"), outputs, 1.0)
     assert [piece.sequence_index for piece in pieces] == [2, 3]
+
+
+def test_prompt_is_removed_from_models_that_return_it() -> None:
+    outputs = {"text_output": ["The end", "Other"]}
+    request = GenerateRequest("The ", stream=False)
+    pieces = parse_pieces(request, outputs, 0.0, returns_prompt=True)
+    assert [piece.text for piece in pieces] == ["end", "Other"]

@@ -10,7 +10,8 @@ import pytest
 
 from trtllm_serve_cli.repository.model.contract import find_first_version
 from trtllm_serve_cli.runtime.engine import InvalidRequest
-from trtllm_serve_cli.runtime.requests.core_adapter import OWN_INPUTS, CoreAdapter
+from trtllm_serve_cli.runtime.requests.core_adapter import CoreAdapter
+from trtllm_serve_cli.runtime.triton.core_inputs import OWN_INPUTS
 from trtllm_serve_cli.runtime.triton.parameters import Parameters
 from trtllm_serve_cli.runtime.triton.tensors import Array
 

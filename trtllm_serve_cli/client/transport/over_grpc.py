@@ -21,7 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
-from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
+from trtllm_serve_cli.client.llmapi import name_inputs, returns_prompt, shape_input
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
@@ -66,7 +66,12 @@ def stream_grpc(
                     if response.error_message:
                         _drain_call(call)
                         raise error_mapping.refused(model, response.error_message)
-                    yield from parse_pieces(request, _read_outputs(address, response), at_s)
+                    yield from parse_pieces(
+                        request,
+                        _read_outputs(address, response),
+                        at_s,
+                        returns_prompt=returns_prompt(info, request),
+                    )
         except grpc.RpcError as error:
             raise _translate_rpc_error(
                 error, address, model, timeout_s, has_begun=has_begun

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
-from trtllm_serve_cli.client.llmapi import name_inputs
+from trtllm_serve_cli.client.llmapi import name_inputs, returns_prompt
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
@@ -56,7 +56,12 @@ def stream_http(
         try:
             for at_s, data in _post_for_events(connection, model, body, deadline_s):
                 has_begun = True
-                yield from parse_pieces(request, _read_event(address, model, data), at_s)
+                yield from parse_pieces(
+                    request,
+                    _read_event(address, model, data),
+                    at_s,
+                    returns_prompt=returns_prompt(info, request),
+                )
         except TimeoutError as error:
             raise error_mapping.timed_out(model, timeout_s) from error
         except (OSError, IncompleteRead) as error:

@@ -150,14 +150,21 @@ def _decode_strings(content: bytes) -> list[str]:
 
 
 def parse_pieces(
-    request: GenerateRequest, outputs: Mapping[str, Sequence[Any]], at_s: float
+    request: GenerateRequest,
+    outputs: Mapping[str, Sequence[Any]],
+    at_s: float,
+    *,
+    returns_prompt: bool = False,
 ) -> list[Piece]:
     """Return one piece for each text in a response.
 
     `outputs` maps tensor names to flat lists. Outputs that were not requested are ignored, because
-    models fill these outputs with placeholders.
+    models fill these outputs with placeholders. If `returns_prompt` is set, a prompt at the
+    beginning of a text is removed.
     """
     texts = outputs.get("text_output", ())
+    if returns_prompt:
+        texts = [text.removeprefix(request.text_input) for text in texts]
     has_log_probs = request.return_log_probs
     cum_log_probs = outputs.get("cum_log_probs", ()) if has_log_probs else ()
     log_probs = outputs.get("output_log_probs", ()) if has_log_probs else ()

@@ -9,8 +9,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from trtllm_serve_cli.runtime.requests.core_adapter import COUNTS, OWN_INPUTS
-from trtllm_serve_cli.runtime.triton.tensors import CORE_NAMES
+from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, COUNTS, OWN_INPUTS
 
 _FIRST = "0.5"
 _LAST = (9999, 0)
@@ -59,7 +58,7 @@ def load_text_contract(role: str, version: str = "") -> Contract:
     itself.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
-    supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS
+    supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()
     return Contract(
         inputs=_add(
             contracts[role].inputs,

@@ -34,11 +34,11 @@ from ..text.detokenize import StreamDecoder, decode_whole
 from ..text.step_decoder import StepDecoder
 from ..text.text_encoder import TEXT_INPUTS, load_encoder
 from ..text.tokenizer import load_tokenizer
+from ..triton.core_inputs import CORE_NAMES
 from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import StreamKeeper, pick_requested, read_inputs
 from ..triton.tensors import (
-    CORE_NAMES,
     INTERNAL_ID_PREFIX,
     SUPPORTED_INPUTS,
     Array,

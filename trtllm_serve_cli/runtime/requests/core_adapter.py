@@ -2,8 +2,7 @@
 
 The C++ backend of older versions lacks some inputs and outputs of the newest version. The text
 models process these inputs themselves and add the outputs, so that the rest of the runtime sees
-the newest version only. Source of the versions: inflight_batcher_llm/src/utils.h and
-model_instance_state.cc in triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0.
+the newest version only.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..engine import InvalidRequest
+from ..triton.core_inputs import COUNTS, EXCLUDE_INPUT, OWN_INPUTS
 from ..triton.parameters import Parameters
 from ..triton.tensors import Array
 
@@ -22,15 +22,6 @@ Version = tuple[int, int]
 
 # Older versions reject a second row ("Invalid size for tensor").
 _FIRST_WITH_ROWS = (0, 12)
-_EXCLUDE_INPUT = "exclude_input_in_output"
-_FIRST_WITH = {
-    _EXCLUDE_INPUT: (0, 14),
-    "return_num_input_tokens": (1, 0),
-    "return_num_output_tokens": (1, 0),
-}
-# Inputs that a text model processes itself if `tensorrt_llm` lacks them.
-OWN_INPUTS = frozenset(_FIRST_WITH)
-COUNTS = ("num_input_tokens", "num_output_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +55,9 @@ class CoreAdapter:
                 f"request has {num_rows}; send one request per prompt, or build the engine with "
                 "TensorRT-LLM 0.12 or later"
             )
-        omitted = {name for name, first in _FIRST_WITH.items() if version < first}
-        excludes_input = _read_flag(inputs, _EXCLUDE_INPUT, default=self.excludes_input)
-        core_excludes_input = self.excludes_input if _EXCLUDE_INPUT in omitted else excludes_input
+        omitted = {name for name, first in OWN_INPUTS.items() if version < first}
+        excludes_input = _read_flag(inputs, EXCLUDE_INPUT, default=self.excludes_input)
+        core_excludes_input = self.excludes_input if EXCLUDE_INPUT in omitted else excludes_input
         # Streamed responses never contain the prompt.
         has_prompt = not core_excludes_input and not _read_flag(inputs, "streaming", default=False)
         return CoreRequest(
@@ -84,7 +75,7 @@ class CoreAdapter:
 
     def list_outputs(self, outputs: Iterable[str]) -> list[str]:
         """Return those of the text model's `outputs` that `tensorrt_llm` has, too."""
-        has_counts = self.version is None or self.version >= _FIRST_WITH["return_num_input_tokens"]
+        has_counts = self.version is None or self.version >= OWN_INPUTS["return_num_input_tokens"]
         return [name for name in outputs if has_counts or name not in COUNTS]
 
 

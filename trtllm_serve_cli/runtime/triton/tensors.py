@@ -53,13 +53,6 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# Input of the text models -> input of `tensorrt_llm`, where the names differ.
-CORE_NAMES = {
-    "top_k": "runtime_top_k",
-    "top_p": "runtime_top_p",
-    "length_penalty": "len_penalty",
-    "stream": "streaming",
-}
 # The ids of requests from text models start with this prefix. The text models detect cancellation
 # themselves, and stop their requests by id.
 INTERNAL_ID_PREFIX = "tllm-text-"

@@ -1,0 +1,25 @@
+"""The inputs that text models forward to `tensorrt_llm`, by version of TensorRT-LLM.
+
+Source of the versions: inflight_batcher_llm/src/utils.h and model_instance_state.cc in
+triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. For the token counts:
+NVIDIA/TensorRT-LLM#5445.
+"""
+
+from __future__ import annotations
+
+# Input of the text models -> input of `tensorrt_llm`, where the names differ.
+CORE_NAMES = {
+    "top_k": "runtime_top_k",
+    "top_p": "runtime_top_p",
+    "length_penalty": "len_penalty",
+    "stream": "streaming",
+}
+EXCLUDE_INPUT = "exclude_input_in_output"
+COUNTS = ("num_input_tokens", "num_output_tokens")
+# Inputs that a text model processes itself if `tensorrt_llm` lacks them -> the first version of
+# `tensorrt_llm` that has them.
+OWN_INPUTS = {
+    EXCLUDE_INPUT: (0, 14),
+    "return_num_input_tokens": (1, 0),
+    "return_num_output_tokens": (1, 0),
+}
