@@ -154,6 +154,36 @@ def test_unfilled_upstream_repository_is_rejected(home: Home, tmp_path: Path) ->
             plan_for_this_machine(home, [], {}, repositories=[copy])
 
 
+def test_unfilled_variable_that_upstreams_model_needs_is_rejected(
+    home: Home, tmp_path: Path
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1)
+    config = copy / "preprocessing" / "config.pbtxt"
+    with config.open("a") as stream:
+        stream.write(
+            'parameters { key: "tokenizer_type" value { string_value: "${tokenizer_type}" } }\n'
+        )
+    with pytest.raises(RepositoryError, match="cannot be loaded") as raised:
+        plan_for_this_machine(home, [], {}, repositories=[copy])
+    assert raised.value.why == "preprocessing/config.pbtxt:14: ${tokenizer_type} is not filled in"
+    assert raised.value.next_step == (
+        f"run `tllm set --repo {copy} tokenizer_type=auto`, or run `tllm validate --repo {copy}` "
+        "for all errors"
+    )
+
+
+def test_engine_of_another_version_is_rejected(home: Home, tmp_path: Path) -> None:
+    engine = tensorrt_engine(tmp_path, "0.9.0")
+    write_repository(plan_repository("mine", engine, ServingOptions()), home.models / "mine")
+    tensorrt_engine(tmp_path, "1.1.0")
+    with pytest.raises(RepositoryError, match="cannot be loaded") as raised:
+        plan_for_this_machine(home, ["mine"], {})
+    assert raised.value.why.endswith(
+        "its tensors are those of TensorRT-LLM 0.9.0, but the engine was built with 1.1.0, and 2 "
+        "more"
+    )
+
+
 def test_other_repository_error_names_the_command_that_serves_it(
     home: Home, tmp_path: Path
 ) -> None:

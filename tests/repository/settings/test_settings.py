@@ -325,3 +325,15 @@ def test_error_names_the_settings_file_of_other_layouts(tmp_path: Path) -> None:
             f"Next: edit {tmp_path / 'mine/tensorrt_llm/1/model.yaml'}, "
             "then restart the server"
         )
+
+
+def test_sets_a_variable_that_only_older_templates_have(tmp_path: Path) -> None:
+    copy = copy_upstream(tmp_path / "copy")
+    config = copy / "preprocessing" / "config.pbtxt"
+    with config.open("a") as stream:
+        stream.write(
+            'parameters { key: "tokenizer_type" value { string_value: "${tokenizer_type}" } }\n'
+        )
+    repository = open_repository(copy)
+    changes = plan_changes(repository, {"tokenizer_type": "llama"})
+    assert 'string_value: "llama"' in apply_changes(repository, changes)["preprocessing"]

@@ -20,6 +20,7 @@ from trtllm_serve_cli.errors import BadInput
 # The C++ backend supports all upstream parameters that only certain engine kinds support.
 _PARAMETERS = frozenset(
     (
+        "tokenizer_type", "visual_model_path", "max_num_sequences", "max_kv_cache_length",
         "multimodal_model_path", "max_num_images", "accumulate_tokens",
         "tensorrt_llm_draft_model_name", "multimodal_encoders_name", "triton_backend",
         "encoder_engine_dir", "batching_strategy", "max_beam_width",

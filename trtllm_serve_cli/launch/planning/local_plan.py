@@ -33,6 +33,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
 from trtllm_serve_cli.repository.model.upstream_repository import read_repository
 from trtllm_serve_cli.repository.planning.combined import plan_combination, prefixed
 from trtllm_serve_cli.repository.validation.engine_limits import read_limits
+from trtllm_serve_cli.repository.validation.validate import check_loadable
 
 
 def plan_for_this_machine(
@@ -183,4 +184,8 @@ def _load_models(
     opened = [read_repository(path.absolute()) for path in repositories]
     known = {model.name for model in opened}
     imported = [load_model(home, name) for name in names if name not in known]
-    return [*imported, *opened] or [load_model(home, None)]
+    models = [*imported, *opened] or [load_model(home, None)]
+    for model in models:
+        if find_kind(model.engine_kind).runs_in_triton_backend:
+            check_loadable(open_repository(model.path))
+    return models

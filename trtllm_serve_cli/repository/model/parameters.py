@@ -115,7 +115,7 @@ def defaults_for(kind: str) -> dict[str, str]:
 def check_parameters(values: Mapping[str, str], kind: str, version: str = "") -> dict[str, str]:
     """Return the normalized `values`. Raise `BadInput` if a name or a value is not valid.
 
-    `version` is the version of TensorRT-LLM that reads the values, or empty for the newest.
+    `version` is the version of TensorRT-LLM that reads the values, or empty if it is unknown.
     """
     for name in values:
         _check_version(find_parameter(name, kind), kind, version)
@@ -127,13 +127,13 @@ def check_parameters(values: Mapping[str, str], kind: str, version: str = "") ->
 def _check_version(parameter: Parameter, kind: str, version: str) -> None:
     """Raise `BadInput` if no model of this version reads the parameter."""
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
-    if not is_read_by_backend or parameter.is_in(version):
+    if not version or not is_read_by_backend or parameter.is_in(version):
         return
     why = f"TensorRT-LLM reads it since version {parameter.since}"
     if parameter.until:
         why = f"TensorRT-LLM reads it in the versions {parameter.since} to {parameter.until}"
     raise BadInput(
-        f"The parameter {parameter.name} has no effect with TensorRT-LLM {version or '1.0'}.",
+        f"The parameter {parameter.name} has no effect with TensorRT-LLM {version}.",
         why=why,
         next_step="omit it",
     )

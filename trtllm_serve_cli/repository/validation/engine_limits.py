@@ -63,7 +63,10 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
         finding
         for model in repository.texts
         if (limits := _limits_of(repository, model)) is not None
-        for finding in _check_limits(checked, model, limits)
+        for finding in (
+            *_check_version(checked, limits),
+            *_check_limits(checked, model, limits),
+        )
         if finding.severity == "error"
     ]
 
@@ -153,7 +156,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
     """Yield an error for each text model that was rendered for another version of the engine."""
     repository = checked.repository
-    for model in checked.configs:
+    for model in repository.texts:
         rendered = repository.value(model, _VERSION)
         if rendered and limits.version and rendered != limits.version:
             yield checked.finding(

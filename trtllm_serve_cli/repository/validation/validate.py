@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trtllm_serve_cli.engine_kinds.registry import find_kind
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.contract import (
     Tensor,
     load_contracts,
@@ -69,6 +69,27 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
     findings += check_engine_and_paths(checked)
     return sorted(
         findings, key=lambda each: (each.severity, str(each.path), each.line or 0, each.what)
+    )
+
+
+def check_loadable(repository: OpenRepository) -> None:
+    """Raise `RepositoryError` if a model with Triton's C++ backend cannot be loaded.
+
+    The reasons are unfilled template variables and values that contradict the engine.
+    """
+    checked = Checked(repository, {})
+    findings = [each for model in repository.texts for each in _check_unfilled(checked, model)]
+    findings += list_contradictions(repository)
+    errors = [each for each in findings if each.severity == "error"]
+    if not errors:
+        return
+    first = errors[0]
+    place = f"{first.path.relative_to(repository.path)}" + (f":{first.line}" if first.line else "")
+    more = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
+    raise RepositoryError(
+        f"The models in {repository.path} cannot be loaded.",
+        why=f"{place}: {first.what}{more}",
+        next_step=f"{first.next_step}, or run `tllm validate {repository.target}` for all errors",
     )
 
 
