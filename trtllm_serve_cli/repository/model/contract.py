@@ -31,11 +31,42 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class TensorForm:
+    """A form of an input or output, and the first and last versions of TensorRT-LLM with the form.
+
+    `since` is None if the first version is unknown or the oldest one. `until` is None if the newest
+    version has the form.
+    """
+
+    tensor: Tensor
+    since: str | None = None
+    until: str | None = None
+
+    def is_in(self, version: str) -> bool:
+        """Return whether the tensor has this form in the version."""
+        return is_in_versions(version, self.since, self.until)
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
     """The input and output tensors of a model."""
 
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+
+@cache
+def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
+    """Return all forms of the tensors in `contract.yaml`, by model and by "inputs" or "outputs"."""
+    import yaml
+
+    table = resources.files("trtllm_serve_cli.repository.model").joinpath("contract.yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    models: dict[str, Any] = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
+    return {
+        model: {side: tuple(map(_parse_form, sides[side])) for side in ("inputs", "outputs")}
+        for model, sides in models.items()
+    }
 
 
 @cache
@@ -45,8 +76,13 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
     The patch level of `version` does not matter. An empty or unknown version means the newest.
     """
     return {
-        model: Contract(_tensors(sides["inputs"], version), _tensors(sides["outputs"], version))
-        for model, sides in _load_table().items()
+        model: Contract(
+            **{
+                side: tuple(each.tensor for each in forms if each.is_in(version))
+                for side, forms in sides.items()
+            }
+        )
+        for model, sides in load_forms().items()
     }
 
 
@@ -91,30 +127,17 @@ def minor_version(version: str) -> tuple[int, int]:
 
 def find_first_version(model: str, tensor: str) -> str | None:
     """Return the first version of TensorRT-LLM in which the model has this input, or None."""
-    rows = [each for each in _load_table()[model]["inputs"] if each["name"] == tensor]
-    return min((each.get("since", _FIRST) for each in rows), key=minor_version, default=None)
+    forms = [each for each in load_forms()[model]["inputs"] if each.tensor.name == tensor]
+    return min((each.since or _FIRST for each in forms), key=minor_version, default=None)
 
 
-@cache
-def _load_table() -> dict[str, Any]:
-    import yaml
-
-    table = resources.files("trtllm_serve_cli.repository.model").joinpath("contract.yaml")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    models: dict[str, Any] = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
-    return models
-
-
-def _tensors(entries: list[dict[str, Any]], version: str) -> tuple[Tensor, ...]:
-    return tuple(
-        Tensor(
-            name=entry["name"],
-            type=entry["type"],
-            dims=tuple(entry["dims"]),
-            reshape=tuple(entry["reshape"]) if "reshape" in entry else None,
-            optional=entry.get("optional", False),
-            ragged=entry.get("ragged", False),
-        )
-        for entry in entries
-        if is_in_versions(version, entry.get("since"), entry.get("until"))
+def _parse_form(entry: dict[str, Any]) -> TensorForm:
+    tensor = Tensor(
+        name=entry["name"],
+        type=entry["type"],
+        dims=tuple(entry["dims"]),
+        reshape=tuple(entry["reshape"]) if "reshape" in entry else None,
+        optional=entry.get("optional", False),
+        ragged=entry.get("ragged", False),
     )
+    return TensorForm(tensor, entry.get("since"), entry.get("until"))
