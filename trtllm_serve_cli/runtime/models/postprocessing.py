@@ -26,7 +26,7 @@ _RETURNED_INPUTS = (
 
 
 class TritonPythonModel:
-    """The functions that Triton calls."""
+    """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)

@@ -85,7 +85,7 @@ class RequestError(Exception):
 
 
 class TritonPythonModel:
-    """The functions that Triton calls."""
+    """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
