@@ -167,3 +167,16 @@ def test_reuse_is_refused_for_an_engine_without_paged_context(served: EmulatedTl
 def _minor(version: str) -> tuple[int, int]:
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
+
+
+@pytest.mark.parametrize("model", ["parts", "whole"])
+def test_logits_are_written_to_numpy_files(
+    served: EmulatedTllm, model: str, tmp_path: Path
+) -> None:
+    files = {name: tmp_path / f"{name}.npy" for name in ("context", "generation")}
+    options = [f"--{name}-logits={path}" for name, path in files.items()]
+    served.done("infer", "abc", "--raw", "-m", model, "--max-tokens=5", *options)
+    context, generation = (np.load(path) for path in files.values())
+    assert (context.shape, generation.shape) == ((3, 257), (1, 5, 257))
+    assert context.argmax(axis=-1).tolist() == [64, 65, 66]
+    assert generation[0].argmax(axis=-1).tolist() == [64, 65, 66, 64, 65]

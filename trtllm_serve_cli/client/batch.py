@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.client.generate import Completion, GenerateRequest, RawTensor
+from trtllm_serve_cli.client.generate import LOGITS, Completion, GenerateRequest, RawTensor
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.tensors import (
     RAW_TENSORS,
@@ -22,7 +22,9 @@ from trtllm_serve_cli.client.transport.tensors import (
 from trtllm_serve_cli.errors import BadInput, TllmError
 
 _FIELDS = frozenset(
-    {field.name for field in dataclasses.fields(GenerateRequest)} - RAW_TENSORS - {"stream"}
+    {field.name for field in dataclasses.fields(GenerateRequest)}
+    - RAW_TENSORS
+    - {"stream", *(f"return_{name}" for name in LOGITS)}
     | {"lora_dir"}
 )
 _CANCEL_TIMEOUT_S = 2.0

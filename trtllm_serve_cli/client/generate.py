@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from trtllm_serve_cli.option_fields import Option, Within
 
 Interface = Literal["grpc", "http"]
+LOGITS = ("context_logits", "generation_logits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,8 @@ class GenerateRequest:
             flags=("--perf",),
         ),
     ] = False
+    return_context_logits: bool = False
+    return_generation_logits: bool = False
     guided_decoding_guide_type: str | None = None
     guided_decoding_guide: str | None = None
     lora_weights: RawTensor | None = None
@@ -157,10 +160,11 @@ class Piece:
     """The part of a sequence in one response message.
 
     `at_s` is the arrival time on the monotonic clock. If a message contains several sequences
-    (beams), only its first piece has the token counts and `perf`. `num_output_tokens` counts only
-    the tokens in this message, as upstream's tensor does. `perf` contains upstream's outputs for
-    `return_perf_metrics`. If `stop_after_ms` ended the response, `was_stopped` is true in the last
-    piece, which has no text.
+    (beams), only its first piece has the token counts, `perf` and `logits`. `num_output_tokens`
+    counts only the tokens in this message, as upstream's tensor does. `perf` contains upstream's
+    outputs for `return_perf_metrics`. `logits` maps the names of the requested outputs to arrays
+    without the batch dimension. If `stop_after_ms` ended the response, `was_stopped` is true in the
+    last piece, which has no text.
     """
 
     text: str
@@ -171,6 +175,7 @@ class Piece:
     cum_log_prob: float | None = None
     output_log_probs: tuple[float, ...] = ()
     perf: Mapping[str, float] = field(default_factory=dict)
+    logits: Mapping[str, Any] = field(default_factory=dict)
     was_stopped: bool = False
 
 
@@ -191,6 +196,7 @@ class Completion:
     cum_log_probs: tuple[float, ...] = ()
     output_log_probs: tuple[tuple[float, ...], ...] = ()
     perf: Mapping[str, float] = field(default_factory=dict)
+    logits: Mapping[str, Any] = field(default_factory=dict)
     was_stopped: bool = False
 
     @property
@@ -226,12 +232,14 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
     num_input: int | None = None
     num_output: int | None = None
     perf: Mapping[str, float] = {}
+    logits: Mapping[str, Any] = {}
     was_stopped = False
     for piece in pieces:
         if piece.was_stopped:
             was_stopped = True
             continue
         perf = piece.perf or perf
+        logits = piece.logits or logits
         first_s = piece.at_s if first_s is None else first_s
         sequence = sequences.setdefault(piece.sequence_index, _Sequence())
         sequence.texts.append(piece.text)
@@ -252,5 +260,6 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
         cum_log_probs=tuple(s.cum_log_prob for s in ordered if s.cum_log_prob is not None),
         output_log_probs=tuple(tuple(s.log_probs) for s in ordered if s.log_probs),
         perf=perf,
+        logits=logits,
         was_stopped=was_stopped,
     )

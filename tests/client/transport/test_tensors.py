@@ -4,6 +4,7 @@ import dataclasses
 import struct
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.client.transport.tensors import (
     INPUTS,
+    decode_array,
     decode_raw,
     encode_raw,
     parse_pieces,
@@ -103,3 +105,26 @@ def test_prompt_is_removed_from_models_that_return_it() -> None:
     request = GenerateRequest("The ", stream=False)
     pieces = parse_pieces(request, outputs, 0.0, returns_prompt=True)
     assert [piece.text for piece in pieces] == ["end", "Other"]
+
+
+@pytest.mark.parametrize("datatype", ["FP32", "FP16", "BF16"])
+def test_decodes_arrays_of_every_logits_type(datatype: str) -> None:
+    values = np.array([[1.0, -2.5, 0.0]], np.float32)
+    content = values.astype("<f2" if datatype == "FP16" else "<f4").tobytes()
+    if datatype == "BF16":
+        content = (values.view(np.uint32) >> 16).astype("<u2").tobytes()
+    decoded = decode_array(datatype, [1, 3], content)
+    assert np.array_equal(decoded, values)
+
+
+def test_array_of_the_wrong_size_is_rejected() -> None:
+    with pytest.raises(ValueError, match="cannot reshape"):
+        decode_array("FP32", [2, 3], bytes(4))
+
+
+def test_logits_are_returned_only_if_requested() -> None:
+    outputs = {"text_output": ["hi"], "context_logits": [np.zeros((1, 1))]}
+    (piece,) = parse_pieces(GenerateRequest("x", return_context_logits=True), outputs, 0.0)
+    assert list(piece.logits) == ["context_logits"]
+    (piece,) = parse_pieces(GenerateRequest("x"), outputs, 0.0)
+    assert piece.logits == {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from trtllm_serve_cli.cli.infer import guided_decoding, prompts, render_answer
+from trtllm_serve_cli.cli.infer import guided_decoding, logits, prompts, render_answer
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions, PromptArgument
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, USER_CAN_FIX
@@ -27,7 +27,7 @@ from trtllm_serve_cli.option_fields import option_fields
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from trtllm_serve_cli.client.generate import GenerateRequest, RawTensor
+    from trtllm_serve_cli.client.generate import Completion, GenerateRequest, RawTensor
 
 
 @takes_options(request=tuple(each for each in option_fields(GenerateRequest) if each.is_declared))
@@ -73,6 +73,8 @@ def infer(
     # received in time. Over HTTP, the server detects a disconnected client only between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
+    # Logits of a whole response are in one array.
+    is_streamed = is_streamed and not logits.list_requested(options)
     defaults = GenerateRequest(
         text_input="",
         stream=is_streamed and beam_width == 1 and info.is_decoupled,
@@ -81,6 +83,8 @@ def infer(
         lora_weights=lora_weights,
         lora_config=lora_config,
         request_id=options.request_id or uuid.uuid4().hex[:16],
+        return_context_logits=options.context_logits is not None,
+        return_generation_logits=options.generation_logits is not None,
         **request,
     )
     if is_conversation:
@@ -95,7 +99,9 @@ def infer(
     words = prompts.read_prompt(prompt or "")
     prompts.check_prompt(words)
     prompted = dataclasses.replace(defaults, text_input=to_prompt(words))
-    _infer_one(target, prompted, is_live=options.stream and num_responses == 1, as_json=as_json)
+    is_live = prompted.stream and options.stream and num_responses == 1
+    completion = _infer_one(target, prompted, is_live=is_live, as_json=as_json)
+    logits.write_logits(completion, options)
 
 
 def _check_usage(prompt: str | None, options: InferOptions) -> None:
@@ -105,6 +111,10 @@ def _check_usage(prompt: str | None, options: InferOptions) -> None:
         raise typer.BadParameter(
             "A system prompt requires the chat template. Omit --raw.", param_hint="--system"
         )
+
+    if logits.list_requested(options):
+        has_prompt = prompt is not None or not _is_terminal(sys.stdin)
+        logits.check_usage(options, has_prompt=has_prompt)
 
 
 def _check_conversation(*, is_possible: bool) -> None:
@@ -138,19 +148,22 @@ def _load_adapter(
     return load_adapter(options.lora_dir)
 
 
-def _infer_one(target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool) -> None:
+def _infer_one(
+    target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool
+) -> Completion:
     collected = render_answer.collect_stream(target, request, is_live=is_live and not as_json)
     if collected.was_interrupted:
         raise typer.Exit(INTERRUPTED)
     if as_json:
         identification = {"model": target.model, "request_id": request.request_id}
         output.show_json({**identification, **render_answer.as_data(collected.completion)})
-        return
+        return collected.completion
     if not is_live:
         render_answer.show_texts(collected.completion)
     render_answer.show_figures(
         collected, request.request_id, was_streamed=is_live and request.stream
     )
+    return collected.completion
 
 
 def _infer_batch(
@@ -158,7 +171,6 @@ def _infer_batch(
 ) -> None:
     from trtllm_serve_cli.client.ask import generate
     from trtllm_serve_cli.client.batch import parse_batch, run_batch
-    from trtllm_serve_cli.client.generate import Completion
     from trtllm_serve_cli.client.transport.cancellation import Cancellation
 
     def send(request: GenerateRequest, cancellation: Cancellation) -> Completion:

@@ -82,6 +82,22 @@ class InferOptions:
         Path | None,
         Option("Folder of a LoRA adapter to send with the request (gRPC only).", metavar="DIR"),
     ] = None
+    context_logits: Annotated[
+        Path | None,
+        Option(
+            "Write the logits of the prompt to this NumPy file, with the shape [tokens, "
+            "vocabulary] (gRPC only).",
+            metavar="FILE",
+        ),
+    ] = None
+    generation_logits: Annotated[
+        Path | None,
+        Option(
+            "Write the logits of the response to this NumPy file, with the shape [sequences, "
+            "tokens, vocabulary] (gRPC only).",
+            metavar="FILE",
+        ),
+    ] = None
     request_id: Annotated[
         str | None,
         Option(

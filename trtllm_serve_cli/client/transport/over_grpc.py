@@ -20,13 +20,14 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
-from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.generate import LOGITS, GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import name_inputs, returns_prompt, shape_input
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.tensors import (
     INPUTS,
+    decode_array,
     decode_raw,
     encode_raw,
     parse_pieces,
@@ -68,7 +69,7 @@ def stream_grpc(
                         raise error_mapping.refused(model, response.error_message)
                     yield from parse_pieces(
                         request,
-                        _read_outputs(address, response),
+                        _read_outputs(address, response, request),
                         at_s,
                         returns_prompt=returns_prompt(info, request),
                     )
@@ -167,11 +168,15 @@ def _plan_message(info: ModelInfo, request: GenerateRequest) -> Any:
     return message
 
 
-def _read_outputs(address: str, response: Any) -> dict[str, list[Any]]:
+def _read_outputs(address: str, response: Any, request: GenerateRequest) -> dict[str, list[Any]]:
+    """Return the values of each output as a flat list, or for logits a list with one array."""
     inferred = response.infer_response
+    arrays = {name for name in LOGITS if getattr(request, f"return_{name}")}
     try:
         return {
-            output.name: decode_raw(output.datatype, content)
+            output.name: [decode_array(output.datatype, output.shape[1:], content)]
+            if output.name in arrays
+            else decode_raw(output.datatype, content)
             for output, content in zip(inferred.outputs, inferred.raw_output_contents, strict=True)
         }
     except (struct.error, ValueError) as error:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
 
-from trtllm_serve_cli.client.generate import GenerateRequest, Piece, RawTensor
+from trtllm_serve_cli.client.generate import LOGITS, GenerateRequest, Piece, RawTensor
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engine import PERF_OUTPUTS
 
@@ -40,6 +40,8 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
         "lora_config": "INT32",
         "return_log_probs": "BOOL",
         "return_perf_metrics": "BOOL",
+        "return_context_logits": "BOOL",
+        "return_generation_logits": "BOOL",
         "exclude_input_in_output": "BOOL",
         "return_num_input_tokens": "BOOL",
         "return_num_output_tokens": "BOOL",
@@ -138,6 +140,20 @@ def decode_raw(datatype: str, content: bytes) -> list[Any]:
     return [value for (value,) in struct.iter_unpack(_FORMATS[datatype], content)]
 
 
+def decode_array(datatype: str, shape: Sequence[int], content: bytes) -> Any:
+    """Return a floating-point output as an array of float32 or float16 with this shape.
+
+    BF16, which NumPy lacks, becomes float32. Raise `ValueError` if the content does not match.
+    """
+    import numpy as np  # only logits need NumPy, which takes 0.1 s to import
+
+    if datatype == "BF16":
+        values = (np.frombuffer(content, "<u2").astype(np.uint32) << 16).view(np.float32)
+    else:
+        values = np.frombuffer(content, {"FP16": "<f2", "FP32": "<f4"}[datatype])
+    return values.reshape(tuple(shape))
+
+
 def _decode_strings(content: bytes) -> list[str]:
     strings = []
     at = 0
@@ -173,6 +189,11 @@ def parse_pieces(
     base = (_first(outputs, "sequence_index") or 0) * len(texts)
     width = len(log_probs) // len(texts) if texts else 0
     perf = {name: outputs[name][0] for name in PERF_OUTPUTS if outputs.get(name)}
+    logits = {
+        name: outputs[name][0]
+        for name in LOGITS
+        if getattr(request, f"return_{name}") and name in outputs
+    }
     return [
         Piece(
             text=text,
@@ -183,6 +204,7 @@ def parse_pieces(
             cum_log_prob=cum_log_probs[index] if index < len(cum_log_probs) else None,
             output_log_probs=tuple(log_probs[index * width : (index + 1) * width]),
             perf=perf if request.return_perf_metrics and index == 0 else {},
+            logits=logits if index == 0 else {},
         )
         for index, text in enumerate(texts)
     ]

@@ -1,0 +1,63 @@
+"""Files with the logits of a response."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+
+from trtllm_serve_cli.cli.infer.infer_options import InferOptions
+from trtllm_serve_cli.cli.infer.logits import check_usage, list_requested, write_logits
+from trtllm_serve_cli.client.generate import Completion
+from trtllm_serve_cli.errors import BadInput, RequestFailed
+
+LOGITS = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+def test_only_logits_with_a_file_are_requested(tmp_path: Path) -> None:
+    assert list_requested(InferOptions()) == []
+    options = InferOptions(generation_logits=tmp_path / "g.npy")
+    assert list_requested(options) == ["return_generation_logits"]
+
+
+@pytest.mark.parametrize(
+    ("options", "has_prompt", "message"),
+    [
+        ({"interface": "http"}, True, "Logits require gRPC"),
+        ({"batch": Path("prompts.txt")}, False, "Logits require a single PROMPT"),
+        ({}, False, "Logits require a single PROMPT"),
+    ],
+)
+def test_logits_need_one_prompt_over_grpc(
+    options: dict[str, object], has_prompt: bool, message: str
+) -> None:
+    chosen = InferOptions(context_logits=Path("c.npy"), **options)  # type: ignore[arg-type]
+    with pytest.raises(typer.BadParameter, match=message) as raised:
+        check_usage(chosen, has_prompt=has_prompt)
+    assert raised.value.param_hint == "--context-logits"
+
+
+def test_writes_the_array(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "c.npy"
+    completion = Completion((), 1.0, logits={"context_logits": LOGITS})
+    write_logits(completion, InferOptions(context_logits=path))
+    assert np.array_equal(np.load(path), LOGITS)
+    assert capsys.readouterr().err == f"context logits: [2, 3] float32 in {path}\n"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_missing_logits_are_an_error(tmp_path: Path) -> None:
+    options = InferOptions(context_logits=tmp_path / "c.npy")
+    with pytest.raises(RequestFailed, match="The response has no context logits") as raised:
+        write_logits(Completion((), 1.0), options)
+    assert "gather_context_logits=true" in raised.value.next_step
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_unwritable_file_is_an_error(tmp_path: Path) -> None:
+    options = InferOptions(context_logits=tmp_path / "missing" / "c.npy")
+    with pytest.raises(BadInput, match=r"c\.npy cannot be written") as raised:
+        write_logits(Completion((), 1.0, logits={"context_logits": LOGITS}), options)
+    assert raised.value.why == "No such file or directory"
