@@ -11,6 +11,7 @@ import pytest
 
 from tests.samples.builds import ENGINE
 from tests.samples.repositories import UPSTREAM, copy_upstream
+from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
@@ -337,3 +338,13 @@ def test_sets_a_variable_that_only_older_templates_have(tmp_path: Path) -> None:
     repository = open_repository(copy)
     changes = plan_changes(repository, {"tokenizer_type": "llama"})
     assert 'string_value: "llama"' in apply_changes(repository, changes)["preprocessing"]
+
+
+def test_upstreams_python_model_is_rejected_in_a_rendered_repository(tmp_path: Path) -> None:
+    options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
+    plan = plan_repository("mine", tensorrt_engine(tmp_path), options)
+    write_repository(plan, tmp_path / "mine")
+    repository = open_repository(tmp_path / "mine")
+    changes = plan_changes(repository, {"triton_backend": "python"})
+    with pytest.raises(BadInput, match="does not contain upstream's Python model"):
+        apply_changes(repository, changes)

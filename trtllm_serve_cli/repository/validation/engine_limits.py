@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.engine import ENGINE_FILE
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import has_paged_context_fmha
 from trtllm_serve_cli.engine_kinds.tensorrt.serving import PAGED_CONTEXT_PARAMETERS
 from trtllm_serve_cli.repository.model.findings import Checked, Finding
@@ -49,6 +50,7 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
             yield from check_instances(checked, model)
         limits = _limits_of(checked.repository, model)
         if limits is not None:
+            yield from _check_backend(checked, model)
             yield from _check_version(checked, limits)
             yield from _check_limits(checked, model, limits)
             yield from _check_ranks(limits)
@@ -64,6 +66,7 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
         for model in repository.texts
         if (limits := _limits_of(repository, model)) is not None
         for finding in (
+            *_check_backend(checked, model),
             *_check_version(checked, limits),
             *_check_limits(checked, model, limits),
         )
@@ -151,6 +154,22 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
                 "error", model, f"{parameter.name} is {value}, which does not exist",
                 f"run `{checked.set_command} {parameter.name}=PATH`", place=place,
             )  # fmt: skip
+
+
+def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
+    """Yield an error if a repository that tllm rendered needs the code of upstream's model."""
+    repository = checked.repository
+    runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
+    if (
+        repository.has_manifest
+        and runs_in_backend
+        and repository.value(model, "backend") == "python"
+    ):
+        yield checked.finding(
+            "error", model,
+            "triton_backend is python, but the repository does not contain upstream's Python model",
+            f"run `{checked.set_command} triton_backend=tensorrtllm`", place="backend",
+        )  # fmt: skip
 
 
 def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
