@@ -1,8 +1,8 @@
 """Define the optional request features and the capabilities of engine kinds.
 
 In `kind.py`, each engine kind lists the features that it does not support, each with a reason
-(`Capabilities`). A request that uses an unsupported feature fails with an error that contains the
-tensor, the reason, and the engine kinds that support the feature.
+(`Capabilities`). A request that uses an unsupported feature fails with an error. The error names
+the tensor, the reason, and the engine kinds that support the feature.
 `docs/reference/capabilities.md` is generated from these definitions.
 """
 
@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 class Feature:
     """An optional feature, which a request uses if it sets any of `tensors`.
 
-    `tensors` contains the input names in all models, for example `runtime_top_k` and `top_k`.
+    The same input may have different names in different models, for example `runtime_top_k` and
+    `top_k`. `tensors` contains all these names.
     """
 
     name: str
@@ -188,5 +189,5 @@ FEATURES = (
 
 
 def find_feature(tensor: str) -> Feature | None:
-    """Return the feature that a request uses if it sets `tensor`, or None for other tensors."""
+    """Return the feature to which `tensor` belongs, or None if it belongs to none."""
     return next((each for each in FEATURES if tensor in each.tensors), None)

@@ -66,7 +66,10 @@ class ArgumentTable:
 
 
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
-    """Merge two mappings. `other` overrides `one`, also within groups that are in both."""
+    """Merge two mappings. Values in `other` override values in `one`.
+
+    A group of arguments that is in both mappings is merged in the same way.
+    """
     merged = dict(one)
     for key, value in other.items():
         current = merged.get(key)
@@ -79,7 +82,10 @@ def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Argumen
 
 @contextlib.contextmanager
 def explaining_rejections(package: str) -> Iterator[None]:
-    """Convert the package's Pydantic errors to a one-line `ValueError` that names the arguments."""
+    """Convert Pydantic errors from an engine package to a `ValueError` with a one-line message.
+
+    The message names `package` and the rejected arguments.
+    """
     try:
         yield
     except Exception as error:

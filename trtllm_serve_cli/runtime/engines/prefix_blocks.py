@@ -1,4 +1,4 @@
-"""Estimate how many KV cache blocks a prompt reuses, for engines without this statistic."""
+"""Estimate how many KV cache blocks a prompt reuses, for engines that do not report this number."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from ..triton.parameters import Parameters
 
 
 def scheduler_config(parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration for a worker that loads an engine folder."""
+    """Return the configuration for a worker that loads an engine from its folder."""
     return {
         "engine_dir": parameters.text("gpt_model_path"),
         "max_batch_size": parameters.number("max_num_seqs"),
@@ -23,7 +23,7 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
-    """Return the configuration for a worker with a package that serves a checkpoint.
+    """Return the configuration for a worker that serves a checkpoint with an engine package.
 
     The worker passes `arguments` to the package, and uses the other values itself.
     """

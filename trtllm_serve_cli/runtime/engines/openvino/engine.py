@@ -43,7 +43,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked. `problem` is a future with its result."""
+    """A request whose guide is being checked. `problem` is a future for the check's result."""
 
     request: GenerationRequest
     config: Any
@@ -364,7 +364,8 @@ def _load_pipeline(
 
 
 def _reuses_blocks(config: dict[str, Any]) -> bool:
-    # Do not reuse blocks with a draft model, because sampling then fails (seen with 2026.4.1).
+    # If there is a draft model, do not reuse KV cache blocks, because sampling would fail (observed
+    # with OpenVINO GenAI 2026.4.1).
     return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
 
 

@@ -37,9 +37,9 @@ _WIDTH = 16
 
 
 class GrammarCheck:
-    """A checker for guides, which starts its process for the first guide.
+    """A checker that compiles guides in a separate process.
 
-    It is not thread-safe.
+    The process starts when the first guide is checked. This class is not thread-safe.
     """
 
     def __init__(self, engine_dir: Path, vocab_size: int) -> None:
@@ -196,8 +196,8 @@ def main() -> None:
         responses.write('"ready"\n')
         for line in sys.stdin:
             request = json.loads(line)
-            # Normally, the parent kills this process at the limit. If the parent has died, the
-            # alarm ends the process.
+            # Normally, the parent kills this process when the time limit is reached. If the parent
+            # has died, the alarm ends the process.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _find_compile_error(
                 pipeline, structured_output(request["type"], request["guide"])

@@ -28,8 +28,8 @@ def adapter_properties(adapter: Adapter) -> dict[str, Any]:
 
     The model must contain all modules that the adapter changes. In static mode, OpenVINO GenAI adds
     the adapter's weights to the model as constants. Other modes do not work: fusing requires
-    uncompressed weights, and continuous batching does not apply dynamic adapters (seen with
-    2026.4.1).
+    uncompressed weights, and continuous batching does not apply dynamic adapters (observed with
+    OpenVINO GenAI 2026.4.1).
     """
     tensors = {}
     for module, change in adapter.items():

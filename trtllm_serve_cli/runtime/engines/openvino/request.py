@@ -11,8 +11,8 @@ import openvino_genai
 from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 
-# The maximum n-gram length for prompt lookup, which finds an earlier occurrence of the latest
-# tokens and drafts the tokens that follow this occurrence.
+# The maximum n-gram length for prompt lookup. Prompt lookup searches for an earlier occurrence of
+# the latest tokens, and drafts the tokens that follow this occurrence.
 _NGRAM_SIZE = 3
 
 
@@ -71,9 +71,10 @@ def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | Non
 
 
 def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
-    """Return the request's guide, a guide that excludes its bad words, or None.
+    """Return the request's guide or a guide that excludes the request's bad words.
 
-    Raise `InvalidRequest` if the request has both, or has bad words that no guide can exclude.
+    Return None if the request has neither a guide nor bad words. Raise `InvalidRequest` if the
+    request has both, or if no guide can exclude its bad words.
     """
     if request.guide_type is None and not request.bad_words:
         return None

@@ -60,8 +60,8 @@ class _Running:
 class PyTorchEngine:
     """A GPU engine with in-flight batching, which TensorRT-LLM's `LLM` runs.
 
-    `config` contains llm (the arguments for `LLM`), max_seq_len, vocab_size and the options for
-    adapters.
+    `config` contains llm (the arguments for `LLM`), max_seq_len and vocab_size. It may contain any
+    field of `LoraOptions`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -228,7 +228,7 @@ class PyTorchEngine:
 
 
 def _load(arguments: Arguments) -> Any:
-    """Load the `LLM`. Raise a `ValueError` that names the arguments that it rejects."""
+    """Load an `LLM`. Raise a `ValueError` that names the arguments that `LLM` rejects."""
     # Requests and results are token ids, so only guided decoding needs the tokenizer.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
     defaults: Arguments = {"enable_iter_perf_stats": True}
@@ -246,8 +246,8 @@ def _sampling_params(request: GenerationRequest) -> Any:
         arguments["guided_decoding"] = GuidedDecodingParams(**guide)
     params = SamplingParams(**arguments)
     if words := long_bad_words(request):
-        # Set the token ids that the API would derive from the texts in `bad`. The API uses these
-        # token ids only if `bad` is set.
+        # Set the token ids directly, so that the API does not convert texts in `bad` to token ids.
+        # `bad` must be set, too, because otherwise the API ignores the token ids.
         params.bad = [""] * len(words)
         params._bad_word_ids = words
     return params

@@ -55,7 +55,8 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def _load(config: dict[str, Any]) -> Engine:
-    # Set the environment first, because MPI and CUDA read it when the package is imported.
+    # Set the environment variables before the import, because MPI and CUDA read them during the
+    # import.
     leave_mpi_job(os.environ)
     choose_gpus(os.environ, config["gpu_device_ids"])
     from .engine import PyTorchEngine

@@ -13,9 +13,10 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# With this value, the executor has no end token. With None, it would use the tokenizer's.
+# With this value, the executor has no end token. With None, the executor would use the tokenizer's
+# end token.
 _NO_END = -1
-# Speculative decoding with these types is greedy unless `allow_advanced_sampling` is set.
+# The types of speculative decoding that are greedy unless `allow_advanced_sampling` is set.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
 
 

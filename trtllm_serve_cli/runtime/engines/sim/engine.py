@@ -31,7 +31,8 @@ from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, 
 _KIND = "sim"
 # Each wait ends with a busy loop, because `time.sleep` is about 0.1 ms late on an idle machine.
 _SPIN_S = 0.0002
-# The limit is high so that beam search requests are rejected as unsupported, not as too wide.
+# The limit is high so that the error for a beam search request names the unsupported feature, not
+# the beam width.
 _MAX_BEAM_WIDTH = 64
 
 
@@ -59,9 +60,10 @@ class RealClock:
 
 
 def load_simulation(config: Mapping[str, Any]) -> Simulation:
-    """Load the simulation from the folder `engine_dir`. Limits in `config` override its limits.
+    """Load the simulation from `simulation.json` in the folder `engine_dir`.
 
-    Raise `ValueError` if `simulation.json` or a limit is invalid.
+    Limits in `config` override the limits in this file. Raise `ValueError` if the file or a limit
+    is invalid.
     """
     path = Path(config["engine_dir"], SIMULATION_FILE)
     simulation = parse_simulation(path.read_text(encoding="utf-8"))
@@ -72,7 +74,7 @@ def load_simulation(config: Mapping[str, Any]) -> Simulation:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence of a response. `tokens` stays empty if the request has no stop or bad words."""
+    """One sequence of a response. `tokens` stays empty if the request has no stop or bad words."""
 
     rng: Random
     tokens: list[int] = field(default_factory=list)
@@ -223,7 +225,11 @@ def _check_servable(request: GenerationRequest) -> None:
 
 
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
-    """Return the tokens to draw from: the prompt's tokens, except end token and bad words."""
+    """Return the tokens from which the response tokens are drawn.
+
+    These tokens are the prompt's tokens, except the end token and the bad words. If no token
+    remains, return a single other token.
+    """
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     vocabulary = tuple(token for token in request.input_ids if token not in banned)
     return (

@@ -61,9 +61,9 @@ class SimRequest:
 class Step:
     """The result of one step.
 
-    `tokens` contains the requests for which the step generates one token per sequence. Requests
-    with a prompt that this step completed come first. `started` contains the requests that started
-    for the first time in this step.
+    `tokens` contains the requests for which the step generates one token per sequence, starting
+    with the requests whose prompts this step completed. `started` contains the requests that
+    started for the first time in this step.
     """
 
     duration_s: float
@@ -117,7 +117,10 @@ class Scheduler:
         return self.num_running + self.num_waiting
 
     def count_used_blocks(self) -> int:
-        """Return the number of blocks with tokens. The scheduler may have reserved more."""
+        """Return the number of KV cache blocks that contain tokens.
+
+        The scheduler may have reserved additional blocks that are still empty.
+        """
         running = (*self._prompts.values(), *self._decoding.values())
         return sum(self._blocks_for(each, each.num_generated) for each in running)
 
@@ -150,7 +153,7 @@ class Scheduler:
         return Step(duration_s, work, completed + decoded, started)
 
     def _admit(self) -> list[SimRequest]:
-        """Start waiting requests in order, while they fit.
+        """Start the queued requests in order of arrival until the next request does not fit.
 
         Return the requests that start for the first time, without those that resume after a pause.
         """

@@ -1,4 +1,4 @@
-"""Define a simulated engine by the duration of its steps and its scheduler limits.
+"""Define a simulated engine by its scheduler limits and the duration of its steps.
 
 The file `simulation.json` in the engine folder contains the definition. `tllm bench calibrate`
 writes files in this format.

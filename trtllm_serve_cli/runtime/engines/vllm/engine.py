@@ -60,8 +60,8 @@ class _Running:
 class VllmEngine:
     """A GPU engine with in-flight batching, which vLLM runs.
 
-    `config` contains llm (vLLM's engine arguments), max_seq_len, vocab_size and the options for
-    adapters.
+    `config` contains llm (vLLM's engine arguments), max_seq_len and vocab_size. It may contain any
+    field of `LoraOptions`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -104,7 +104,8 @@ class VllmEngine:
         if self._adapters is None:
             check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
         if request.guide_type is not None and request.end_id is None:
-            # Set an end token, because vLLM allows only the end token after the guide's last token.
+            # Set an end token so that the sequence ends after the guide's last token, because vLLM
+            # allows only the end token at that position.
             request = replace(request, end_id=self._tokenizer.eos_token_id)
         running = _Running(request, self._sampling_params(request))
         self._running[request.id] = running
@@ -171,7 +172,10 @@ class VllmEngine:
         return cached_tokenizer_from_config(self._config.model_config)
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
-        """Return the parameters for each sequence. Raise `InvalidRequest` if vLLM rejects them."""
+        """Return the sampling parameters for each sequence.
+
+        Raise `InvalidRequest` if vLLM rejects the parameters.
+        """
         arguments = sampling_arguments(request)
         seeds = [seed_of(request, index) for index in range(request.num_return_sequences)]
         try:
@@ -188,7 +192,8 @@ class VllmEngine:
             raise InvalidRequest(f"vLLM rejects the request: {last_line(error)}") from error
         for params in all_params:
             if request.bad_words:
-                # Set the token ids that vLLM would otherwise derive from texts.
+                # Set the token ids directly. Otherwise, vLLM would derive them from texts, but the
+                # request contains only token ids.
                 params._bad_words_token_ids = [list(word) for word in request.bad_words]
         return all_params
 

@@ -50,7 +50,7 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
 
 
 def _load(config: dict[str, Any]) -> Engine:
-    # Set the environment first, because CUDA reads it when the package is imported.
+    # Set the environment variables before the import, because CUDA reads them during the import.
     choose_gpus(os.environ, config["gpu_device_ids"])
     from .engine import VllmEngine
 

@@ -11,7 +11,8 @@ from typing import Any
 from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
 from ..sequence_end import find_end
 
-# Equal to vLLM's `EngineCoreEventType.SCHEDULED`; this module can be used without vLLM.
+# The value of vLLM's `EngineCoreEventType.SCHEDULED`, copied because this module does not import
+# vLLM.
 _SCHEDULED = 2
 # Finish reason of a sequence that ended abnormally -> error text.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
