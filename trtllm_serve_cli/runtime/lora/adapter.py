@@ -22,7 +22,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Module -> (output features, input features), for the modules that an adapter can change.
 Sites = Mapping[str, tuple[int, int]]
 
-# Module name in Hugging Face models -> upstream's module id. Upstream names gate_proj mlp_h_to_4h.
+# Module name in Hugging Face models -> upstream's module id. Upstream's module names differ,
+# for example mlp_h_to_4h for gate_proj.
 _MODULE_IDS = {
     "qkv_proj": 0,
     "query_key_value": 0,
@@ -44,7 +45,8 @@ _ID_NAMES = (
 # Upstream stores the two halves of B for this module in reverse order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
-# The valid numbers of columns. The fourth column marks DoRA, and older clients omit this column.
+# The valid numbers of columns in `lora_config`. The fourth column marks DoRA adapters, and older
+# clients omit this column.
 _CONFIG_COLUMNS = (3, 4)
 # NumPy reads bfloat16 values from a `.npy` file as this type, which is two untyped bytes.
 _BFLOAT16 = np.dtype("V2")
@@ -65,7 +67,7 @@ class LowRank:
     b: Array
 
 
-# Module -> change. A module has its Hugging Face name, for example model.layers.0.mlp.up_proj.
+# Hugging Face module name (for example model.layers.0.mlp.up_proj) -> change to the weights.
 Adapter = Mapping[str, LowRank]
 
 

@@ -58,7 +58,7 @@ class LoraEngine:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lora")
         self._prefetched: dict[str, Adapter] = {}
         self._sent: OrderedDict[str, Adapter] = OrderedDict()
-        # The least recently used adapter is first.
+        # The loaded adapters, starting with the least recently used adapter.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
         # The summed counters of unloaded engines. `stats` includes these sums, because its counters
@@ -187,7 +187,7 @@ class LoraEngine:
         ]
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit the waiting requests that use a loaded adapter, and return their errors."""
+        """Submit the waiting requests whose adapters are loaded, and return their errors."""
         updates: list[SequenceUpdate] = []
         for key in [key for key in self._waiting if key in self._loaded and key != self._draining]:
             self._loaded.move_to_end(key)
@@ -232,7 +232,11 @@ class LoraEngine:
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Evict unused sent adapters until the sent adapters are within the memory limit."""
+        """Evict adapters that clients have sent until the remaining adapters fit in the limit.
+
+        The limit is `lora_cache_host_memory_bytes`. Adapters that are loaded or that waiting
+        requests need are not evicted.
+        """
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))
         for key in [key for key in self._sent if key not in used]:
@@ -248,7 +252,8 @@ def load_with_adapters(
 ) -> LoraEngine:
     """Return an engine that loads its base engine and one engine per adapter with `load`.
 
-    `load(config)` returns the base engine, and `load(config, adapter)` the engine for an adapter.
+    `load(config)` returns the base engine, and `load(config, adapter)` returns the engine for
+    `adapter`.
     """
     return LoraEngine(load(config), partial(load, config), find_sites, LoraOptions.of(config))
 

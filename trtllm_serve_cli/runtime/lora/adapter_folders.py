@@ -61,7 +61,7 @@ class AdapterFolders:
         self._work_dir = work_dir
         self._num_known = 0
         self._prefetched: dict[str, KnownAdapter] = {}
-        # The least recently used adapter is first.
+        # The adapters from clients, starting with the least recently used adapter.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
         # Adapter key -> ids of the requests that use the adapter. The engine may read the adapter's
         # folder until these requests have ended.

@@ -1,6 +1,7 @@
 """Read a request's adapter from upstream's tensors `lora_*` or from the parameter `lora_name`.
 
-The engine worker receives the weights in a private file, because they are too large for a frame.
+The engine worker receives the weights in a private file, because they are too large for a
+frame of the worker protocol.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class LoraOptions:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> LoraOptions:
-        """Return the options in the configuration of an engine worker."""
+        """Return the options that an engine worker's configuration contains."""
         return cls(**{name: config[name] for name in cls.__slots__ if name in config})
 
 
@@ -153,7 +154,7 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Return `lora_weights` and `lora_config` from a `parse_lora` file, and delete the file."""
+    """Read `lora_weights` and `lora_config` from a file that `parse_lora` wrote, and delete it."""
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)

@@ -43,7 +43,7 @@ def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
-    """Return the content of a safetensors file with `tensors`, converted to float32."""
+    """Convert `tensors` to float32 and return a safetensors file that contains them."""
     header: dict[str, Any] = {}
     offset = 0
     for name, tensor in tensors.items():
