@@ -17,9 +17,10 @@ Origin = Literal["triton", "tensorrtllm", "tllm"]
 class Family:
     """A metric family.
 
-    `label` is an additional label, besides the labels for the model or host. `values` are the
-    possible values of this label; a histogram has at most one value. `bounds` are the upper bounds
-    of a histogram's buckets in increasing order. The last bucket is unbounded and has no entry.
+    If `label` is set, the family has this label in addition to the labels for the model or host.
+    `values` are the possible values of this label; a histogram has at most one value. `bounds` are
+    the upper bounds of a histogram's buckets in increasing order. The last bucket is unbounded and
+    has no entry.
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 Triton's spans end when a decoupled model receives the request. The spans in this module cover the
 time after that. Requests from other models (business logic scripting) are not traced, because
-Triton 2.51 frees their trace too early and then crashes (observed). Spans are sent as OTLP JSON
-over HTTP, the format that Triton also uses.
+Triton 2.51 frees the traces of such requests too early and then crashes (observed). Spans are sent
+as OTLP JSON over HTTP, which is the format that Triton uses.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ from .tokenizer import Tokenizer, load_tokenizer
 
 
 class Preprocessor:
-    """An encoder for requests. Its tensors have the same names as in the model `preprocessing`."""
+    """An encoder that converts a request's text inputs to token ids.
+
+    The input and output tensors have the same names as in the model `preprocessing`.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, adds_special_tokens: bool) -> None:
         self._tokenizer = tokenizer
@@ -92,7 +95,7 @@ class Preprocessor:
         words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
-        # Start errors with the input's name in text models, which is stop_words or bad_words.
+        # Start error messages with the input's name in text models, for example stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
             [

@@ -43,6 +43,6 @@ class StepDecoder:
         self._texts = {tuple(window): text for window, text in zip(windows, texts, strict=False)}
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of `token_ids`, which `decode_ahead` may have decoded already."""
+        """Return the text of `token_ids`, which `decode_ahead` may already have decoded."""
         text = self._texts.get(tuple(token_ids))
         return self._decode_all([token_ids])[0] if text is None else text

@@ -1,4 +1,4 @@
-"""Load a model's tokenizer: OpenVINO's if its files exist, otherwise Transformers' tokenizer."""
+"""Load a model's tokenizer with OpenVINO GenAI or Transformers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,10 @@ def _no_torch() -> Iterator[None]:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load OpenVINO's tokenizer in `directory` if it exists, otherwise Transformers' tokenizer."""
+    """Load the tokenizer in `directory`.
+
+    Use OpenVINO GenAI if the folder contains `openvino_tokenizer.xml`, and otherwise Transformers.
+    """
     if (directory / "openvino_tokenizer.xml").exists():
         return OpenVinoTokenizer(directory)
     return TransformersTokenizer(directory)
