@@ -4,6 +4,6 @@ The modules fetch the page of a server's metrics service, parse the page into a 
 samples, and compute a `Summary` in readable units. They also generate configuration files for
 Prometheus and Grafana.
 
-A page that is truncated or has another format raises a `TllmError`. A value is `None` if the page
-does not contain it. A rate is never negative, even if its counter restarts.
+They raise a `TllmError` if a page is truncated or has another format. If a page does not contain a
+value, the value is `None`. Rates are never negative, even if a counter restarts.
 """

@@ -29,14 +29,15 @@ def read_latency(
 ) -> Latency | None:
     """Return the latency from the histogram `name`, which must be in seconds.
 
-    If `before` is set, only the observations since that snapshot count. Return `None` if there are
-    no observations.
+    If `before` is set, include only the observations made after that snapshot. Return `None` if
+    there are no observations.
     """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)
     if before is not None:
         earlier = _read_buckets(before, name, labels)
-        # If a count is lower than before, the server restarted, so all observations are new.
+        # If a count is lower than in `before`, the server has restarted, so all observations are
+        # new.
         if all(count >= earlier.get(bound, 0.0) for bound, count in buckets.items()):
             buckets = {bound: count - earlier.get(bound, 0.0) for bound, count in buckets.items()}
             total_s = (total_s or 0.0) - (before.value(f"{name}_sum", **labels) or 0.0)
@@ -48,7 +49,7 @@ def read_latency(
 
 
 def quantile(buckets: Mapping[float, float], q: float) -> float:
-    """Return a quantile, interpolated within its bucket like Prometheus' `histogram_quantile`.
+    """Return the quantile `q`, interpolated as in Prometheus' `histogram_quantile`.
 
     `buckets` maps upper bounds to cumulative counts. The last bound must be infinite, and its count
     must not be 0.

@@ -40,14 +40,14 @@ class Snapshot:
         )
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the sum of the values that `find` returns, or `None` if `find` returns none."""
+        """Return the sum of the matching samples' values, or `None` if no sample matches."""
         found = self.find(name, **labels)
         return sum(sample.value for sample in found) if found else None
 
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
         """Return the name and version of each model that has samples, in sorted order.
 
-        Samples count only if their name starts with one of `prefixes`.
+        Samples are ignored unless their names start with one of `prefixes`.
         """
         return tuple(
             sorted(
@@ -63,8 +63,8 @@ class Snapshot:
 def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
     """Parse a page in Prometheus' text format. Raise `RequestFailed` if the page is not valid.
 
-    A page is not valid if the newline after the last line is missing, because the page is then
-    truncated. Unknown families are kept. NaN and infinite values are dropped.
+    A page that does not end with a newline is truncated and therefore not valid. Unknown families
+    are kept. NaN and infinite values are dropped.
     """
     if page and not page.endswith("\n"):
         raise _broken("the page ends in the middle of a line")
@@ -81,7 +81,7 @@ def parse_metrics(page: str, taken_at_s: float) -> Snapshot:
 
 
 def _plain_name(name: str, family_type: str) -> str:
-    # The parser adds `_total` to the names of counters. The suffix is removed, because the names of
+    # The parser adds `_total` to the names of counters. Remove this suffix, because the names of
     # Triton's counters do not end with `_total`.
     return name.removesuffix("_total") if family_type == "counter" else name
 

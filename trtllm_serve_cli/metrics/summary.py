@@ -139,7 +139,10 @@ class Summary:
 
 
 def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
-    """Summarize the snapshot `now`. Rates count from `before`, and are `None` without it."""
+    """Summarize the snapshot `now`.
+
+    Rates cover the time since the snapshot `before`. Without `before`, rates are `None`.
+    """
     return Summary(
         models=tuple(
             _summarize_model(now, before, model, version)
@@ -161,7 +164,8 @@ def summarize(now: Snapshot, before: Snapshot | None = None) -> Summary:
 def rate_per_s(now: Snapshot, before: Snapshot | None, name: str, **labels: str) -> float | None:
     """Return the growth rate of a counter between two snapshots, or `None` if it is unknown.
 
-    If the later value is lower, the counter restarted at zero. The growth is then the later value.
+    If the later value is lower, the counter has restarted at zero, so its growth is the later
+    value.
     """
     if before is None or now.taken_at_s <= before.taken_at_s:
         return None

@@ -20,9 +20,9 @@ def watch_metrics(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[Snapshot | TllmError]:
-    """Scrape a server every `interval_s`, and yield a snapshot or the error of each scrape.
+    """Scrape a server every `interval_s` seconds, and yield each snapshot or error.
 
-    The iterator does not end. Scrapes start at multiples of the interval after the first scrape, so
+    The iterator never ends. Scrapes start at multiples of the interval after the first scrape, so
     they do not drift. If a scrape takes longer than the interval, the next scrape starts at the
     next multiple.
     """

@@ -12,7 +12,7 @@ from .guide import GUIDE_TYPES, find_guide_problem
 FinishReason = Literal["stop", "length"]
 
 
-# The maximum number of tokens in a word list. Compiling this many tokens to an automaton takes
+# The maximum number of tokens in a word list. Compiling this many tokens into an automaton takes
 # about 1 s.
 _MAX_WORD_TOKENS = 4096
 
@@ -52,8 +52,8 @@ class GenerationRequest:
     return_perf_metrics: bool = False
     guide_type: str | None = None
     guide: str = ""
-    # The task id or the name selects a LoRA adapter. `lora_file` is the path of a file with the
-    # weights that the client has sent.
+    # `lora_task_id` or `lora_name` selects a LoRA adapter. `lora_file` is the path of a file with
+    # the adapter weights that the client has sent.
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
@@ -98,10 +98,11 @@ PERF_OUTPUTS = (
 
 @dataclass(frozen=True, slots=True)
 class PerfMetrics:
-    """The performance metrics of a request so far, which are named after upstream's outputs.
+    """The performance metrics of a request so far.
 
-    Times are in nanoseconds of the monotonic clock. A time is 0 until it is known. Block counts
-    include the KV cache blocks of all sequences in the request.
+    The fields are named after upstream's outputs. Times are in nanoseconds of the monotonic clock.
+    A time is 0 until it is known. Block counts include the KV cache blocks of all sequences in the
+    request.
     """
 
     kv_cache_alloc_total_blocks: int = 0
@@ -136,7 +137,7 @@ class SequenceUpdate:
     def to_wire(self) -> list[Any]:
         """Return the update as an entry for a `step` frame.
 
-        The entry is a list, because a dictionary would send its keys again with every token.
+        The entry is a list, because a dictionary would repeat its keys for every token.
         """
         return [
             self.request_id,
@@ -205,8 +206,8 @@ class EngineStats:
     `paused_requests` counts the requests that are currently preempted. These requests have
     generated tokens and then lost their KV cache blocks to other requests. `kv_blocks_reused`
     counts prompt blocks that were in the KV cache, and `kv_blocks_missed` counts prompt blocks that
-    were not. Both counters and `preemptions` are 0 when the engine is loaded. `memory_bytes` is
-    host memory.
+    were not. Both counters and `preemptions` start at 0 when the engine is loaded. `memory_bytes`
+    is host memory.
     """
 
     active_requests: int = 0
@@ -228,7 +229,7 @@ class EngineStats:
     kv_blocks_missed: int = 0
 
 
-# The fields of `EngineStats` that are counters, which never decrease.
+# The fields of `EngineStats` that are counters. Their values never decrease.
 COUNTS = ("iteration", "preemptions", "kv_blocks_reused", "kv_blocks_missed")
 
 
@@ -330,7 +331,7 @@ def _check_guide(guide_type: str, guide: str) -> None:
 
 
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
-    """Return `request` with all token ids converted to ids in the vocabulary, or removed.
+    """Return `request` with `input_ids` and `end_id` limited to the vocabulary.
 
     Upstream's backend accepts ids outside the vocabulary. Input ids are taken modulo the vocabulary
     size, because upstream's benchmark sends random ids from the whole INT32 range. An `end_id`

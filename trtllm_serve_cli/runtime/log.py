@@ -27,8 +27,9 @@ _LEVELS: dict[Level, str] = {"I": "info", "W": "warning", "E": "error"}
 def write_log(level: Level, text: str, **fields: Any) -> None:
     """Write a log line with the level, the model, `text` and `fields`.
 
-    `level` is one of the letters in Triton's log. Errors are ignored, because a log that cannot be
-    written, for example to a full disk, must not stop the model.
+    `level` is the letter that Triton's log uses for the level, for example `E` for an error. Errors
+    are ignored, because a log that cannot be written, for example to a full disk, must not stop the
+    model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"

@@ -39,7 +39,7 @@ class Panel:
     """One graph on the dashboard.
 
     `unit` is Grafana's name for the unit. `queries` maps the legend of each line to a PromQL query.
-    `most` is the maximum of the axis. If `warn_above` is set, the graph has a red line at this
+    `most` is the maximum of the y-axis. If `warn_above` is set, the graph has a red line at this
     value.
     """
 

@@ -1,8 +1,8 @@
 """The `tensorrt_llm` model in the llmapi layout, which generates text for one prompt per request.
 
-The model's inputs are `text_input`, `sampling_param_*` and `return_*`, without a batch dimension.
-The `inflight` layout has other inputs. The engine's arguments are in
-`model.yaml`, next to `model.py`.
+Unlike in the `inflight` layout, the model's inputs are `text_input`, `sampling_param_*` and
+`return_*`, without a batch dimension. The engine's arguments are in `model.yaml`, next to
+`model.py`.
 """
 
 from __future__ import annotations

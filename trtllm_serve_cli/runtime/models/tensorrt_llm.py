@@ -4,10 +4,10 @@ Each instance starts an engine worker. With `instances_share_engine`, only the f
 a worker, and the other instances connect to that worker. Several instances are useful because a
 GPU may generate more tokens than one Python stub can send (about 4500 responses per second).
 
-Each row of a request becomes one generation request for the engine worker. If the model is
-decoupled, it sends a response per update for requests with `streaming`, and otherwise a response
-per sequence. If the model is not decoupled, it sends one response with all rows. When the client
-cancels the request, or sends `stop` with the same request id, the slots of all rows are freed.
+Each row of a request becomes one generation request for the engine worker. A decoupled model sends
+a response per update if the request sets `streaming`, or otherwise a response per sequence. A model
+that is not decoupled sends one response with all rows. When the client cancels the request, or
+sends a stop request with the same id, the slots of all rows are freed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TritonPythonModel:
         self._start(Parameters(args), SUPPORTED_INPUTS)
 
     def _start(self, parameters: Parameters, supported_inputs: Container[str]) -> None:
-        """Start the model with `parameters`, including its engine worker."""
+        """Start the model and its engine worker with these parameters."""
         self._unsupported_inputs = [
             each for each in parameters.input_names if each not in supported_inputs
         ]
@@ -156,7 +156,10 @@ class TritonPythonModel:
         self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
-        """Return an `EngineRow` for each row of the request, to pass to `_new_response_builder`."""
+        """Return an `EngineRow` for each row of the request.
+
+        The caller passes each `EngineRow` to `_new_response_builder`.
+        """
         return parse_rows(get, exclude_input=self._exclude_input)
 
     def _new_response_builder(

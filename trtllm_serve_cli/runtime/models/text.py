@@ -1,10 +1,11 @@
-"""The text models: `ensemble`, `tensorrt_llm_bls` and the model under its own name.
+"""The text models: `ensemble`, `tensorrt_llm_bls` and the model with the name that the user chose.
 
 A text model encodes text to token ids (`text_encoder.py`), sends them to `tensorrt_llm`, and
-decodes the generated tokens. It keeps a decoder per sequence: otherwise streaming would lose spaces
-and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the worker accepts
-connections, otherwise through business-logic scripting (BLS). The `ensemble` is a text model, too,
-because Triton's ensemble scheduler keeps no such state and does not cancel a running step.
+decodes the generated tokens. It keeps a decoder per sequence, because streaming would otherwise
+lose spaces and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the
+worker accepts connections, otherwise through business-logic scripting (BLS). The `ensemble` is a
+text model, too, because Triton's ensemble scheduler keeps no such state and does not cancel a
+running step.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ from ..triton.tensors import (
 from ..worker.stop_forwarding import forward_stop, stop_socket_name
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
-# A request occupies a thread until it is submitted to the engine, or until it ends if it runs
-# through business-logic scripting.
+# A request occupies a thread until it is submitted to the engine. A request that runs through
+# business-logic scripting occupies a thread until it ends.
 MAX_THREADS = 512
 
-# Upstream's tensors that are not supported here.
+# Inputs of upstream's text models that this model does not support.
 _UNSUPPORTED_INPUTS = (
     "decoder_text_input",
     "image_bytes_input",
@@ -96,11 +97,12 @@ class TritonPythonModel:
         self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
         self._engine_kind = parameters.text("engine_kind")
         self._core = CoreAdapter.of(parameters)
-        # `tensorrt_llm` has all other inputs, under the same name or the name in `CORE_NAMES`.
+        # Forward all inputs except these. `tensorrt_llm` has the forwarded inputs under the same
+        # names or the names in `CORE_NAMES`.
         not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS}
         self._forwarded_inputs = set(parameters.input_names) - not_forwarded
-        # Triton rejects requests for outputs that `tensorrt_llm` lacks. The text model has the same
-        # outputs, in addition to its text and its own token counts.
+        # Request only outputs that `tensorrt_llm` declares, because Triton rejects requests for
+        # other outputs. Old versions of `tensorrt_llm` do not declare the token counts.
         self._core_outputs = [
             "output_ids",
             "sequence_length",
@@ -240,7 +242,7 @@ class TritonPythonModel:
     ) -> Iterator[dict[str, Array]]:
         """Yield the outputs in each response of `tensorrt_llm`.
 
-        Raise `InvalidRequest` or `RequestError` if it rejects the request or fails.
+        Raise `InvalidRequest` if `tensorrt_llm` rejects the request, or `RequestError` if it fails.
         """
         parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
         responses = self._exec(internal_id, inputs, self._core_outputs, parameters)
@@ -259,20 +261,20 @@ class TritonPythonModel:
             self._streams.keep(responses)
 
     def _stop(self, internal_id: str) -> None:
-        """Stop the internal request of a client that has cancelled."""
-        # Forward the stop if possible: a stop request might wait in Triton's queue, behind requests
-        # that wait for this slot.
+        """Stop the internal request of a client that has cancelled its request."""
+        # If possible, forward the stop directly to the instance that runs the request, because a
+        # stop request might wait in Triton's queue, behind requests that wait for this slot.
         if forward_stop(stop_socket_name(self._engine), internal_id):
             return
         inputs = [
             pb_utils.Tensor("stop", np.array([[True]])),
-            # Required up to TensorRT-LLM 0.14, also for a stop.
+            # Up to version 0.14, TensorRT-LLM requires these inputs even in a stop request.
             pb_utils.Tensor("input_ids", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
             pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
         ]
         responses = self._exec(internal_id, inputs, ["output_ids"], {})
-        # Ignore errors: the stop fails if the request has just ended.
+        # Ignore errors, because the stop request fails if the request has just ended.
         with contextlib.suppress(Exception):
             list(responses)
         self._streams.keep(responses)
@@ -282,8 +284,8 @@ class TritonPythonModel:
     ) -> Any:
         """Send a request to `tensorrt_llm`, and return its responses.
 
-        `tensorrt_llm` is decoupled if this model is decoupled. A decoupled call to a model that is
-        not decoupled never returns (Triton 2.51).
+        `tensorrt_llm` is decoupled only if this model is decoupled. The call must match, because a
+        decoupled call to a model that is not decoupled never returns (observed with Triton 2.51).
         """
         request = pb_utils.InferenceRequest(
             model_name=self._engine,
@@ -359,5 +361,5 @@ def _as_prompt(texts: Array | None) -> str:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    """Return the sequences of all rows in one dimension, as upstream's clients expect."""
+    """Return the texts of all rows in one dimension, as upstream's clients expect."""
     return np.array([text.encode() for texts in rows for text in texts], dtype=object)

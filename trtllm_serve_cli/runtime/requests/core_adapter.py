@@ -20,16 +20,17 @@ from ..triton.tensors import Array
 
 Version = tuple[int, int]
 
-# Older versions reject a second row ("Invalid size for tensor").
+# The first version that accepts several rows in a request. Older versions reject the request
+# ("Invalid size for tensor").
 _FIRST_WITH_ROWS = (0, 12)
 
 
 @dataclass(frozen=True, slots=True)
 class CoreAdapter:
-    """The version of TensorRT-LLM that runs `tensorrt_llm`, and the model's default.
+    """An adapter for the version of TensorRT-LLM that runs `tensorrt_llm`.
 
     `version` is None for tllm's Python model, which has all inputs and outputs. `excludes_input` is
-    the parameter `exclude_input_in_output` of `tensorrt_llm`.
+    true if `tensorrt_llm` excludes the prompt from its responses by default.
     """
 
     version: Version | None
@@ -74,18 +75,18 @@ class CoreAdapter:
         )
 
     def list_outputs(self, outputs: Iterable[str]) -> list[str]:
-        """Return those of the text model's `outputs` that `tensorrt_llm` has, too."""
+        """Return the text model's `outputs` that `tensorrt_llm` also has."""
         has_counts = self.version is None or self.version >= OWN_INPUTS["return_num_input_tokens"]
         return [name for name in outputs if has_counts or name not in COUNTS]
 
 
 @dataclass(frozen=True, slots=True)
 class CoreRequest:
-    """A request to `tensorrt_llm`, and how to complete its responses.
+    """A request to `tensorrt_llm`, with the data to complete its responses.
 
-    `prompts` has the token ids of each row. `has_prompt` is true if the responses of `tensorrt_llm`
-    begin with the prompt, and `removes_prompt` if `complete` removes it. `counts` are the token
-    counts to add to each response.
+    `prompts` contains the prompt's token ids for each row. `has_prompt` is true if the responses of
+    `tensorrt_llm` begin with the prompt. `removes_prompt` is true if `complete` removes the prompt.
+    `counts` contains the names of the token counts that `complete` adds to each response.
     """
 
     inputs: dict[str, Array]
@@ -95,10 +96,10 @@ class CoreRequest:
     counts: tuple[str, ...]
 
     def complete(self, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Return the outputs of a response as the newest version would return them.
+        """Return a response's outputs as the newest version of TensorRT-LLM would.
 
         The backend returns `batch_index` only for several rows, and `sequence_index` only for
-        several sequences. Without them, a response is for the first row and sequence.
+        several sequences. A response without these outputs is for the first row and sequence.
         """
         completed = dict(outputs)
         for index in ("batch_index", "sequence_index"):

@@ -67,7 +67,7 @@ class InFlight:
             raise
 
     def close(self) -> None:
-        """Delete the adapter files that no engine has read. Call this when no request runs."""
+        """Delete adapter files that no engine has read. Call this when no request is running."""
         self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
@@ -130,7 +130,7 @@ class _Request:
         self._watched: WatchedRequest | None = None
 
     def start(self) -> None:
-        """Submit all rows. If one cannot be submitted, cancel all rows and raise `WorkerFailed`."""
+        """Submit all rows. If that fails, cancel all rows and raise `WorkerFailed`."""
         worker = self._in_flight.worker
         with self._lock:
             try:
@@ -266,7 +266,7 @@ class _Request:
 def reject(request: Any, sender: Any, error: InvalidRequest | WorkerFailed) -> None:
     """Send `error` as the response to a request that was not started.
 
-    The response to a text model also contains whether the request is invalid.
+    The response to a text model also indicates whether the request is invalid.
     """
     if not request.request_id().startswith(INTERNAL_ID_PREFIX):
         send_error(sender, str(error))

@@ -41,7 +41,8 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # The times when the request was submitted to the engine and its last tokens were received.
+        # The time at which the request was submitted to the engine, and the time at which its last
+        # tokens were received.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -50,7 +51,7 @@ class RequestRecord:
         self.prompt: str | list[list[int]] | None = None
         self._ledger = ledger
         self._last_ns: dict[tuple[int, int], int] = {}
-        # Whether a sequence ended at its maximum number of tokens.
+        # Whether any sequence ended because it reached the maximum number of tokens.
         self.reached_limit = False
         self._lock = threading.Lock()
         self._has_ended = False
@@ -133,7 +134,7 @@ class ResponseRecorder:
         record.num_prompt_tokens = int(lengths.sum())
 
     def record(self, outputs: dict[str, Array]) -> dict[str, Array]:
-        """Record the tokens in a response with the tensors `outputs`, and return `outputs`."""
+        """Record the tokens in the response tensors `outputs`, and return `outputs`."""
         first_row = int(outputs["batch_index"][0, 0]) if "batch_index" in outputs else 0
         first_sequence = int(outputs["sequence_index"][0, 0]) if "sequence_index" in outputs else 0
         for row, beams in enumerate(outputs["sequence_length"], first_row):
@@ -191,8 +192,8 @@ class RequestLedger:
     def open_record(self, request: Any) -> RequestRecord:
         """Create the record for a Triton request.
 
-        If requests are logged, a record without a request id receives a new id. Call this method
-        before `execute` returns, because Triton then discards the trace.
+        If requests are logged and this request has no id, the record receives a new id. Call this
+        method before `execute` returns, because Triton discards the trace when `execute` returns.
         """
         request_id = request.request_id()
         if not request_id and self._is_logged:

@@ -1,8 +1,8 @@
 """The inputs that text models forward to `tensorrt_llm`, by version of TensorRT-LLM.
 
-Source of the versions: inflight_batcher_llm/src/utils.h and model_instance_state.cc in
-triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. For the token counts:
-NVIDIA/TensorRT-LLM#5445.
+The versions come from inflight_batcher_llm/src/utils.h and model_instance_state.cc in
+triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. The version with token counts
+comes from NVIDIA/TensorRT-LLM#5445.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ CORE_NAMES = {
 }
 EXCLUDE_INPUT = "exclude_input_in_output"
 COUNTS = ("num_input_tokens", "num_output_tokens")
-# Inputs that a text model processes itself if `tensorrt_llm` lacks them -> the first version of
-# `tensorrt_llm` that has them.
+# Input that a text model processes itself if `tensorrt_llm` lacks it -> first version of
+# TensorRT-LLM that has the input.
 OWN_INPUTS = {
     EXCLUDE_INPUT: (0, 14),
     "return_num_input_tokens": (1, 0),

@@ -2,7 +2,7 @@
 
 Triton does not track the running requests of a decoupled Python model. When Triton stops or unloads
 the model, these requests are aborted. `tllm` therefore first marks the model as draining, and waits
-until its requests have ended. The mark is a file in the folder `$TLLM_DRAINING`, with the name of
+until its requests have ended. The mark is a file in the folder `$TLLM_DRAINING` that is named after
 the model.
 """
 

@@ -9,7 +9,10 @@ from typing import Any
 
 
 class Parameters:
-    """The settings in a `config.pbtxt`, with its `parameters` as text, numbers or flags."""
+    """The settings in a `config.pbtxt`.
+
+    The methods read entries of its `parameters` as text, numbers or flags.
+    """
 
     def __init__(self, args: Mapping[str, str]) -> None:
         config: dict[str, Any] = json.loads(args["model_config"])
@@ -66,12 +69,12 @@ class Parameters:
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Return the parameters in `names` that no method has read."""
+        """Return the parameters in `names` that have not been read."""
         return sorted(set(names) - self._read_names)
 
     @property
     def gpus(self) -> list[str]:
-        """The GPU numbers for this instance from `gpu_device_ids`, or an empty list."""
+        """The GPUs of this instance in `gpu_device_ids`, or an empty list if none are set."""
         groups = self.text("gpu_device_ids", "").split(";")
         index = self._index if len(groups) > 1 else 0
         if index >= len(groups):

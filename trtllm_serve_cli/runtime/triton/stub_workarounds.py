@@ -21,7 +21,8 @@ from typing import Any
 
 from .tensors import Array
 
-# The stub usually releases responses within tens of microseconds, but later on a busy machine.
+# How long to keep responses. The stub usually releases them within tens of microseconds, but takes
+# longer on a busy machine.
 KEPT_S = 5.0
 
 

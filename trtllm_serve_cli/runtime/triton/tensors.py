@@ -53,8 +53,9 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# The ids of requests from text models start with this prefix. The text models detect cancellation
-# themselves, and stop their requests by id.
+# The ids of requests from text models start with this prefix. The `tensorrt_llm` model does not
+# watch these requests for cancellation, because the text models watch their clients' requests and
+# stop these requests by id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
 # Inputs for encoder-decoder models. Some clients always send these inputs, so ignore them.
@@ -170,7 +171,11 @@ def _parse_row(
 def pack_sequences(
     sequences: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]], pad_id: int
 ) -> dict[str, Array]:
-    """Return `output_ids` and `output_log_probs` [1, n, longest], and `sequence_length` [1, n]."""
+    """Return the output tensors for the sequences of one row.
+
+    `output_ids` and `output_log_probs` have the shape [1, n, longest]. `sequence_length` has the
+    shape [1, n].
+    """
     longest = max((len(each) for each in sequences), default=0)
     output_ids = np.full((1, len(sequences), longest), pad_id, dtype=np.int32)
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
@@ -202,7 +207,7 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
-    """Return the message from `pack_failure`, and whether the request was rejected.
+    """Return the message in a response from `pack_failure`, and whether the request was rejected.
 
     Return None if `outputs` does not report a failure.
     """

@@ -17,7 +17,7 @@ Words = tuple[tuple[int, ...], ...]
 
 
 def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Return the words of each row with the shape [rows, 2, n], n >= 1. Omit empty words."""
+    """Encode each row's words as a tensor [rows, 2, n] with n >= 1. Omit empty words."""
     rows = [[word for word in words if word] for words in rows]
     flat = [[token for word in words for token in word] for words in rows]
     length = max([1, *(len(tokens) for tokens in flat)])
@@ -31,7 +31,7 @@ def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.
 
 
 def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
-    """Return the words in a row with the shape [2, n]. Raise `ValueError` if it is invalid."""
+    """Decode the words in a row [2, n]. Raise `ValueError` if the row is invalid."""
     if encoded.ndim != 2 or encoded.shape[0] != 2:
         raise ValueError(f"a row has the shape {list(encoded.shape)} instead of [2, n]")
     words: list[tuple[int, ...]] = []

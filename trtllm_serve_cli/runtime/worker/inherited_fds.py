@@ -29,8 +29,8 @@ def close_in_children(*socks: socket.socket) -> None:
     def after_fork() -> None:
         for sock in socks:
             sock.close()
-        # Request the signal only in children of the calling thread. The kernel sends the signal
-        # when the forking thread ends, and other threads may end before the process.
+        # Request the signal only in children of the calling thread, because the kernel sends the
+        # signal when the forking thread ends. Other threads may end before the process.
         if forking_thread == caller:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
             if os.getppid() != caller[0]:  # the parent has already ended

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SOCKETS = Path("/proc/net/unix")
-# Other instances respond much sooner, because they run on this machine and have a thread for stops.
+# Timeout for an instance's response. Instances usually respond much sooner, because they run on
+# this machine and have a thread for stops.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -48,7 +49,7 @@ class StopForwarder:
         self._thread.start()
 
     def forward(self, request_id: str) -> bool:
-        """Send a stop to all other instances. Return whether any was running the request."""
+        """Send a stop to all other instances. Return whether any of them ran the request."""
         return any(forward_stop(self._group, request_id, exclude=self.name))
 
     def close(self) -> None:

@@ -41,7 +41,8 @@ from .protocol import ProtocolError, encode_frame, read_frame
 
 # While idle, the worker sends statistics at this interval, so that gauges return to zero.
 IDLE_STATS_PERIOD_S = 0.5
-# The low 40 bits of an engine id are the client's request id. The high bits are its number.
+# The low 40 bits of an engine id are the client's request id. The high bits are the client's
+# number.
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
 # A client that does not read for this long is disconnected.
@@ -108,7 +109,7 @@ class Worker:
         self._max_queue_size = max_queue_size
         self._stats_period_s = stats_period_s
         self._stats_due_s = 0.0
-        # A client and its command. The command is None when the client has disconnected.
+        # Pairs of a client and its command. The command is None if the client has disconnected.
         self._commands: queue.SimpleQueue[tuple[_Client, dict[str, Any] | None]] = (
             queue.SimpleQueue()
         )
@@ -289,7 +290,7 @@ class Worker:
 
 
 def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
-    """Update the number of sequences in `open_sequences` for the request of `update`."""
+    """Update the entry in `open_sequences` of the request to which `update` belongs."""
     if update.error is not None:
         open_sequences.pop(update.request_id, None)
     elif update.finish_reason is not None and update.request_id in open_sequences:

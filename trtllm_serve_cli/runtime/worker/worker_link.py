@@ -25,7 +25,7 @@ _START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
-    """Raised if the engine worker cannot start or accept a request. The message has the reason."""
+    """Raised if the engine worker cannot start or accept a request. The message is the reason."""
 
 
 class WorkerLink:

@@ -32,9 +32,9 @@ _END_TIMEOUT_S = 15.0
 class WorkerProcess(WorkerLink):
     """An engine worker process, which is restarted whenever it dies until `close` is called.
 
-    Exceptions in `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` starts a
-    worker when the worker's options are appended. By default, the interpreter `python` runs this
-    package's worker.
+    Exceptions in `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` is the
+    command that starts a worker, without the worker's options. By default, the interpreter `python`
+    runs this package's worker.
     """
 
     def __init__(
@@ -165,7 +165,8 @@ class WorkerProcess(WorkerLink):
 
 
 def _worker_command(python: str) -> tuple[str, ...]:
-    # By default, use the first `python3` in PATH, because Triton's stub uses its packages, too.
+    # By default, use the first `python3` in PATH, because Triton's stub also uses the packages of
+    # this interpreter.
     interpreter = python or shutil.which("python3") or sys.executable
     return interpreter, "-m", f"{Path(__file__).parents[1].name}.worker"
 
