@@ -9,7 +9,8 @@ import json
 from typing import Any
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
-# The types with a guide in JSON format. The type `json` allows any value and has no guide.
+# The types whose guides are in JSON format. The type `json` has no guide, because it allows any
+# JSON output.
 _JSON_GUIDES = ("json_schema", "structural_tag")
 # Guide type -> name of the argument in vLLM and in TensorRT-LLM's LLM API.
 _ARGUMENTS = {

@@ -224,7 +224,11 @@ class TritonPythonModel:
     def _text_responses(
         self, engine_outputs: Iterable[dict[str, Array]], is_streaming: bool
     ) -> Iterator[list[Any]]:
-        """Yield the tensors of each response: a piece of text, or the whole text."""
+        """Yield the tensors of each response.
+
+        If `is_streaming` is true, a response contains a piece of the text, otherwise the whole
+        text.
+        """
         if is_streaming:
             decoders: dict[tuple[int, int], StreamDecoder] = {}
             for outputs in engine_outputs:

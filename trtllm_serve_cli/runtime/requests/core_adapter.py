@@ -1,8 +1,8 @@
 """Adapt the requests of text models to the version of TensorRT-LLM that runs `tensorrt_llm`.
 
 The C++ backend of older versions lacks some inputs and outputs of the newest version. The text
-models process these inputs themselves and add the outputs, so that the rest of the runtime sees
-the newest version only.
+models process these inputs themselves and add the outputs, so that the rest of the runtime needs to
+support only the newest version.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class CoreAdapter:
     def adapt(self, inputs: Mapping[str, Array]) -> CoreRequest:
         """Return the request to send to `tensorrt_llm` for `inputs`.
 
-        Raise `InvalidRequest` if the version does not support several prompts per request.
+        Raise `InvalidRequest` if this version of TensorRT-LLM does not support several prompts per
+        request.
         """
         version = self.version or (9999, 0)
         num_rows = len(inputs["input_ids"])

@@ -12,7 +12,7 @@ from .responses import RowResponseBuilder
 
 
 class RowTextResponseBuilder:
-    """A builder for the responses of `RowResponseBuilder` with text instead of token ids."""
+    """A builder like `RowResponseBuilder`, for responses with text instead of token ids."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
 }
-# Tensors with one value per row that the model uses and does not pass to the engine.
+# Tensors with one value per row that the model reads itself instead of passing to the engine.
 _MODEL_SCALARS = (
     "exclude_input_in_output",
     "input_lengths",

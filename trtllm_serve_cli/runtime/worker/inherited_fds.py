@@ -1,4 +1,4 @@
-"""Close sockets in processes that an engine forks, and kill these processes with the worker."""
+"""Close sockets in an engine's child processes, and kill the children when the worker ends."""
 
 from __future__ import annotations
 

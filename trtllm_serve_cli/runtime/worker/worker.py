@@ -224,7 +224,10 @@ class Worker:
             client.sock.close()
 
     def _disconnect_on_error(self, client: _Client, action: Callable[[], None]) -> None:
-        """Run `action`. On an error, disconnect the client, or reraise the error for the owner."""
+        """Run `action`. If it raises `OSError`, disconnect the client.
+
+        If the client is the owner, reraise the error instead.
+        """
         try:
             action()
         except OSError:

@@ -150,7 +150,10 @@ class WorkerProcess(WorkerLink):
         self._response_threads.close()
 
     def _restart(self, backoff_s: float) -> float:
-        """Restart the worker until it runs or `close` is called. Return the next back-off."""
+        """Try to restart the worker until it runs or `close` is called.
+
+        Return the next back-off.
+        """
         while not self._closing.wait(backoff_s):
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
             self._num_restarts += 1
