@@ -38,8 +38,9 @@ class WorkerResult:
     """The measurements from one worker.
 
     `start` is the time when the run started, on the monotonic clock. `num_uncounted` is the number
-    of responses for which the server did not report a token count. If the share keeps
-    texts, `texts` maps the request index and turn of each of these responses to its text.
+    of responses for which the server did not report a token count. `texts` maps the request index
+    and turn of each of these responses to its text. It is empty unless `keeps_text` is set in the
+    share.
     """
 
     records: tuple[RequestRecord, ...]
@@ -157,7 +158,7 @@ def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRe
 def _garbage_collection_disabled() -> Iterator[None]:
     """Disable the garbage collector during the run, because collections delay requests.
 
-    At 1000 requests/s, a full collection paused the process for 15 to 25 ms. A run can do without
+    At 1000 requests/s, a full collection paused the process for 15 to 25 ms. A run does not need
     collections: after 15 000 requests, only 20 objects could be collected, and memory use was the
     same as with the collector enabled.
     """

@@ -52,7 +52,7 @@ class LoadGenerator:
     The counts may be read at any time to show progress. If a `run_` method is cancelled, it records
     the requests in flight as interrupted. Requests due in the first `ramp_s` are marked as ramp
     requests. If every contacted target is unreachable, `is_server_lost` is true and no more
-    requests are sent. `start` is the time of `clock` when the run starts; it may be in the future.
+    requests are sent. `start` is the start time of the run on `clock`, and may be in the future.
     """
 
     connections: Sequence[Connection]
@@ -93,8 +93,8 @@ class LoadGenerator:
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
         tasks: set[asyncio.Task[None]] = set()
-        # When the concurrency cap last released a waiting request. The cap held every request due
-        # before this time.
+        # The time when the concurrency cap last released a waiting request. The cap delayed every
+        # request that was due before this time.
         freed_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:
@@ -250,7 +250,7 @@ class LoadGenerator:
 class _Answer:
     """The parts of a response received so far; parts after the final one are ignored.
 
-    A part with tokens but empty text is not a chunk: its tokens are added to the next chunk. The
+    A part with tokens but without text is not a chunk. Its tokens are added to the next chunk. The
     first `num_prompt_tokens` tokens are the prompt and do not count.
     """
 
@@ -306,7 +306,7 @@ class _Answer:
         )
 
     def _add_remaining_tokens(self, at_s: float) -> None:
-        """Add tokens after the last text to the last chunk, or make them the only chunk."""
+        """Add the tokens that follow the last text to the last chunk, or to a new chunk."""
         if self.chunk_s:
             self.chunk_tokens[-1] += self._uncounted_tokens
         else:

@@ -24,8 +24,8 @@ class BenchmarkSettings:
 
     If `duration_s` is set, a run sends all requests that are due within this time. Otherwise, it
     sends `num_requests` requests. Each of the `repeat` runs sends different requests. Random
-    requests depend on `seed` and the number of the run. A data set continues where the previous run
-    stopped.
+    requests depend on `seed` and the number of the run. With a data set, each run starts with the
+    entry after the last entry of the previous run.
     """
 
     workload: Workload
@@ -49,7 +49,7 @@ class BenchmarkSettings:
         return RequestOptions(self.stream, self.server_times, self.timeout_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the settings for `summary.json`."""
+        """Return the settings as a JSON-compatible dict for `summary.json`."""
         load = asdict(self.load)
         load.pop("times_s", None)
         names = (

@@ -75,10 +75,10 @@ class Share:
         return sum(1 + len(spec.turns) for spec in self.specs)
 
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
-        """Yield the index in the whole run, the index of the model, and the request itself.
+        """Yield each request's index in the whole run, the index of its model, and the request.
 
-        The models alternate within the share. If the request's index determined the model, each of
-        two workers would send requests to only one of two models.
+        The models alternate within the share. If the model depended only on the request's index,
+        two workers with two models would each send all requests to the same model.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -94,7 +94,7 @@ def plan_workers(
 ) -> list[Share]:
     """Return one share for each worker.
 
-    The plan has fewer than `settings.num_workers` workers if the concurrency is lower. The same
+    The number of workers is `settings.num_workers`, or the concurrency if it is lower. The same
     settings and `run` result in the same requests at the same times, regardless of the number of
     warm-up requests. Loads with different rates or concurrencies have different prompts. Otherwise,
     the server would already have the prompts for the later loads of a sweep in its prefix cache. An

@@ -25,11 +25,11 @@ class TimeMetric:
 
     `key` identifies the metric in `summary.json`. `name` identifies it in objectives and limits on
     changes, which do not accept a metric without a `name`. Tables show `label`, and charts show
-    `title`. `definition` is the metric's formula. `needs` is the option without which the metric is
-    not measured. `read` returns the samples from one request. `sampled` states whether a sample
-    measures a request or a gap between tokens. Comparisons show the `compared` percentiles. A main
-    metric has charts, a tile, and columns in tables that compare runs. If `includes_failed` is
-    true, failed requests are also sampled.
+    `title`. `definition` is the metric's formula. `needs` is the option that the metric requires,
+    if any. `read` returns the samples from one request. `sampled` states whether a sample measures
+    a request or a gap between tokens. Comparisons show the `compared` percentiles. If `is_main` is
+    true, the metric has charts, a tile, and columns in tables that compare runs. If
+    `includes_failed` is true, failed requests are also sampled.
     """
 
     key: str
@@ -47,7 +47,7 @@ class TimeMetric:
 
     @property
     def heading(self) -> str:
-        """The heading of the metric's tile: an abbreviated label, or otherwise the title."""
+        """The heading of the metric's tile: the label if it is an abbreviation, else the title."""
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:

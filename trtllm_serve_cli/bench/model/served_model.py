@@ -39,8 +39,8 @@ class Target:
 class ServedModel:
     """A target and its metadata; `vocab_size` is `None` if the server does not report it.
 
-    `returns_prompt` is true if whole responses begin with the prompt, because a request cannot
-    exclude it.
+    `returns_prompt` is true if responses that are not streamed start with the prompt. This is the
+    case if the model's configuration does not exclude the prompt, and requests cannot exclude it.
     """
 
     address: str

@@ -93,11 +93,11 @@ class Limit:
 class Change:
     """The change of one measure between two results.
 
-    `before` and `after` are in milliseconds for times, per second for rates, and in percent of the
-    requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5 %
-    more. For failures, `change` is the difference between the fractions: 0.01 means one percentage
-    point. `interval` is the 95 % confidence interval for `change`. `by` states whether the interval
-    is estimated from the variation between runs or between requests.
+    `before` and `after` are milliseconds for times, amounts per second for rates, and percentages
+    of the requests for failures. For times and rates, `change` is a fraction of `before`: 0.05
+    means 5 % more. For failures, `change` is the difference between the fractions: 0.01 means one
+    percentage point. `interval` is the 95 % confidence interval for `change`. `by` states whether
+    the interval is estimated from the variation between runs or between requests.
     """
 
     measure: str
@@ -312,7 +312,7 @@ def _interval(
     after: StoredResult,
     runs: Sequence[Sequence[float]],
 ) -> tuple[Interval | None, By | None]:
-    """Return the interval for the relative change, and whether runs or requests determine it.
+    """Return the confidence interval for the relative change, and its basis: runs or requests.
 
     If either result has a single run, the interval is estimated from the variation between
     requests. In this case, rates do not have an interval.

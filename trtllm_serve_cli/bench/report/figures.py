@@ -231,8 +231,8 @@ def _latency_panel(records: Sequence[RequestRecord], x: Axis) -> Chart:
 def distinct_name(result: StoredResult, others: Sequence[StoredResult]) -> str:
     """Return a short name that distinguishes the result from all `others`.
 
-    The name is the load, the models, the models and the load, or the folder name. The first of
-    these descriptions that is different for each result is used. If all of them are ambiguous, the
+    The candidates are the load, the models, the models with the load, and the folder name. The name
+    is the first candidate that is different for each result. If all candidates are ambiguous, the
     name combines the folder name, the models and the load.
     """
     names: tuple[Callable[[StoredResult], str], ...] = (

@@ -22,7 +22,8 @@ from trtllm_serve_cli.paths import write_aside
 
 SCHEMA_VERSION = 2
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
-# In upstream's CSV file, these rows have different names than in upstream's terminal output.
+# Maps the names of rows in upstream's terminal output to their names in upstream's CSV file, if
+# these names differ.
 _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
     "Avg. OP tokens per request": "Avg. Output tokens per request",
@@ -33,7 +34,7 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 def upstream_rows(summary: Summary) -> dict[str, float]:
     """Return the measured metrics with the names that upstream's `benchmark_core_model.py` prints.
 
-    Latencies are measured from the due time, but upstream measures latencies from the send time.
+    Latencies are measured from the due time, whereas upstream measures them from the send time.
     """
     return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
 

@@ -39,7 +39,7 @@ class StoredResult:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """The benchmark's metrics: a `Summary` as read from JSON."""
+        """The benchmark's metrics, with the structure of `Summary.to_json`."""
         figures: Mapping[str, Any] = self.summary["summary"]
         return figures
 

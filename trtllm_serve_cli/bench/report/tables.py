@@ -29,11 +29,11 @@ OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
 
 
 def stat_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return the rows of upstream's table, followed by other rates and the request counts.
+    """Return the rows of upstream's table, followed by additional rates and request counts.
 
     If the load has a rate or recorded times, the last rows are the offered, achieved and completed
-    rates. If the concurrency cap limited the run, the last row is the number of delayed requests
-    instead.
+    rates. If the concurrency cap limited the run, the number of delayed requests replaces these
+    rows.
     """
     rows = [(name, _number(value)) for name, value in upstream_rows(summary).items()]
     own = (rate for rate in RATES if rate.label and not rate.upstream)
@@ -169,7 +169,7 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
 
 
 def search_summary(result: SearchResult) -> list[str]:
-    """Return a sentence about the highest rate that met every objective.
+    """Return a list with a sentence about the highest rate that met every objective.
 
     The list is empty if the search did not find such a rate.
     """

@@ -120,9 +120,9 @@ Watch = Callable[[Progress], None]
 class Benchmark:
     """A benchmark in progress.
 
-    Each call of `run` performs one run, so that a caller can run several benchmarks in turn.
+    Each call of `run` performs one run, so that a caller can alternate between several benchmarks.
     `result` returns the result of all runs so far. `measure` performs the run with the given
-    number. It returns the run and the number of responses for which the server did not report a
+    number, and returns the run and the number of responses for which the server did not report a
     token count.
     """
 
@@ -178,10 +178,10 @@ def open_benchmark(
 ) -> Benchmark:
     """Query the targets' metadata and return a benchmark that has not run yet.
 
-    The benchmark sends its requests to the targets in turn. `metrics` maps the indexes of the
-    targets to sample to the addresses of their metrics pages. `tokenizer` counts the tokens in a
-    response if the server does not report their number. Raise `NoServer`, `UnknownModel` or
-    `RequestFailed`.
+    The benchmark sends its requests to the targets in turn. `metrics` maps a target's index to the
+    address of its metrics page. Targets without an address are not sampled. `tokenizer` counts the
+    tokens in a response if the server does not report their number. Raise `NoServer`,
+    `UnknownModel` or `RequestFailed`.
     """
     models = tuple(fetch_model(target, settings.input_kind) for target in targets)
 
@@ -226,7 +226,7 @@ def _run_once(
     metrics: Mapping[int, str],
     tokenizer: Tokenizer | None,
 ) -> tuple[Run, int]:
-    """Return the run and the number of responses without a token count from the server."""
+    """Perform a run, and return it with the number of responses without a token count."""
     planned = [share.num_planned for share in shares]
     total = None if None in planned else sum(each or 0 for each in planned)
 
@@ -276,7 +276,8 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
 def _ending(results: Sequence[WorkerResult]) -> Ending:
     if any(result.was_interrupted for result in results):
         return "interrupted"
-    # The server is lost if any worker lost all targets: other workers may have finished earlier.
+    # The server is lost if any worker lost all targets, because the other workers may have finished
+    # before the targets became unreachable.
     return "server_lost" if any(result.is_server_lost for result in results) else "finished"
 
 

@@ -48,7 +48,7 @@ class ServerSample:
 def sampling(
     addresses: Mapping[int, str], interval_s: float, samples: list[ServerSample]
 ) -> Iterator[None]:
-    """Sample metrics pages during the context, and add all samples to `samples` at its end.
+    """Sample metrics pages while the context is active, then add all samples to `samples`.
 
     `addresses` maps the index of each target to the address of its metrics page.
     """

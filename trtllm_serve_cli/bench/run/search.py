@@ -2,12 +2,14 @@
 
 The search doubles the rate until the server misses an objective. It then bisects the range between
 the highest rate that met all objectives and the lowest rate that missed an objective. Each step
-measures the geometric mean of these rates, until the requested precision is reached.
+measures the geometric mean of these two rates. The search ends when the requested precision is
+reached.
 
-A measurement is certain if its 95 % confidence interval excludes the limit. If the measurements at
-a rate are uncertain, the search runs the same rate again. After one or two runs, the interval is a
-bootstrap over the requests, if there are enough requests. After three runs, it is a Student's t
-interval over the values from the runs. Failed requests count as infinitely slow.
+A measurement is certain if its 95 % confidence interval excludes the objective's limit. If the
+measurements at a rate are uncertain, the search runs the same rate again. After one or two runs,
+the interval is computed with a bootstrap over the requests, if there are enough requests. After
+three runs, it is a Student's t interval over the values from the runs. Failed requests count as
+infinitely slow.
 """
 
 from __future__ import annotations
@@ -241,7 +243,8 @@ def _interval(
 ) -> Interval | None:
     requests = list(chain.from_iterable(groups))
     if all(value == NEVER_MS for values in requests for value in values):
-        # No request completed, or no completed request has this time, so the objective is missed.
+        # No request completed, or the metric was not measured for any completed request, so the
+        # objective is missed.
         return NEVER_MS, NEVER_MS
     figures = [statistic(list(chain.from_iterable(run)), percent) for run in groups if any(run)]
     if len(figures) >= _RUNS_FOR_STUDENT and (by_runs := mean_of_runs(figures)):

@@ -167,7 +167,7 @@ class _Observed:
 
     Each row of `work` describes one step and contains a factor for each time in `_COLUMNS`.
     `duration_s` contains the durations of these steps. `sequences` contains the number of sequences
-    in each step between two tokens.
+    in each step. It omits the steps that computed the prompts of requests that ran alone.
     """
 
     work: Floats
@@ -334,7 +334,7 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """Convert a measured request. Its prompt does not share a prefix with any other prompt."""
+    """Convert a measured request to a specification. No other prompt shares its prefix."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 

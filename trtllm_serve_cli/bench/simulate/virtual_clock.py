@@ -1,9 +1,9 @@
 """Run requests on simulated engines, with a clock that advances from one event to the next.
 
-Each engine uses the scheduler of the engine kind `sim`. A request arrives `request_s` after it was
-sent, at the engine with the fewest requests, or at the first of several such engines. An idle
-engine immediately starts a step with all requests that have arrived. A busy engine adds new
-requests when its current step ends.
+Each engine uses the scheduler of the engine kind `sim`. A request arrives at an engine `request_s`
+after it was sent. The clock chooses the engine with the fewest requests, or the first of several
+such engines. An idle engine immediately starts a step with all requests that have arrived. A busy
+engine adds new requests when its current step ends.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class _VirtualClock:
     answers: list[_Answer] = field(default_factory=list)
     num_started: int = 0
     num_in_flight: int = 0
-    # The time of the last scheduled wake-up, to avoid duplicate wake-ups at the same time.
+    # The time of the last scheduled wake-up. It prevents duplicate wake-ups at the same time.
     wakeup_s: float = -1.0
     # A heap of (time, sequence number, event). The event is a `SimRequest` that arrives, an
     # `_Engine` that ends a step, a `_Conversation` with a turn that is due, or `None`. At a `None`

@@ -38,7 +38,7 @@ def rank(percent: float, num: int) -> int:
 
 
 def statistic(sample: Sequence[float] | NDArray[np.float64], percent: float | None) -> float:
-    """Return a nearest-rank percentile of a non-empty sample; the mean if `percent` is `None`."""
+    """Return a percentile of a non-empty sample, or the mean if `percent` is `None`."""
     if percent is None:
         return fmean(sample)
     values = np.asarray(sample, np.float64)
@@ -82,7 +82,7 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
 def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
-    """Return the interval for the ratio between the same statistic of `after` and `before`.
+    """Return the interval for the ratio of a statistic of `after` to that of `before`.
 
     `before` and `after` contain the values of each request. Return `None` if one of the samples
     cannot be resampled, or if a resampled statistic is not above 0.

@@ -361,7 +361,7 @@ def find_steady_state(completed: Sequence[RequestRecord], load: Load) -> SteadyS
 
 
 def _mser(values: NDArray[np.float64]) -> int:
-    """Return the number of values to remove from the start. At least five values remain."""
+    """Return how many values MSER-5 removes from the start. At least five values remain."""
     centred = values - values.mean()
     kept = np.arange(values.size, 0, -1)
     sums = np.cumsum(centred[::-1])[::-1]

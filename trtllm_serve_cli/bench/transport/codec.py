@@ -174,7 +174,7 @@ def _plan_tensors(
 
 
 def count_prompt_tokens(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> int:
-    """Return the number of prompt tokens with which the response to a request begins."""
+    """Return the number of prompt tokens at the start of a request's response."""
     is_included = model.returns_prompt and spec.text is None and not options.stream
     return spec.input_ids.size if is_included else 0
 

@@ -51,7 +51,7 @@ class HttpConnection:
         self.decode = codec.decode_event
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return the number of prompt tokens with which the response begins."""
+        """Return the number of prompt tokens at the start of the response."""
         return codec.count_prompt_tokens(spec, self._model, self._options)
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:

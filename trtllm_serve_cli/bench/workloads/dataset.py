@@ -73,8 +73,8 @@ class Lengths:
 class Dataset:
     """A workload with the requests from a data set, in the order of its entries.
 
-    After the last entry, the workload starts again with the first entry. A request that is an `int`
-    is the length of a prompt with random ids. `num_left_out` is the number of entries that were
+    After the last entry, the workload starts again with the first entry. An `int` in `requests` is
+    the length of a prompt with random ids. `num_left_out` is the number of entries that were
     skipped because their prompts are empty or too long. `digest` is a digest of all entries.
     """
 
@@ -146,7 +146,8 @@ def tokenize(
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        # Do not add special tokens to an empty prompt. `_collect` skips prompts of length 0.
+        # Do not add special tokens to an empty prompt, because `_collect` skips only prompts of
+        # length 0 and prompts that are too long.
         ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
@@ -253,7 +254,7 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """Return an entry with the first user message and, as its answer, the next message."""
+    """Return an entry with the first user message as the prompt and the next as the answer."""
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("the conversation is not a list of objects")
     turns = [

@@ -88,8 +88,8 @@ _FORM = '{"KEY_ip": {"buckets": [[1, 10], [11, 20]], "counts": [3, 7]}, "KEY_op"
 def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
     """Return a workload with the histograms `KEY_ip` and `KEY_op` from `file`.
 
-    If `file` is `None`, use the built-in histograms, which are upstream's. Raise `BadInput` if the
-    file is invalid or does not contain both histograms.
+    If `file` is `None`, use the built-in histograms, which are copied from upstream. Raise
+    `BadInput` if the file is invalid or does not contain both histograms.
     """
     known = _UPSTREAM_HISTOGRAMS if file is None else _read(file)
     origin = "the built-in histograms" if file is None else str(file)

@@ -15,8 +15,8 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 class SharedPrefix:
     """A workload of requests that each start with one of `num_prefixes` system prompts.
 
-    `own` defines the distributions of the number of tokens after the prefix and of the output
-    length.
+    `own` defines the distributions of two lengths: the rest of the prompt after the prefix, and the
+    output.
     """
 
     own: TokenNormDist
@@ -50,8 +50,8 @@ class SharedPrefix:
 class MultiTurn:
     """A workload of conversations with `num_turns` requests each.
 
-    Each request includes the conversation's history. `turn` defines the distributions of the number
-    of tokens that the user adds in each turn and of the output length. Think times are
+    Each request includes the conversation's history. `turn` defines the distributions of two
+    lengths in each turn: the tokens that the user adds, and the output. Think times are
     exponentially distributed with mean `think_mean_s`. All conversations start with the same
     `num_prefix_tokens` tokens.
     """
