@@ -89,12 +89,12 @@ def test_chooses_the_present_gpu() -> None:
         (
             "0, NVIDIA K80, 1, Disabled",
             "",
-            "The GPUs in this machine differ, or are not in the table of cards.",
+            "The GPUs in this machine differ or are not supported cards.",
         ),
         (
             _H200 + _MIG_TABLE.splitlines()[0],
             "",
-            "The GPUs in this machine differ, or are not in the table of cards.",
+            "The GPUs in this machine differ or are not supported cards.",
         ),
     ],
 )

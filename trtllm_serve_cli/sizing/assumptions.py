@@ -1,4 +1,4 @@
-"""Describe the assumptions behind a plan in sentences."""
+"""Describe the assumptions behind a plan."""
 
 from __future__ import annotations
 

@@ -12,8 +12,9 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 _MIB = 1 << 20
-# Measured on an H200 with driver 580 and CUDA 13. The driver used 616 MiB. A PyTorch process that
-# had run matrix multiplication and attention used 693 MiB for its CUDA context and kernels.
+# The memory that the driver and a CUDA context use, measured on an H200 with driver 580 and CUDA
+# 13. The driver used 616 MiB. A PyTorch process that had run matrix multiplication and attention
+# used 693 MiB for its CUDA context and kernels.
 CONTEXT_BYTES = (616 + 693) * _MIB
 # An estimate for the other memory that an engine's kernels and runtime allocate.
 WORKSPACE_BYTES = 512 * _MIB

@@ -98,7 +98,7 @@ def load_gpu(name: str) -> Gpu:
     near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
         f"The GPU {name!r} is unknown.",
-        why=f"it is not in the table of cards (similar names: {', '.join(near)})"
+        why=f"it is not a supported card (similar names: {', '.join(near)})"
         if near
         else f"the supported cards are {', '.join(load_gpus())}",
         next_step=f"choose a supported card, for example --gpu {near[0] if near else 'h200'}",
@@ -140,7 +140,7 @@ def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
     """Return the type of card that all GPUs have in common, and the number of GPUs.
 
     The card's memory size is the smallest size that the driver reports. Raise `BadInput` if `gpus`
-    is empty, or if the GPUs have MIG devices, are not in the table of cards, or differ.
+    is empty, if a GPU has MIG devices or is not in `gpus.yaml`, or if the GPUs differ.
     """
     if not gpus:
         raise BadInput(
@@ -158,7 +158,7 @@ def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
     card = find_card(names[0])
     if len(names) > 1 or card is None:
         raise BadInput(
-            "The GPUs in this machine differ, or are not in the table of cards.",
+            "The GPUs in this machine differ or are not supported cards.",
             why=f"nvidia-smi reports {', '.join(names)}",
             next_step="choose the most similar card with --gpu NAME",
         )

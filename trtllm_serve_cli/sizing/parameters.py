@@ -33,8 +33,9 @@ class ParameterCounts:
 class AttentionParameters:
     """The number of attention parameters in one layer, grouped for tensor parallelism.
 
-    `by_heads` parameters are divided by attention heads, and `by_kv_heads` parameters by key-value
-    heads. `replicated` parameters, such as the projection to MLA's latent, are on every GPU.
+    `by_heads` counts the parameters that are split over GPUs by attention head. `by_kv_heads`
+    counts the parameters that are split by key-value head. `replicated` counts the parameters that
+    every GPU stores, such as the projection to MLA's latent.
     """
 
     by_heads: int

@@ -30,8 +30,9 @@ _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 # If the model does not fit on the available GPUs, plans with up to this many GPUs are tried.
 _MAX_GPUS = 128
 # Limits for the ratio of the size on disk to the computed size. Above the maximum, weights are
-# stored in a wider type than they are served in. Below the minimum, weights are quantized, although
-# config.json does not contain a quantization. Older versions of ModelOpt write such checkpoints.
+# stored in a wider type than the type in which they are served. Below the minimum, weights are
+# quantized, although config.json does not specify a quantization. Older versions of ModelOpt write
+# such checkpoints.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
@@ -292,7 +293,7 @@ def _choose_demand(
 
 
 def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> float:
-    """Return the ratio of the size on disk to the computed size, to correct computed sizes.
+    """Return the factor that adjusts computed weight sizes to the size on disk.
 
     Return 1 if the size on disk is unknown, if the weights are not served as they are stored, or if
     the sizes differ too much.

@@ -16,9 +16,9 @@ Rate = Literal["fp16", "fp8", "fp4"]
 class Format:
     """A number format.
 
-    `bits` is the average size of a number, including scales. A GPU multiplies numbers at `speed`
-    times the rate in the field of `Gpu` that `rate` names. `capability` is the minimum compute
-    capability.
+    `bits` is the average size of a number, including scales. `rate` is the field of `Gpu` that
+    contains a multiplication rate. GPUs multiply numbers in this format at `speed` times that rate.
+    `capability` is the minimum compute capability.
     """
 
     bits: float
@@ -27,11 +27,11 @@ class Format:
     speed: float = 1.0
 
 
-# Formats for the large matrices in layers. The embedding, head, norms and routers keep the dtype.
-# AWQ and GPTQ have a 16-bit scale for every 128 weights. NVFP4 has an 8-bit scale for every 16
-# weights, and MXFP4 has an 8-bit scale for every 32 weights. SmoothQuant (int8_sq) is estimated at
-# the 16-bit rate, although GPUs multiply faster in int8. float32 is estimated at half the 16-bit
-# rate, which is TF32's rate.
+# Formats for the large matrices in layers. The embedding, head, norms and routers are not
+# quantized. AWQ and GPTQ have a 16-bit scale for every 128 weights. NVFP4 has an 8-bit scale for
+# every 16 weights, and MXFP4 has an 8-bit scale for every 32 weights. SmoothQuant (int8_sq) is
+# estimated at the 16-bit rate, although GPUs multiply faster in int8. float32 is estimated at half
+# the 16-bit rate, which is TF32's rate.
 WEIGHT_FORMATS = {
     "float32": Format(32, speed=0.5),
     "float16": Format(16),
@@ -81,7 +81,7 @@ def name_weight_format(checkpoint_word: str) -> str | None:
 
 
 def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> None:
-    """Raise `BadInput` if the GPU does not support a format. The error describes it as `what`."""
+    """Raise `BadInput` if the GPU does not support the format, which `what` describes."""
     if gpu.capability < number_format.capability:
         needed, has = (
             ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)

@@ -19,10 +19,11 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 class Stage:
     """The number of parameters on one GPU in a pipeline stage.
 
-    `matrices` counts parameters that every token uses. `experts` counts parameters that only the
-    tokens that select an expert use. `replicated` counts norms and routers. `replicated`,
-    `embedding` and `head` are not quantized. `head_read` counts the parameters that are read to
-    compute logits. `head` is 0 if these parameters are in a tied embedding on the same GPU.
+    `matrices` counts the parameters of matrices that every token uses. `experts` counts the
+    parameters of all experts, although each token uses only some of them. `replicated` counts norms
+    and routers. `replicated`, `embedding` and `head` are not quantized. `head_read` counts the
+    parameters that are read to compute logits. `head` is 0 if the LM head is tied to the embedding
+    and the embedding is on the same GPU.
     """
 
     num_layers: int
