@@ -130,7 +130,7 @@ class _Cost:
         return self._read_s(self._kv_read(context))
 
     def prompt_s(self, *, with_attention: bool = True) -> float:
-        """Return the time to process one of many prompts.
+        """Return the time per prompt if many prompts are processed together.
 
         Only multiplications are counted, because all prompts share each read of the weights.
         """

@@ -49,10 +49,11 @@ class ReadyRequest:
 class LoadGenerator:
     """A load generator and the records of its requests, in the order in which the requests end.
 
-    The counts may be read at any time to show progress. If a `run_` method is cancelled, it records
-    the requests in flight as interrupted. Requests due in the first `ramp_s` are marked as ramp
-    requests. If every contacted target is unreachable, `is_server_lost` is true and no more
-    requests are sent. `start` is the start time of the run on `clock`, and may be in the future.
+    `num_sent` and the other counts may be read at any time to show progress. If a `run_` method is
+    cancelled, it records the requests in flight as interrupted. Requests due in the first `ramp_s`
+    are marked as ramp requests. If every contacted target is unreachable, `is_server_lost` is true
+    and no more requests are sent. `start` is the start time of the run on `clock`, and may be in
+    the future.
     """
 
     connections: Sequence[Connection]
@@ -248,10 +249,11 @@ class LoadGenerator:
 
 @dataclass(slots=True)
 class _Answer:
-    """The parts of a response received so far; parts after the final one are ignored.
+    """The parts of a response that were received so far.
 
-    A part with tokens but without text is not a chunk. Its tokens are added to the next chunk. The
-    first `num_prompt_tokens` tokens are the prompt and do not count.
+    Parts that follow the final part are ignored. A part with tokens but without text is not a
+    chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens` tokens are the
+    prompt and do not count.
     """
 
     end_s: float

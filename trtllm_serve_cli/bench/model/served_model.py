@@ -37,10 +37,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A target and its metadata; `vocab_size` is `None` if the server does not report it.
+    """A target and its metadata.
 
-    `returns_prompt` is true if responses that are not streamed start with the prompt. This is the
-    case if the model's configuration does not exclude the prompt, and requests cannot exclude it.
+    `vocab_size` is `None` if the server does not report the size. `returns_prompt` is true if
+    responses that are not streamed start with the prompt. This is the case if the model's
+    configuration does not exclude the prompt, and requests cannot exclude it.
     """
 
     address: str

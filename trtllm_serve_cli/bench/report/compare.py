@@ -363,7 +363,7 @@ def _judge(interval: Interval | None, *, is_more_better: bool) -> Verdict:
 def _per_run(
     metric: TimeMetric | RateMetric, percent: float | None, result: StoredResult
 ) -> list[float | None]:
-    """Return the metric's value in each run; `None` if the run did not measure the metric."""
+    """Return the metric's value in each run, or `None` for runs that did not measure it."""
     objectives = [parse_objective(text) for text in result.settings["objectives"]]
     if isinstance(metric, RateMetric):
         parts = (completed_part(run, objectives, streamed=result.streamed) for run in result.runs)

@@ -15,7 +15,7 @@ _SENDING_S = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class ServerSeries:
-    """A time series with one metric of one server.
+    """A time series of one metric of one server.
 
     Each point consists of a time in seconds from the start of the run, and the metric's value.
     """

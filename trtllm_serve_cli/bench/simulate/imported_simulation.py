@@ -40,7 +40,7 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
 
 
 def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
-    """Return the scheduler limits that a model repository sets, for any engine kind.
+    """Return the scheduler limits that a model repository of any engine kind sets.
 
     Use `defaults` for limits that the repository does not set. Raise `RepositoryError` if a value
     is invalid.
