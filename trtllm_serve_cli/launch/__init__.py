@@ -1,6 +1,6 @@
-"""Launch a server on a model repository and supervise it.
+"""Launch a server for a model repository and supervise it.
 
 `plan_launch` plans how to run Triton. `launch` starts a supervisor, which starts Triton, waits
-until the repository has generated a token, and keeps the server running. The supervisor records the
+until each model has generated a token, and keeps the server running. The supervisor records the
 server's state in the server's folder. A failed start leaves no process running.
 """

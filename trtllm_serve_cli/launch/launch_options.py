@@ -219,13 +219,13 @@ class LaunchOptions:
     ] = None
 
 
-# Maps options to the modes in which they apply. In other modes, tllm ignores the options in models'
-# declarations.
+# Maps options to the only modes in which they apply. In other modes, tllm ignores these options if
+# a model declares them.
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
 _MODES_OF = {
-    # In a container, mpirun also starts the ranks, but only on this machine. A hostfile therefore
-    # applies only to the mode mpi.
+    # Container mode also starts the ranks with mpirun, but only on this machine. A hostfile
+    # therefore applies only to mpi mode.
     **dict.fromkeys(_MPI_OPTIONS, ("mpi", "container")),
     "hostfile": ("mpi",),
     **dict.fromkeys(_CONTAINER_OPTIONS, ("container", "auto")),
@@ -240,7 +240,7 @@ def choose_options(
     `overrides` take precedence over declarations, and declarations over defaults. `declared` maps
     each model's name to its declared options. Ignore declared options that do not apply to the
     mode. Raise `BadInput` if two models declare different values, or if container options are set
-    in another mode.
+    in a mode that does not use containers.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (

@@ -28,7 +28,7 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Create files with this size, so that later updates succeed on a full disk.
 _RESERVED_BYTES = 4096
 
-# Only Slurm jobs can be "queued". The phase is "unknown" if it cannot be determined.
+# Only Slurm jobs can be "queued". The phase is "unknown" if tllm cannot determine it.
 Phase = Literal[
     "queued", "starting", "ready", "restarting", "stopping", "failed", "stopped", "unknown"
 ]
@@ -38,11 +38,12 @@ Phase = Literal[
 class ServerState:
     """A snapshot of a supervised server.
 
-    `ready_at` is in seconds since the epoch. `supervisor_started_at` is in seconds since the boot
-    `boot_id` of the machine `host`. `why` explains in a few lines why the server failed or is
-    restarting, or which requests were cancelled when it stopped. `in_flight` maps each engine to
-    the number of requests that must finish before the server stops. `exit_code` is set if the
-    server exited without a stop request. A negative code is the negated number of a signal.
+    `ready_at` is in seconds since the epoch. `host` is the machine that runs the supervisor, and
+    `boot_id` identifies this machine's boot. `supervisor_started_at` is in seconds since this boot.
+    `why` explains in a few lines why the server failed or is restarting, or which requests were
+    cancelled when it stopped. `in_flight` maps each engine to the number of requests that must
+    finish before the server stops. `exit_code` is set if the server exited without a stop request.
+    If a signal ended the server, the code is the signal's number with a minus sign.
     """
 
     phase: Phase
@@ -104,7 +105,7 @@ def write_state(directory: Path, state: ServerState) -> None:
 
 
 def read_state(directory: Path) -> ServerState | None:
-    """Return the last written state, or None if the file is missing or invalid."""
+    """Return the state in `directory`, or None if the state file is missing or invalid."""
     try:
         fields = json.loads((directory / STATE_FILE).read_text(encoding="utf-8"))
         return ServerState(**{**fields, "why": tuple(fields["why"])})
@@ -113,7 +114,7 @@ def read_state(directory: Path) -> ServerState | None:
 
 
 def write_stop_timeout(directory: Path, timeout_s: float) -> None:
-    """Set the time limit for requests in flight when the supervisor stops the server."""
+    """Set how long the supervisor waits for requests in flight before it stops the server."""
     _write_in_place(directory / _STOP_FILE, f"{timeout_s}".encode().ljust(_RESERVED_BYTES))
 
 
@@ -136,7 +137,7 @@ def read_stop_timeout_s(directory: Path, default_s: float) -> float:
 
 
 def reset_state_files(directory: Path) -> None:
-    """Remove the state of a previous server in `directory` and preallocate the stop timeout."""
+    """Remove a previous server's state from `directory`. Preallocate the stop timeout's file."""
     (directory / STATE_FILE).unlink(missing_ok=True)
     _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)
 

@@ -38,12 +38,13 @@ _PRE_STOP_S = 5
 
 @dataclass(frozen=True, slots=True)
 class KubernetesOptions:
-    """The options for `tllm deploy k8s`. Quantities use Kubernetes notation.
+    """The options for `tllm deploy k8s`.
 
-    `claim` is the name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a
-    claim, the nodes must have the model at the same paths as this machine. `queue_target` is the
-    number of waiting requests per replica above which the autoscaler adds a replica. `gpu_resource`
-    is the name of the resource for GPUs, or for MIG slices.
+    `shared_memory`, `cpu` and `memory` are quantities in Kubernetes notation. `claim` is the
+    name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a claim, the nodes
+    must have the model at the same paths as this machine. `queue_target` is the number of waiting
+    requests per replica above which the autoscaler adds a replica. `gpu_resource` is the name of
+    the Kubernetes resource to request, which represents whole GPUs or MIG slices.
     """
 
     namespace: str | None = None
@@ -123,7 +124,7 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def _server_labels(name: str) -> dict[str, str]:
-    """Return the labels of pods that serve requests. Other pods have no component label."""
+    """Return the labels of pods that serve requests. Only these pods have the component label."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
 
@@ -192,7 +193,7 @@ def _leader_worker_set(
 
 
 def _agent_manifests(name: str, namespace: str | None) -> list[Manifest]:
-    """Return the manifests that allow the leader, but no other pod, to run commands in pods."""
+    """Return the manifests that allow only the leader pod to run commands in the other pods."""
     api = "rbac.authorization.k8s.io"
     rules = [
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
@@ -242,7 +243,7 @@ def _pod(
 
 
 def _probes(launch: LaunchOptions) -> Manifest:
-    """Return the probes. Kubernetes runs only the startup probe until Triton is ready."""
+    """Return the probes. Kubernetes runs the others only after the startup probe has succeeded."""
 
     def probe(path: str, period_s: int, failures: int) -> Manifest:
         return {
@@ -274,7 +275,7 @@ def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:
 def _model_volumes(
     model: Deployable, options: KubernetesOptions, home: Path
 ) -> tuple[list[Manifest], list[Manifest]]:
-    """Return volumes and mounts that provide the model's folders at their paths on this machine."""
+    """Return volumes and mounts for the model's folders, at the same paths as on this machine."""
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]
         pairs = list(zip(names, model.folders, strict=True))

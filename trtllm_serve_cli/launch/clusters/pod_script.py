@@ -25,7 +25,7 @@ AGENT_FOLDER = "/opt/tllm"
 
 
 def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
-    """Render the script for a pod that serves `model`. The model's ranks run in `nodes` pods."""
+    """Render the script for a pod that serves `model`. The ranks are spread over `nodes` pods."""
     words = triton_words(
         model,
         IN_CONTAINER,
@@ -56,7 +56,7 @@ def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Pass no version, because every Triton that supports several instances has these flags.
+        # Ignore Triton's version. Every version that supports several instances has these flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

@@ -38,7 +38,7 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
-# Maps each port flag to the NAME in TLLM_NAME_PORT, the shell variable that the script sets.
+# Maps each port flag to its part of a shell variable's name, for example HTTP in TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
 # Flags that only the first rank receives, because only this rank serves requests.
 _FIRST_RANK_FLAGS = (
@@ -78,9 +78,9 @@ class SlurmPlan:
 
     Options, flags and the values in `exports` are shell words, which may contain variables.
     `address` and `exit_code` are the paths of files that the job writes, also as shell words.
-    `links` maps each link to create on the node to its target in Triton's backends. The template
-    quotes the link targets and `binary`. `first_flags` are the flags for the rank that serves
-    requests, and `other_flags` are the flags for all other ranks.
+    `links` maps the path of each link, which the job creates on the node, to the link's target in
+    Triton's backends. The template quotes the link targets and `binary`. `first_flags` are the
+    flags for the rank that serves requests, and `other_flags` are the flags for all other ranks.
     """
 
     name: str

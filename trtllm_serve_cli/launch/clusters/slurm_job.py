@@ -48,7 +48,7 @@ _ENDED = (
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
 # This timeout is long, because a busy controller may accept a job even after sbatch was
-# interrupted. tllm cannot track a job without its id.
+# interrupted. tllm could not track this job, because sbatch would not have printed the job's id.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -307,7 +307,7 @@ def _state(
 
 
 def _responds(endpoint: Endpoint, model: str) -> bool:
-    """Return whether the server responds. Triton opens its ports only after loading the models."""
+    """Return whether the server responds. Triton responds only after it has loaded the models."""
     try:
         fetch_model_config(endpoint, model, "http", _READY_TIMEOUT_S)
     except TllmError:
@@ -339,7 +339,7 @@ def _read_address(directory: Path) -> Endpoint | None:
 
 
 def _update_job_file(directory: Path, **facts: Any) -> None:
-    """Add `facts` to the job file, which other processes may update at the same time."""
+    """Add `facts` to the job file. Hold a lock, because other processes may update the file."""
     with hold_lock(directory / "job.lock", on_wait=lambda: None):
         known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
         _write(directory, {**known, **facts})

@@ -1,8 +1,9 @@
 """Plan the docker or podman command that runs a server in a container.
 
 The command is based on upstream's documented command for Triton's image with TensorRT-LLM
-(README.md of triton-inference-server/tensorrtllm_backend). Both commands use the host's network, 2
-GiB of shared memory and the same limits. Comments in this module explain the differences.
+(README.md of triton-inference-server/tensorrtllm_backend). Like upstream's command, it uses the
+host's network, 2 GiB of shared memory and the same limits. Comments in this module explain the
+differences.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.containers.deployment import Deployable, check_image, outermost
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
-# Look up `tritonserver` on the image's PATH, because only NVIDIA's images always contain the binary
-# in /opt/tritonserver/bin.
+# Look up `tritonserver` on the image's PATH, because custom images may not contain the binary in
+# /opt/tritonserver/bin.
 IN_IMAGE = TritonInstallation(Path("tritonserver"), "the image")
 _UNLIMITED = -1
 _ULIMITS = {"memlock": _UNLIMITED, "stack": 64 * 1024 * 1024}
@@ -71,7 +72,7 @@ class Container:
 
     @property
     def find_pid(self) -> tuple[str, ...]:
-        """The command that prints the host's process id for the container's first process."""
+        """The command that prints the process id of the container's first process on the host."""
         return (self.engine, "inspect", "--format={{.State.Pid}}", self.name)
 
 
@@ -79,8 +80,8 @@ class Container:
 class ContainerSetup:
     """The image, folders and GPUs for a container on `host`.
 
-    The container mounts `folders` at the same paths as on the host. `gpus` contains the ids of
-    GPUs, or only "all". `gpus` is empty for a container without GPUs.
+    The container mounts `folders` at the same paths as on the host. `gpus` contains GPU ids, or
+    the single item "all". It is empty for a container without GPUs.
     """
 
     host: ContainerHost
@@ -90,7 +91,7 @@ class ContainerSetup:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The variable with Triton's version, if the image's name contains the version."""
+        """The environment variable for Triton's version, if the image's name contains a version."""
         found = re.search(r"/tritonserver:(\d\d\.\d\d)-", self.image)
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
 
@@ -122,7 +123,7 @@ def plan_container(
 
 
 def name_container(directory: Path) -> str:
-    """Return a container name for the server in `directory`, unique on this machine.
+    """Return a container name that is unique on this machine, for the server in `directory`.
 
     The name includes a hash of the path, because several TLLM_HOME folders may have servers with
     the same port.
@@ -144,12 +145,12 @@ def container_command(
     The container mounts the setup's folders and `folders` read-only.
     """
     words: list[str] = [
-        # Stay attached, so that the client writes the server's output to the log and forwards
-        # signals to the server.
+        # Stay attached, so that the docker or podman client writes the server's output to the log
+        # and forwards signals to the server.
         container.engine, "run", "--rm", f"--name={container.name}",
         # Do not pull the image here, because `tllm start` has already pulled it and shown progress.
         "--pull=never",
-        # Disable the engine's log, which would grow without a limit and repeat the server's log.
+        # Disable the container engine's log, which would be unlimited and repeat the server's log.
         "--log-driver=none",
         "--net=host",
         "--shm-size=2g",
@@ -195,8 +196,8 @@ def _user_options(host: ContainerHost) -> list[str]:
     # Disable SELinux labels, because SELinux denies podman's containers access to folders and GPUs.
     words = ["--security-opt=label=disable"] if host.engine == "podman" else []
     if host.runs_as is not None:
-        # Set a home and a name, because libraries that compile code need both, and the image does
-        # not define them for this user.
+        # Set a home folder and a user name, because libraries that compile code need both, and the
+        # image does not define them for this user.
         words += [f"--user={host.runs_as}", "--env=HOME=/tmp", "--env=USER=tllm"]
     return words
 

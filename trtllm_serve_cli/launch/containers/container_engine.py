@@ -88,7 +88,8 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if answer.failure:
         return answer.failure
     version, _, security = answer.out.strip().partition(" ")
-    # If the engine runs as the current user, root in the container has that user's access to files.
+    # If the engine runs as the current user, containers can run as root, because their root has
+    # only the current user's access to files.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
     return ContainerHost(
         engine=engine,
@@ -162,7 +163,7 @@ def remove_container(container: Container) -> None:
 
 
 def find_first_process(container: Container) -> int | None:
-    """Return the host's process id for the container's first process.
+    """Return the process id of the container's first process on the host.
 
     Return None if the container is not running.
     """
@@ -171,7 +172,7 @@ def find_first_process(container: Container) -> int | None:
 
 
 def _may_raise_limits() -> bool:
-    if sys.platform != "linux":  # podman's virtual machine has other limits
+    if sys.platform != "linux":  # Podman runs in a virtual machine, which has its own limits.
         return True
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)
@@ -188,7 +189,7 @@ def _hard_limits() -> dict[str, int]:
         "stack": resource.RLIMIT_STACK,
     }
     limits = {name: resource.getrlimit(number)[1] for name, number in numbers.items()}
-    # Podman lowers its own limit to pid_max, so a container cannot have a higher limit.
+    # Podman lowers its own nproc limit to pid_max, so a container cannot have a higher nproc limit.
     num_pids = int(Path("/proc/sys/kernel/pid_max").read_text())
     return limits | {"nproc": lower_limit(limits["nproc"], num_pids)}
 

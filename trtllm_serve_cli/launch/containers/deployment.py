@@ -23,7 +23,7 @@ from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
-# The name of the ensemble's model that runs the engine. Every rank loads this model.
+# The name of the Triton model that runs the engine in an ensemble. Every rank loads this model.
 CORE_MODEL = "tensorrt_llm"
 _PATHS = ("parameters.tokenizer_dir", "parameters.gpt_model_path", "parameters.engine_dir")
 
@@ -180,7 +180,7 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """List the folders of the repository and the engine, and the folders that parameters name."""
+    """List the folders of the repository and the engine, and the folders in model parameters."""
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)
@@ -188,6 +188,6 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
 
 
 def _with_targets(folder: Path) -> list[Path]:
-    """Return `folder` and the folders of its links' targets, for example the hub's cache."""
+    """Return `folder` and the folders that contain its links' targets, such as the hub's cache."""
     links = [each for each in folder.rglob("*") if each.is_symlink()] if folder.is_dir() else []
     return [folder, *(link.resolve().parent for link in links)]

@@ -173,7 +173,7 @@ def _newer_driver(cuda: int) -> str:
 
 
 def _models(facts: MachineFacts) -> list[Finding]:
-    """Report each model that cannot start. Use notes, because other models may still start."""
+    """Report each model that cannot start as a note, because other models may still start."""
     if not facts.models:
         return [Finding("models", "note", "none imported yet", "tllm import -m demo")]
     findings = [finding for model in facts.models for finding in _model(model, facts.driver)]

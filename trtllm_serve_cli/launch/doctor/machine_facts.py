@@ -109,7 +109,7 @@ def collect_facts(
     *,
     ports: Sequence[int] = DEFAULT_PORTS,
 ) -> MachineFacts:
-    """Collect the facts.
+    """Collect the facts about this machine.
 
     The call takes 1 to 2 seconds, because it runs Triton and other programs.
     """

@@ -52,7 +52,7 @@ def detect_mpi(run: Runner = _run) -> Scheduler | None:
 
 
 def detect_slurm(run: Runner = _run) -> Scheduler | None:
-    """Return Slurm's version and its controller's error, or None if Slurm is not installed."""
+    """Return Slurm's version and any controller error, or None if Slurm is not installed."""
     version = run(("sinfo", "--version"))
     if version is None:
         return None
@@ -62,7 +62,7 @@ def detect_slurm(run: Runner = _run) -> Scheduler | None:
 
 
 def detect_kubernetes(run: Runner = _run) -> Scheduler | None:
-    """Return kubectl's version and its cluster's error, or None if kubectl is not installed."""
+    """Return kubectl's version and any cluster error, or None if kubectl is not installed."""
     client = run(("kubectl", "version", "--client"))
     if client is None:
         return None

@@ -18,8 +18,8 @@ _LOADED = re.compile(r"successfully loaded '([^']+)'")
 # If Triton rejects an option, it prints its usage. The error precedes or follows the usage.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
-# If the log does not name a model that failed to load, lines with these words may explain the
-# failure.
+# Lines with these words may explain a failure. They are reported only if the log does not contain
+# the name of a model that failed to load.
 _CAUSE_WORDS = (
     "tritonserver: ",
     "error while loading shared libraries",

@@ -77,7 +77,7 @@ class LaunchPlan:
     `directory` is the server's folder. It contains the state, the log, the token for the restricted
     APIs and the links to backends.
     `models` are the served models. `text_models` are the Triton models that receive the requests.
-    `backends` maps each link to create in `directory` to its target.
+    `backends` maps the path of each backend's link, relative to `directory`, to the link's target.
     `repository` is the model repository. For several models, `launch` creates the repository in
     `directory` from `combined`.
     `host` is the address to bind.
@@ -155,7 +155,7 @@ class LaunchPlan:
         }
 
     def describe(self) -> str:
-        """Describe the plan in a few lines, including the command to copy. Hide the token."""
+        """Describe the plan in a few lines, which contain the whole command except the token."""
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             *((self.reason,) if self.reason else ()),
@@ -292,7 +292,8 @@ def plan_launch(
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
         **chosen_flags(triton, options, loading),
         "disable-auto-complete-config": None,
-        # Prevent servers on one host, and successive servers, from sharing memory regions.
+        # Use a prefix with the port, so that servers on one host do not share memory regions. The
+        # supervisor also needs the prefix to remove the regions of a server that was killed.
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
     if setup is not None:
@@ -350,7 +351,8 @@ def _choose_loaded(
 ) -> tuple[ImportedModel, ...]:
     """Return the models to load at startup.
 
-    Raise `BadInput` if --load-model names an unknown model or does not apply to the mode.
+    Raise `BadInput` if --load-model names an unknown model, or if the model control mode is not
+    explicit.
     """
     if not options.load_model:
         return tuple(models)

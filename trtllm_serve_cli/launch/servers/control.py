@@ -53,7 +53,7 @@ def find_controlled(home: Home, name: str, address: str | None = None) -> Runnin
 
 
 def list_parts(plan: LaunchPlan, name: str) -> tuple[str, ...]:
-    """List the Triton models of `name` in loading order, the reverse of unloading order."""
+    """List the Triton models of `name` in loading order. Unloading uses the reverse order."""
     parts = plan.parts_of(name) if name in plan.models else (name,)
     return tuple(sorted(parts, key=_rank))
 
@@ -98,7 +98,7 @@ def unload_models(
     """Unload `name` and wait until it is unloaded. `timeout_s` applies to each Triton model.
 
     Before unloading, wait up to `timeout_s` for requests in flight. Raise `TimedOut` if the
-    requests or the unloading take longer. Requests that have not finished then continue.
+    requests or the unloading take longer. In this case, unfinished requests continue.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))

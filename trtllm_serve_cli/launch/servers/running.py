@@ -59,7 +59,7 @@ class RunningServer:
         return self.plan.models
 
     def text_model(self, model: str | None = None) -> str:
-        """Return the Triton model that serves requests for `model`, by default the first model."""
+        """Return the Triton model that serves `model`, by default the server's first model."""
         served = dict(zip(self.plan.models, self.plan.text_models, strict=True))
         return served[model or self.plan.models[0]]
 
@@ -140,7 +140,7 @@ def _order(server: RunningServer) -> tuple[int, str]:
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """List the servers that match `model` and `address`. None matches all servers."""
+    """List the servers that match `model` and `address`. Ignore an argument that is None."""
     return [
         server
         for server in list_servers(home)
@@ -208,8 +208,8 @@ def _how_to_check(server: RunningServer) -> str:
 def find_started(home: Home, model: str | None, address: str | None = None) -> RunningServer:
     """Return the only matching server or, if several servers match, the only running server.
 
-    Raise `NoServer` if no server matches, or if several servers match and not exactly one of the
-    servers is running.
+    Raise `NoServer` if no server matches, or if several servers match and none or more than one of
+    them is running.
     """
     servers = find_servers(home, model, address)
     if len(servers) == 1:
@@ -224,10 +224,10 @@ def find_to_stop(
 ) -> list[RunningServer]:
     """Return the servers to stop or to clean up, except servers on other machines.
 
-    By default, return the only matching server that may be running or, if every server has ended,
-    the servers that need cleanup. Raise `NoServer` if no server matches or if several matching
-    servers may be running. If `everything` is set, return all servers that may be running and all
-    servers that need cleanup. A server that has ended needs cleanup if it is a Slurm job or if its
+    By default, return the only matching server that may be running. If all matching servers have
+    ended, return those that need cleanup. Raise `NoServer` if no server matches or if several
+    matching servers may be running. If `everything` is set, return all matching servers that may be
+    running or need cleanup. A server that has ended needs cleanup if it is a Slurm job or if its
     container may still be running.
     """
     found = find_servers(home, model, address)

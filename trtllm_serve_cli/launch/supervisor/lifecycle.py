@@ -34,7 +34,7 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Time limit for processes to end, both before and after tllm kills the processes.
+# Time limit for processes to end before tllm kills them, and again after tllm has killed them.
 _KILL_WAIT_S = 5.0
 # Failures in build/failures.yaml that occur if an engine does not match this machine.
 _ENGINE_FAILURES = (
@@ -108,7 +108,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
 
 
 def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
-    """Return the ports of servers that are starting or restarting, with their owners."""
+    """Map each port of a server that is starting or restarting to a description of the server."""
     reserved: dict[int, str] = {}
     for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
         with contextlib.suppress(NoServer):
@@ -127,7 +127,7 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 def remove_stale_container(directory: Path) -> None:
     """Remove a container that is still running although the server in `directory` has ended.
 
-    This happens if both the supervisor and the attached client of the container were killed.
+    This happens if both the supervisor and the docker or podman client were killed.
     """
     import filelock
 

@@ -15,7 +15,7 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 def check_ports(
     host: str, ports: Mapping[str, int], reserved: Mapping[int, str] = MappingProxyType({})
 ) -> None:
-    """Raise `LaunchFailed` if one of `ports` is in use or reserved, and name the process.
+    """Raise `LaunchFailed` with the port's owner if one of `ports` is in use or reserved.
 
     `ports` maps names to port numbers. The first word of a name determines the option in the error,
     for example --grpc-port for "gRPC" and "gRPC of rank 1". `reserved` maps port numbers to
@@ -68,7 +68,7 @@ def find_holder(port: int) -> str | None:
 def try_to_listen(host: str, port: int) -> OSError | None:
     """Try to bind the port. Return the system's error, or None if the port is free."""
     with socket.socket() as probe:
-        # Set the same option as Triton, so that connections in TIME_WAIT do not block the port.
+        # Set the same socket option as Triton, so that connections in TIME_WAIT are ignored.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

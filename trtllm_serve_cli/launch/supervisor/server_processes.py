@@ -1,4 +1,4 @@
-"""Find and check the processes of a server, which are Triton, its models and engine workers."""
+"""Find and check a server's processes: Triton, its models' processes and the engine workers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Return the processes that the server requires. `first_pid` is the first process's id."""
+    """Return the processes that the server requires. Its first process has the id `first_pid`."""
     parts: dict[psutil.Process, Part] = {}
     # Ignore errors if the server has ended, because the supervisor detects the end separately.
     with contextlib.suppress(psutil.Error):
@@ -67,8 +67,8 @@ def update_parts(before: Parts, now: Parts) -> Parts:
 
     The result does not contain the processes of models that were unloaded.
     """
-    # When Triton unloads a model, it reaps the model's process. A process that died remains a
-    # zombie.
+    # Only zombies have died unexpectedly, because Triton reaps a model's process when it unloads
+    # the model.
     died = {
         process: part
         for process, part in before.items()
@@ -85,8 +85,8 @@ def find_dead(parts: Parts) -> Parts:
 def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
     """Return the parts in `dead` that died unexpectedly.
 
-    When a model is unloaded, its process is also dead until Triton reaps the process. Models'
-    processes are therefore confirmed only if the previous check, `dead_before`, contains them too.
+    When a model is unloaded, its process is also dead until Triton reaps the process. A model's
+    process is therefore returned only if it was already dead in the previous check, `dead_before`.
     """
     return {
         process: part
@@ -119,8 +119,8 @@ def list_tree(pid: int) -> list[psutil.Process]:
 def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
     """Kill the processes in the session `sid` and in `tree`, and wait until `tree` has ended.
 
-    Children of a dead server lose their parent but keep their session. Killing a process group is
-    not enough, because `mpirun` gives each rank its own process group.
+    Search by session, because children of a dead server lose their parent but keep their session.
+    Killing a process group is not enough, because `mpirun` gives each rank its own process group.
     """
     for pid in psutil.pids():
         with contextlib.suppress(ProcessLookupError, PermissionError):

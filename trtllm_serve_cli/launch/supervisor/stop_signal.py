@@ -1,4 +1,4 @@
-"""Define the stop request for a supervisor, which signal handlers can set safely."""
+"""Define an event that signal handlers can set safely to stop a supervisor."""
 
 from __future__ import annotations
 

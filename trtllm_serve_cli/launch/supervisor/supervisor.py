@@ -4,8 +4,8 @@
 
 The supervisor is the only writer of the server's state. If the supervisor ends for any reason, the
 server ends too. The supervisor restarts a server if the server or a model's process dies after the
-server was ready. If a model's process dies, Triton still reports that it is ready. A server that
-never became ready is not restarted.
+server was ready. It monitors the models' processes itself, because Triton still reports that it is
+ready after one of them has died. A server that never became ready is not restarted.
 
 For a server in a container, the supervisor's child process is the attached client of the container
 engine. The client forwards SIGTERM to the container. The supervisor removes the container by its
@@ -70,7 +70,8 @@ _MPIRUN_EXIT_S = 5.0
 # Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
 # to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Time limit for the attached client to exit after its container, which takes seconds on busy cores.
+# Time limit for the attached client to exit after its container has ended. The client may need
+# several seconds if the CPU is busy.
 _ATTACHED_END_S = 20.0
 
 
@@ -157,7 +158,8 @@ class Supervisor:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # Clear `why`, which lists only cancelled requests after a stop request.
+            # Clear `why`. After a stop request, it may only contain a message about cancelled
+            # requests.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -239,7 +241,7 @@ class Supervisor:
         return ()
 
     def _has_container_ended(self) -> bool:
-        """Return whether the container has ended, and wait until its exit code is available."""
+        """Return whether the container has ended. If so, wait until its exit code is available."""
         first = self._state.server_pid
         if self._plan.container is None or first is None or not is_gone(first):
             return False
@@ -254,7 +256,7 @@ class Supervisor:
         """Record and return the server's exit code, or None while the server is running."""
         assert self._process is not None
         code = self._process.poll()
-        # Like a shell, a container's attached client adds 128 to the number of a signal.
+        # If a signal ended the container, the attached client adds 128 to the signal's number.
         if code is not None and code > 128 and self._plan.container is not None:
             code = 128 - code
         self._state = dataclasses.replace(self._state, exit_code=code)
@@ -278,7 +280,7 @@ class Supervisor:
     def _find_first_pid(self) -> int:
         """Return the process id of the child, or of the first process in the container.
 
-        In each run, stop querying the container engine after it has reported the id.
+        In each run, query the container engine only until it has reported the id.
         """
         assert self._process is not None
         if self._first_pid is None and self._plan.container is not None:
@@ -305,7 +307,8 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # Do not wait if a stub is dead, because Triton would exit only after its time limit.
+        # Kill Triton if one of its processes has died. After SIGTERM, Triton would exit only after
+        # its time limit.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )
@@ -348,7 +351,7 @@ class Supervisor:
         process.wait()
 
     def _signal_tritons(self, number: signal.Signals) -> None:
-        """Send a signal to Triton, because `mpirun` would kill its ranks after one second."""
+        """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
             self._remove_container()  # The attached client cannot forward SIGKILL.
@@ -373,7 +376,7 @@ def _describe_exit(code: int) -> str:
 def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
     """Return the signal that the child receives if the supervisor dies.
 
-    SIGTERM allows `mpirun` and the client of a container to stop the processes that they started.
+    SIGTERM allows `mpirun` or the container engine's client to stop the processes it started.
     """
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
 

@@ -85,7 +85,7 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
 
 
 def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
-    """Return the flags for the process `rank`, based on `flags` for the first process."""
+    """Return the flags for the process with number `rank`. `flags` are for the first process."""
     changes: Flags = {
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
     }
@@ -100,9 +100,9 @@ def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) ->
 
 
 def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags:
-    """Return the flags that disable Triton's memory pools if Triton spawns processes for GPUs.
+    """Return the flags that disable Triton's memory pools if Triton spawns the ranks.
 
-    Return no flags if Triton does not spawn processes, or if Triton's version does not support the
+    Return no flags if Triton does not spawn the ranks, or if Triton's version does not support the
     flags. Containers set Triton's version in `NVIDIA_TRITON_SERVER_VERSION`.
     """
     major, _, minor = environ.get("NVIDIA_TRITON_SERVER_VERSION", "").partition(".")
@@ -128,7 +128,7 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
-    """Return `mpirun` with its common options, and with `placement`, which selects the nodes."""
+    """Return `mpirun` and its options. `placement` contains the options that select the nodes."""
     # Do not use an absolute path, because mpirun would then put its folder first in the ranks'
     # PATH.
     words = ["mpirun"]

@@ -29,8 +29,9 @@ class Ranks:
     """The processes that `mpirun` starts for a server, or one process without MPI.
 
     `spawns` is true if an orchestrator spawns the ranks. `engines` are the models to load in all
-    processes except the first process. The tuple is empty for spawned ranks and separate servers.
-    `gpus` contains the GPUs for each process, or is empty if all processes see the same GPUs.
+    processes except the first process. `engines` is empty if the ranks are spawned or if each
+    process is a separate server. `gpus` contains the GPUs for each process, or is empty if all
+    processes see the same GPUs.
     """
 
     world_size: int = 1
@@ -201,13 +202,14 @@ def _highest_participant(engine: EngineInstances) -> int:
                 f"participant_ids of {engine.model} does not match its engine.",
                 why=f"the number of ranks in {','.join(map(str, group))} must be "
                 f"{engine.world_size}, and rank 0 is reserved for the orchestrator",
-                next_step=f"run `tllm set {engine.model} participant_ids=1,2` with valid ranks",
+                next_step="set valid ranks, for example with "
+                f"`tllm set {engine.model} participant_ids=1,2`",
             )
     if not engine.participants:
         raise BadInput(
             f"{engine.model} has no participant_ids.",
-            why="without spawned processes, every model must list its ranks",
-            next_step=f"run `tllm set {engine.model} participant_ids=1,2` with the model's ranks, "
-            "but without rank 0, which is the orchestrator",
+            why="every model must list its ranks if --disable-spawn-processes is set",
+            next_step="set the model's ranks, for example with "
+            f"`tllm set {engine.model} participant_ids=1,2` (rank 0 is the orchestrator)",
         )
     return max(max(group) for group in engine.participants)

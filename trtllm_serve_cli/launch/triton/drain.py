@@ -11,14 +11,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# The environment variable contains the path of a folder with markers. A marker is a file with the
-# name of a draining model. runtime/triton/drain_check.py reads the variable in each model.
+# This environment variable contains the path of the folder with the markers. A marker is a file
+# with the name of a draining model. Each model reads the variable in runtime/triton/drain_check.py.
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 
 
 def drain_environ(directory: Path) -> dict[str, str]:
-    """Return the environment variable for the folder with markers, which `clear_drains` creates."""
+    """Return the environment variable that contains the path of the folder with the markers."""
     return {_VARIABLE: str(directory / _FOLDER)}
 
 
@@ -28,7 +28,7 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # Ignore a full disk, because models without markers only continue to accept requests.
+        # Ignore a full disk, because a model without a marker only keeps accepting requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             for marker in markers:

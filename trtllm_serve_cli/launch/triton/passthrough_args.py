@@ -10,7 +10,7 @@ from trtllm_serve_cli.launch.triton.triton_command import Flags
 
 _PORT = "tllm sends requests to this port, and checks that it is free"
 _HOST = "tllm needs the address of the server"
-# Maps each Triton option that users cannot pass to the reason and the replacement.
+# Triton options that users cannot pass, each with the reason and the replacement.
 _RESERVED: Mapping[str, tuple[str, str]] = {
     "model-repository": ("the models determine the repository", "-m NAME or --repo DIR"),
     "model-store": ("the models determine the repository", "-m NAME or --repo DIR"),
@@ -31,7 +31,7 @@ _RESERVED: Mapping[str, tuple[str, str]] = {
     "exit-timeout-secs": ("`tllm stop` sets the time limit", "`tllm stop --timeout N`"),
     "log-file": ("tllm reads the log from Triton's output", "`tllm logs -f`"),
 }  # fmt: skip
-# Triton keeps every value of these options, because users can repeat the options.
+# Options that can be repeated. Triton uses both the values from tllm and those from the user.
 _REPEATABLE = frozenset(
     ("backend-config", "cache-config", "trace-config", "http-restricted-api",
      "grpc-restricted-protocol", "rate-limit-resource", "host-policy")

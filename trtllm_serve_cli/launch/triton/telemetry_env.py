@@ -9,7 +9,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
 
 def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
-    """Return the variables for runtime/log.py and runtime/requests/request_record.py."""
+    """Return the variables that runtime/log.py and runtime/requests/request_record.py read."""
     environ: dict[str, str] = {}
     if options.log_format != "text":
         environ["TLLM_LOG_FORMAT"] = options.log_format
@@ -39,7 +39,7 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
 
 
 def traces_url(endpoint: str) -> str:
-    """Return the URL for spans. If `endpoint` has no path, append OTLP's default path.
+    """Return the URL that receives spans. If `endpoint` has no path, append OTLP's default path.
 
     Raise `BadInput` if `endpoint` is not an HTTP URL.
     """

@@ -61,7 +61,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
 
 
 def _handshake(client: ssl.SSLContext, server: ssl.SSLContext) -> Any:
-    """Perform a TLS handshake, and return the server's certificate that the client received."""
+    """Perform a TLS handshake, and return the certificate that the server sent to the client."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ours = client.wrap_bio(to_client, to_server)
     theirs = server.wrap_bio(to_server, to_client, server_side=True)

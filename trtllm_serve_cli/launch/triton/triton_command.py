@@ -15,7 +15,7 @@ from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# Maps flags to values. A flag with a tuple is repeated for each item. None means no value.
+# Maps flags to values. A tuple repeats the flag for each item. None omits the value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
@@ -126,7 +126,7 @@ def stub_environ(
 ) -> dict[str, str]:
     """Return the environment variables for the embedded Triton's Python stub.
 
-    The stub uses the packages of the first `python3` on PATH.
+    Put this Python first on PATH, because the stub uses the packages of the first `python3`.
     """
     if triton.backend_parts is None:
         return {}

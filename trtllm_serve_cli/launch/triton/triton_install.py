@@ -74,9 +74,10 @@ def find_triton(
 
 
 def find_libpython() -> str | None:
-    """Return the folder of this Python's `libpython`, "" for the system's, or None if missing.
+    """Return the folder that contains this Python's `libpython`.
 
-    Triton's Python stub is linked against this library.
+    Return "" if only the system provides the library, and None if the library is missing. Triton's
+    Python stub is linked against this library.
     """
     name = f"libpython{sys.version_info.major}.{sys.version_info.minor}.so.1.0"
     for variable in ("LIBDIR", "LDLIBRARYDIR"):
