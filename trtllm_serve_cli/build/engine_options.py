@@ -102,14 +102,16 @@ class EngineOptions:
     gemm_plugin: Annotated[
         str | None,
         Option(
-            "Data type of the GEMM plugin (auto, float16, bfloat16, fp8 or nvfp4), or disable.",
+            "Data type of the GEMM plugin: auto, float16, bfloat16, fp8 or nvfp4. Set `disable` to "
+            "build without the plugin.",
             is_on_command_line=False,
         ),
     ] = None
     gpt_attention_plugin: Annotated[
         str | None,
         Option(
-            "Data type of the attention plugin (auto, float16, bfloat16 or float32), or disable.",
+            "Data type of the attention plugin: auto, float16, bfloat16 or float32. Set `disable` "
+            "to build without the plugin.",
             is_on_command_line=False,
         ),
     ] = None

@@ -1,8 +1,8 @@
 """Read values from a `config.pbtxt`, and change a value without changing any other byte.
 
-protobuf's parser discards the positions of values. Therefore, the class `_Reader` parses the text.
-`_Reader` also accepts upstream's templates. protobuf rejects the templates, because their `${name}`
-variables may be unquoted.
+The class `_Reader` parses the text, because protobuf's parser discards the positions of values.
+`_Reader` also accepts upstream's templates. protobuf rejects these templates if a `${name}`
+variable is unquoted.
 
 A place is the path to a field, for example `max_batch_size`, `instance_group.count`,
 `input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`.
@@ -33,7 +33,8 @@ _CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
 _TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
 
 
-# The path to a place. Each step is a field name, and the name of the selected element or None.
+# The path to a place. Each step is a field name and the name of the selected list element, or None
+# if the step does not select a single element.
 _Steps = tuple[tuple[str, str | None], ...]
 
 
@@ -235,7 +236,7 @@ def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Valu
 
 
 def _add(text: str, root: _Message, steps: _Steps, literal: str) -> str:
-    """Return `text` with the missing fields added to the innermost existing message."""
+    """Return `text` with missing fields added to the innermost message that already exists."""
     parents, depth = [root], 0
     for name, element in steps[:-1]:
         inner = [each for each in _elements(text, parents[0], name, element)
@@ -315,7 +316,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """Return the next token if it is a sign, "" if it is not, or "end" after the last token."""
+        """Return the next token if it is a sign, else "". Return "end" after the last token."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]

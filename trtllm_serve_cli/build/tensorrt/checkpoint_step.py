@@ -209,7 +209,8 @@ def _check_calibrated(options: EngineOptions, family: Family, version: Version) 
         raise BadInput(
             f"TensorRT-LLM {version} does not support --kv-cache-dtype {options.kv_cache_dtype} "
             f"for {family.architecture}.",
-            why="neither the converter nor quantize.py supports this KV cache for the architecture",
+            why="neither the converter nor quantize.py supports this KV cache data type for the "
+            "architecture",
             next_step="omit --kv-cache-dtype",
         )
 

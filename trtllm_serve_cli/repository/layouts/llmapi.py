@@ -2,7 +2,7 @@
 
 Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In upstream's repository,
 Triton completes `config.pbtxt` from `model.yaml`. tllm starts Triton without auto-completion.
-Therefore, this module writes the values that both files need to both files.
+Therefore, this module writes each value that both files need into both files.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trtllm_serve_cli.runtime.triton.model_yaml import render_arguments, render_
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# These keys in `parameters` of the inflight layout are not arguments in this layout, because they
-# have no effect or are in `triton_config`.
+# In the inflight layout, these keys are entries of `parameters`. In this layout, they are not
+# arguments, because they either have no effect or are in `triton_config`.
 _NOT_ARGUMENTS = (
     "gpt_model_type",
     "exclude_input_in_output",
@@ -38,7 +38,7 @@ def plan_llmapi(
 ) -> tuple[ModelConfig, ...]:
     """Return the configuration of `tensorrt_llm`, the only model in this layout.
 
-    `core_parameters` contains the model's parameters in the inflight layout.
+    `core_parameters` contains the parameters that `tensorrt_llm` would have in the inflight layout.
     """
     contract = load_contracts()["llmapi"]
     is_decoupled = values["decoupled_mode"] == "true"

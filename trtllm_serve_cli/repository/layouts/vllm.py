@@ -1,7 +1,8 @@
 """Plan the `vllm` layout, in which `model.json` configures a single model for the vLLM backend.
 
 Source of the tensors and `config.pbtxt`: samples/model_repository/vllm_model in
-triton-inference-server/vllm_backend@1e27105f. The backend completes the model configuration.
+triton-inference-server/vllm_backend@1e27105f. The vLLM backend adds the missing fields of the model
+configuration when it loads the model.
 """
 
 from __future__ import annotations

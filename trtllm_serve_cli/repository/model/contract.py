@@ -32,10 +32,10 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """A form of an input or output, and the first and last versions of TensorRT-LLM with the form.
+    """A form of an input or output tensor, and the TensorRT-LLM versions in which it has this form.
 
-    `since` is None if the first version is unknown or the oldest one. `until` is None if the newest
-    version has the form.
+    `since` is the first of these versions, or None if it is unknown or is the oldest version.
+    `until` is the last of these versions, or None if the newest version still has this form.
     """
 
     tensor: Tensor
@@ -43,7 +43,7 @@ class TensorForm:
     until: str | None = None
 
     def is_in(self, version: str) -> bool:
-        """Return whether the tensor has this form in the version."""
+        """Return whether the tensor has this form in TensorRT-LLM `version`."""
         return is_in_versions(version, self.since, self.until)
 
 
@@ -90,8 +90,8 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 def load_text_contract(role: str, version: str = "") -> Contract:
     """Return the tensors of a text model: those of upstream's model, and those that tllm adds.
 
-    An input is added if `tensorrt_llm` has it in this version, or if the text model processes it
-    itself.
+    tllm adds an input if the model `tensorrt_llm` has the input in this version of TensorRT-LLM, or
+    if the text model processes the input itself.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
     supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()
@@ -120,7 +120,7 @@ def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; other texts count as later than all versions."""
+    """Return the first two numbers of a version, or a maximum if the text is not a version."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else _LAST
 

@@ -29,8 +29,9 @@ class Finding:
 class Checked:
     """A repository that is being validated.
 
-    `configs` contains the parsed `config.pbtxt` of each model, except for files that cannot be
-    parsed. Placeholders replace unquoted `${name}` variables, because protobuf cannot parse them.
+    `configs` maps each model to its parsed `config.pbtxt`, and omits models whose file cannot be
+    parsed. Before the files are parsed, placeholders replace unquoted `${name}` variables, because
+    protobuf cannot parse these variables.
     """
 
     repository: OpenRepository

@@ -33,9 +33,9 @@ class EngineInstances:
     """The instances of a model that runs an engine in Triton's C++ backend.
 
     `model` is the model's name. `world_size` is the engine's number of ranks. `gpus` and
-    `participants` contain one group of numbers per instance, or are empty if they are not set.
-    The numbers in `gpus` are indices into the GPUs that are visible to the process. The numbers in
-    `participants` are MPI ranks in orchestrator mode.
+    `participants` contain one group of numbers per instance, or are empty if the model's
+    configuration does not set them. The numbers in `gpus` are indices into the GPUs that are
+    visible to the process. The numbers in `participants` are MPI ranks in orchestrator mode.
     """
 
     model: str
@@ -99,8 +99,8 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
     """Return `overrides` with the number of instances that the groups of GPUs require.
 
-    Each group requires one instance with a separate engine. Raise `BadInput` if `overrides` request
-    a different number of instances, or a shared engine for several groups.
+    Each group requires one instance with a separate engine. Raise `BadInput` if `overrides`
+    requests a different number of instances, or a shared engine for several groups.
     """
     gpus = overrides.get(_GPUS)
     if not gpus:
@@ -128,7 +128,7 @@ def list_implied(names: Iterable[str]) -> set[str]:
 
 
 def check_instances(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield findings if the number of instances does not match the GPU groups or the queue.
+    """Yield findings if the number of instances contradicts the GPU groups or the queue settings.
 
     Instances that share an engine take requests from the queue independently. Therefore, a queue
     with priorities or timeouts requires a single instance.

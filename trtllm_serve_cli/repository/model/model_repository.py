@@ -70,9 +70,9 @@ class OpenRepository:
     def role(self, model: str) -> str | None:
         """Return the name of the upstream model that `model` corresponds to, or None.
 
-        An ensemble that is a Python model corresponds to `tensorrt_llm_bls`, because it has the
-        same parameters. Only the inflight layout has the parameters and tensors of upstream's
-        models. In other layouts, the result is None.
+        If the model `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because
+        both models have the same parameters. Only the inflight layout has the parameters and
+        tensors of upstream's models. In other layouts, the result is None.
         """
         if self.layout != "inflight":
             return None
@@ -83,13 +83,13 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-        """Yield (model, place) for each place that `fills` lists for the role of a model."""
+        """Yield (model, place) for each place that `fills` lists for the model's role."""
         for model in self.texts:
             for place in fills.get(self.role(model) or "", ()):
                 yield model, place
 
     def values(self, model: str, place: str) -> list[str]:
-        """Return the values at `place`. Raise `RepositoryError` if the text cannot be parsed."""
+        """Return the values at `place`. Raise `RepositoryError` if the file cannot be parsed."""
         try:
             return find_values(self.texts[model], place)
         except PbtxtError as error:
@@ -102,7 +102,7 @@ class OpenRepository:
 
 
 def unfilled(repository: OpenRepository, model: str) -> list[Unfilled]:
-    """Return the unfilled variables in the model's text, or [] if the text cannot be parsed."""
+    """Return the unfilled variables in the model's `config.pbtxt`, or [] if it cannot be parsed."""
     try:
         return list_unfilled(repository.texts[model])
     except PbtxtError:
@@ -147,7 +147,7 @@ def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> Rep
 
 
 def _values(text: str, place: str) -> list[str]:
-    """Return the values at `place`, or [] if the text cannot be parsed."""
+    """Return the values at `place` in `text`, or [] if `text` cannot be parsed."""
     try:
         return find_values(text, place)
     except PbtxtError:

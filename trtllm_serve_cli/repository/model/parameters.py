@@ -32,7 +32,7 @@ ValueType = Literal[
 ]
 # The default maximum for numbers. It fits in each of Triton's 32-bit fields.
 _LARGEST = 999_999_999
-# The prefix of each place that is an entry of `parameters` in a `config.pbtxt`.
+# Places with this prefix are entries of `parameters` in a `config.pbtxt`.
 _ENTRY = "parameters."
 # Parameters of the type "path" that also accept a name. The name is a Hugging Face repository for
 # `tokenizer_dir`, and a program on PATH for `engine_python`.
@@ -113,7 +113,7 @@ def defaults_for(kind: str) -> dict[str, str]:
 
 
 def check_parameters(values: Mapping[str, str], kind: str, version: str = "") -> dict[str, str]:
-    """Return the normalized `values`. Raise `BadInput` if a name or a value is not valid.
+    """Return `values` in canonical form. Raise `BadInput` if a name or a value is not valid.
 
     `version` is the version of TensorRT-LLM that reads the values, or empty if it is unknown.
     """
@@ -125,7 +125,7 @@ def check_parameters(values: Mapping[str, str], kind: str, version: str = "") ->
 
 
 def _check_version(parameter: Parameter, kind: str, version: str) -> None:
-    """Raise `BadInput` if no model of this version reads the parameter."""
+    """Raise `BadInput` if no model of TensorRT-LLM `version` reads the parameter."""
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not version or not is_read_by_backend or parameter.is_in(version):
         return
@@ -239,7 +239,7 @@ def find_parameter(name: str, kind: str) -> Parameter:
 
 
 def check_value(parameter: Parameter, value: str, kind: str) -> str:
-    """Return the normalized `value`. Raise `BadInput` if the parameter does not accept the value.
+    """Return the canonical form of `value`. Raise `BadInput` if the parameter rejects the value.
 
     If `may_be_empty` allows an empty value, it is valid and selects the engine's default.
     """

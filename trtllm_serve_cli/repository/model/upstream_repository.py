@@ -22,8 +22,9 @@ _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 def read_repository(directory: Path) -> ImportedModel:
     """Return the model in a repository that tllm rendered, or in a copy of upstream's repository.
 
-    The model in a copy has the name of the copy's folder. Raise `RepositoryError` if `directory` is
-    not such a repository, or if the template variables in a copy are not filled in.
+    For a copy, the name of the returned model is the name of the copy's folder. Raise
+    `RepositoryError` if `directory` is neither of these repositories, or if template variables in a
+    copy are not filled in.
     """
     if (directory / MANIFEST).exists():
         return read_manifest(directory)
@@ -31,7 +32,8 @@ def read_repository(directory: Path) -> ImportedModel:
     if _CORE not in copy.texts or copy.value(_CORE, "backend") not in ("", "tensorrtllm"):
         raise RepositoryError(
             f"{directory} is neither a tllm model repository nor a copy of upstream's repository.",
-            why=f"it contains neither {MANIFEST} nor a model {_CORE} with the backend tensorrtllm",
+            why=f"it contains neither the file {MANIFEST} nor a model {_CORE} that uses the "
+            "backend tensorrtllm",
             next_step="start a Triton server that has the required backends: "
             f"`tritonserver --model-repository={shlex.quote(str(directory))}`",
         )

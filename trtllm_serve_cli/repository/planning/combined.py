@@ -37,7 +37,7 @@ class PlacedModel:
 
 
 def prefixed(owner: str, model: str) -> str:
-    """Return the combined repository's name for `model` from the repository `owner`."""
+    """Return the name that `model` from the repository `owner` has in the combined repository."""
     return model if model == owner else f"{owner}_{model}"
 
 

@@ -33,7 +33,7 @@ from trtllm_serve_cli.repository.model.parameters import (
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Users cannot choose these names, because the inflight layout has models with these names.
+# Users cannot choose these names, because the models in the inflight layout have these names.
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 )
@@ -171,7 +171,7 @@ def _used(models: Sequence[ModelConfig]) -> set[str]:
 
 
 def list_requested(options: ServingOptions) -> tuple[str, ...]:
-    """Return the names of the parameters that the user set, directly or with another option."""
+    """Return the names of the parameters that the user set directly or through another option."""
     defaults = ServingOptions()
     of_options = {
         "max_batch_size": ("triton_max_batch_size", "max_num_seqs", "max_tokens_in_paged_kv_cache"),
@@ -267,10 +267,11 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the `parameters` for `tensorrt_llm`. A parameter without a value is empty."""
+    """Return the `parameters` for `tensorrt_llm`. Parameters without a value are empty strings."""
     serving = find_kind(engine.kind).serving
     core, version = serving.core, serving.contract_version(engine)
-    # The Python model in the runtime package reads these facts, but a C++ backend does not.
+    # These entries are only for the Python model in the runtime package. A C++ backend does not
+    # read them.
     facts = {"engine_kind": engine.kind, "vocab_size": str(engine.vocab_size)}
     entries = (facts if core.backend_parameter is None else {}) | {
         place.removeprefix("parameters."): values.get(each.name, "")
@@ -309,7 +310,8 @@ def _contracts(engine: Engine) -> Mapping[str, Contract]:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    # The ensemble is a Python model, too, so both kinds use the tensor types of tensorrt_llm_bls.
+    # Even the ensemble is a Python model here, so both text models use the tensor types of
+    # `tensorrt_llm_bls`.
     version = find_kind(engine.kind).serving.contract_version(engine)
     contract = type_tensors("tensorrt_llm_bls", load_text_contract(kind, version), values)
     return ModelConfig(

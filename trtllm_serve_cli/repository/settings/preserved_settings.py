@@ -21,7 +21,7 @@ class PreservedSettings:
     dropped: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[str]:
-        """Return a line about the kept settings and a line about the dropped settings, if any."""
+        """Return one line that lists the kept settings and one for the dropped settings, if any."""
         return [
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (

@@ -67,8 +67,8 @@ class Setting:
 class Change:
     """A change to one value in a model's `config.pbtxt`.
 
-    `old` is None if the change adds the value. If a template contains the parameter's variable at
-    an unknown place, `place` is the variable `${name}`.
+    `old` is None if the change adds the value. `place` is the variable `${name}` if a template
+    contains this variable at a place where tllm does not expect it.
     """
 
     parameter: str
@@ -81,7 +81,7 @@ class Change:
 def list_settings(repository: OpenRepository) -> list[Setting]:
     """Return the settings in the order of `parameters.yaml`.
 
-    A parameter that has no effect on the engine kind is included only if its value is not the
+    A parameter that has no effect on the engine kind is included only if its value differs from the
     default. Raise `BadInput` if the layout does not store settings in `config.pbtxt`.
     """
     _check_layout(repository)

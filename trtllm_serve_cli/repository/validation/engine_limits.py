@@ -26,10 +26,10 @@ _VERSION = "parameters.tensorrt_llm_version"
 class EngineLimits:
     """The limits of an engine. An unknown limit is None.
 
-    `path` is the file from which the limits were read. The file is the `config.json` of a TensorRT
-    engine (`pretrained_config`, `build_config`) or of a checkpoint, or the `engine.json` of another
-    engine that tllm built. `version` is the version of TensorRT-LLM that built the engine, or empty
-    for other engines.
+    `path` is the file from which the limits were read: a TensorRT engine's `config.json` (with
+    `pretrained_config` and `build_config`), the `engine.json` of another engine that tllm built, or
+    a checkpoint's `config.json`. `version` is the version of TensorRT-LLM that built the engine, or
+    empty for other engines.
     """
 
     path: Path
@@ -157,7 +157,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield an error if a repository that tllm rendered needs the code of upstream's model."""
+    """Yield an error if a repository rendered by tllm needs upstream's Python model."""
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
     if (
@@ -173,7 +173,7 @@ def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
-    """Yield an error for each text model that was rendered for another version of the engine."""
+    """Yield an error for each text model that was rendered for another version of TensorRT-LLM."""
     repository = checked.repository
     for model in repository.texts:
         rendered = repository.value(model, _VERSION)

@@ -87,7 +87,8 @@ def _check_ensemble(checked: Checked, model: str) -> Iterator[Finding]:
         step_config = checked.configs.get(step.model_name)
         if step_config is None:
             # Another finding already reports that the model is missing or cannot be parsed. Add the
-            # model's outputs, so that no further finding reports that they have no producer.
+            # outputs that this step maps, so that no further finding reports that these tensors
+            # have no producer.
             producers |= dict.fromkeys(step.output_map.values(), (None, ""))
             continue
         outputs = {each.name: each.data_type for each in step_config.output}

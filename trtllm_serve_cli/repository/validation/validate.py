@@ -40,8 +40,8 @@ from trtllm_serve_cli.repository.validation.engine_limits import (
 )
 from trtllm_serve_cli.repository.validation.ensemble_checks import check_batches, check_ensembles
 
-# Placeholder values by parameter type. They replace unquoted variables, so that protobuf can parse
-# the file and the other values can be checked.
+# Maps each parameter type to a placeholder. The placeholders replace unquoted variables, so that
+# protobuf can parse the file and tllm can check the other values.
 _PLACEHOLDERS = {"bool": "true", "int": "1", "float": "1"}
 
 
@@ -122,7 +122,7 @@ def _with_placeholders(repository: OpenRepository, model: str) -> str:
 
 
 def _placeholder(parameter: Parameter) -> str:
-    """Return a valid literal for the parameter's field."""
+    """Return a placeholder that is a valid literal for the parameter's field."""
     value = (
         parameter.default or _PLACEHOLDERS.get(parameter.type) or next(iter(parameter.choices), "")
     )
@@ -203,8 +203,8 @@ def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = contracts.get(model) or contracts.get(role)
     if checked.repository.has_manifest and role == "tensorrt_llm_bls":
         contract = load_text_contract("ensemble" if model == "ensemble" else role, version)
-    # Skip layouts with a single text-to-text model, because their tensors differ. In a copy of
-    # upstream's repository in such a layout, the model is named tensorrt_llm.
+    # Skip layouts with a single text-to-text model, because its tensors differ from the contract.
+    # In a copy of upstream's repository, this model is named `tensorrt_llm`.
     is_other = checked.repository.layout != "inflight" or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
@@ -221,7 +221,8 @@ def _check_side(
     """Yield findings about the inputs or the outputs of a model.
 
     Missing tensors and unexpected types are errors in a repository that tllm rendered. They are
-    only warnings in a copy of upstream's repository, because the copy may have an older version.
+    only warnings in a copy of upstream's repository, because the copy may be for an older version
+    of TensorRT-LLM.
     """
     has_manifest = checked.repository.has_manifest
     actual = {each.name: each for each in getattr(checked.configs[model], side)}
@@ -290,8 +291,8 @@ def _check_parameter_value(
         return
     is_entry = place.startswith("parameters.")
     if not parameter.applies_to(kind) and is_entry:
-        # Ignore the default and the value from the import, because an import writes some parameters
-        # for every engine kind.
+        # Ignore values that are the default or were written by the import, because an import writes
+        # some parameters for every engine kind.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):
             yield checked.finding(
