@@ -15,8 +15,8 @@ from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# This number is part of every fingerprint. Increase the number if tllm starts to build a different
-# engine from the same facts. Otherwise, tllm would reuse the engines of old plans.
+# This number is part of every fingerprint. Increase it if tllm starts to build a different engine
+# from the same facts, because tllm would otherwise reuse engines that an older tllm built.
 _PLAN_VERSION = 3
 
 
@@ -25,9 +25,9 @@ class Toolchain:
     """The programs that run the steps of a build, and the GPU that the engine is for.
 
     `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
-    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if tllm's table
-    does not contain the GPU. For a GPU that is not in the table, `gpu_name` is the driver's name
-    for the GPU.
+    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if tllm's table of
+    GPUs does not contain this GPU. In the second case, `gpu_name` is the name that the driver
+    reports for the GPU.
     """
 
     python: str
@@ -48,14 +48,15 @@ class BuildRequest:
     kind: str
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
-    # The name of the GPU to simulate, or a timing file. Both are only for simulated engines.
+    # Only simulated engines use these fields. `gpu` is the name of the GPU to simulate. `timing` is
+    # a timing file that replaces the estimate for a GPU.
     gpu: str | None = None
     timing: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredModule:
-    """A Python module that a step imports, with the error and fix if the module is missing."""
+    """A Python module that a step imports, with the error and the fix to show if it is missing."""
 
     name: str
     what: str
@@ -68,7 +69,7 @@ class BuildPlan:
 
     `steps` is empty if the engine kind serves the checkpoint directly. `facts` contains everything
     that determines the engine, and `fingerprint` is the hash of `facts`. `requires` lists the
-    modules to check before the first step.
+    modules that must be installed before the first step runs.
     """
 
     model_name: str

@@ -17,9 +17,8 @@ SCRATCH = f"{WORK}/{SCRATCH_NAME}"
 class BuildStep:
     """One command of a build.
 
-    `inputs` and `outputs` are paths in the command, or files in folders that the command names. The
-    outputs must exist after the command has ended. `estimated_bytes` is the expected size of the
-    outputs.
+    `inputs` and `outputs` are the files and folders that the command reads and writes. The outputs
+    must exist after the command has ended. `estimated_bytes` is the expected size of the outputs.
     """
 
     title: str

@@ -23,7 +23,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """Facts about a tokenizer that clients need. `Engine` has fields with the same names."""
+    """The tokenizer facts that clients need. `Engine` has fields with the same names."""
 
     chat_template: str
     bos_token: str
@@ -54,9 +54,9 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(directory: Path) -> str | None:
     """Return the weight format in `directory`, or `None` if the weights are not quantized.
 
-    If `--quantization` supports the format, the result is the option's name for the format.
-    Otherwise, the result is the name in the checkpoint. NVIDIA's checkpoints name the format in the
-    separate file hf_quant_config.json.
+    If the option `--quantization` supports the format, the result is the option's name for the
+    format. Otherwise, the result is the name in the checkpoint's config.json. NVIDIA's checkpoints
+    contain the name in the separate file hf_quant_config.json.
     """
     quantization = _read_json_if_present(directory / "hf_quant_config.json").get("quantization")
     quantization = quantization or read_text_config(directory).get("quantization_config")
@@ -115,7 +115,7 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str:
 
 
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
-    """Return whether the tokenizer prepends BOS.
+    """Return whether the tokenizer prepends the BOS token.
 
     If `config` does not contain `add_bos_token`, the post-processor in tokenizer.json determines
     the result.

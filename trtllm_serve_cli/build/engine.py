@@ -13,11 +13,11 @@ from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BuildFailed
 
 ENGINE_FILE = "engine.json"
-# Subfolder of the engine folder for the tokenizer. It is needed only for engine kinds that do not
-# store the tokenizer with the engine files.
+# Subfolder of the engine folder for the tokenizer. Only engine kinds that do not store the
+# tokenizer with the engine files use this subfolder.
 TOKENIZER_FOLDER = "tokenizer"
 ENGINE_SCHEMA = 1
-# Fields that only some engine kinds use. The file engine.json does not contain these fields.
+# Fields of `Engine` that only some engine kinds use. They are never written to engine.json.
 _KIND_FIELDS = ("llm_arguments", "details")
 
 

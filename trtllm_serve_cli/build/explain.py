@@ -1,4 +1,4 @@
-"""Explain failures of build steps from their exit code and output."""
+"""Explain why a build step failed, based on its exit code and output."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class Explanation:
     line: str = ""
 
 
-# Maps signals to an entry in failures.yaml and a reason that replaces the entry's reason, or "" to
-# keep the entry's reason. The signals are SIGILL, SIGBUS and SIGKILL. Their Linux numbers are used
-# because Python on Windows does not define all of these names.
+# Maps each signal to the name of an entry in failures.yaml, and to a reason that replaces the
+# entry's reason. If the reason is "", the entry's reason is kept. The signals are SIGILL, SIGBUS
+# and SIGKILL. The keys are their Linux numbers, because Python on Windows does not define all of
+# these names.
 _SIGNALS = {
     4: ("illegal_instruction", ""),
     7: ("shared_memory", ""),
@@ -38,10 +39,10 @@ def explain_failure(
     """Return an explanation of a step's failure, or `None` if the cause is unknown.
 
     If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reports
-    the signal. A signal is explained first, because a killed program does not log the signal.
-    Otherwise, the explanation is for the last of the output `lines` that matches an entry in
-    failures.yaml. `among` contains the names of the entries to match. By default, all entries are
-    matched.
+    the signal. The explanation is then for the signal, because a killed program does not log the
+    signal. Otherwise, the explanation is for the last line in the output `lines` that matches an
+    entry in failures.yaml. `among` contains the names of the entries to match. By default, all
+    entries are matched.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
         name, why = _SIGNALS[number]

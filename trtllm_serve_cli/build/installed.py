@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.processes import run_captured
 
-# Python can take several seconds to start on a loaded machine.
+# The timeout is long, because Python can take several seconds to start on a busy machine.
 _TIMEOUT_S = 20
 
 
@@ -38,9 +38,9 @@ def has_package(name: str) -> bool:
 
 
 def find_python_with(distribution: str) -> str | None:
-    """Return the first Python that has the package, or `None`.
+    """Return the first Python interpreter that has the package, or `None` if none has it.
 
-    This Python is checked first, then the Pythons on PATH.
+    The running interpreter is checked first, then the interpreters on PATH.
     """
     if find_version(distribution) is not None:
         return sys.executable
@@ -48,7 +48,7 @@ def find_python_with(distribution: str) -> str | None:
 
 
 def python_has(python: str, distribution: str) -> bool:
-    """Return whether the interpreter `python` runs and has the package."""
+    """Return whether the interpreter `python` can be started and has the package."""
     code = f"import importlib.metadata as m; m.version({distribution!r})"
     # With -E, Python ignores PYTHONPATH, which could contain packages from another environment.
     result = run_captured((python, "-E", "-c", code), _TIMEOUT_S)

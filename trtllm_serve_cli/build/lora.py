@@ -29,9 +29,11 @@ LoraDtype = Literal["float16", "bfloat16", "float32"]
 
 @dataclass(frozen=True, slots=True)
 class LoraFiles:
-    """The content of the two files, with the folders of the original and the converted adapter.
+    """The contents of the two files of a converted adapter.
 
-    `modules` maps the name of each module to the number of layers in which it is adapted.
+    `source` is the folder of the original adapter, and `destination` is the folder for the two
+    files. `modules` maps the name of each module to the number of layers in which the adapter
+    changes the module.
     """
 
     source: Path

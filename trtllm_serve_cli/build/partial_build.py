@@ -24,8 +24,8 @@ from trtllm_serve_cli.build.build_step import BuildStep
 
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"
-# Maps the relative path of each file to its size and modification time (ns). A file is considered
-# unchanged if both values are the same.
+# Maps the relative path of each file to its size in bytes and its modification time in nanoseconds.
+# A file is considered unchanged if both values are the same.
 Files = Mapping[str, tuple[int, int]]
 
 

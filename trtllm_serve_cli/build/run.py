@@ -132,7 +132,8 @@ def _move_scratch_out(build: PartialBuild) -> None:
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps after a failure.
 
-    If no step has finished, keep only the log, and only if the error message names the log.
+    If no step has finished, delete the work folder. Also delete the log, unless the error message
+    refers to it.
     """
     if build.finished:
         drop_leftovers(build)

@@ -74,15 +74,15 @@ def list_engines(
 
 
 def is_store(folder: Path) -> bool:
-    """Return whether the folder is the engine store of any `TLLM_HOME`."""
+    """Return whether the folder is an engine store, possibly that of another `TLLM_HOME`."""
     return (folder / _LOCKS).is_dir()
 
 
 def lock_of(home: Home, engine_dir: Path, fingerprint: str) -> Path:
     """Return the lock file of an engine.
 
-    The lock file of an engine in the store is also in the store, because several homes can share
-    the store.
+    If the engine is in the store, its lock file is also in the store, because several TLLM_HOMEs
+    can share a store.
     """
     if engine_dir.parent == home.engines:
         return home.engines / _LOCKS / f"{fingerprint}.lock"

@@ -1,7 +1,7 @@
 """Compute template parameters for the engine kinds that serve a checkpoint directly.
 
-`config.pbtxt` has one entry for each engine argument that corresponds to an upstream parameter. One
-additional entry contains all other arguments as a JSON object.
+`config.pbtxt` has one entry for each engine argument that corresponds to an upstream parameter. An
+additional entry contains all other engine arguments as a JSON object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, Argumen
 # tllm's default limits, which replace the defaults of vLLM and TensorRT-LLM.
 MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
-# Maps entries in `config.pbtxt` to the template parameters that have a different name.
+# Maps an entry in `config.pbtxt` to its template parameter, if their names differ.
 _RENAMED = {"gpt_model_path": "engine_dir"}
 # If any of these parameters is set, the order of Triton's queue can differ from the order of
 # arrival.
@@ -33,7 +33,7 @@ def values_of(table: ArgumentTable, arguments: Arguments) -> dict[str, str]:
 
 
 def requested_limits(options: ServingOptions) -> dict[str, int]:
-    """Return the limits that are set in `options`, by parameter name."""
+    """Return the limits that `options` sets, by the name of the template parameter."""
     limits = {
         "max_seq_len": options.max_seq_len,
         "max_num_seqs": options.max_batch_size,
@@ -45,9 +45,9 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
 def front_ends(overrides: Mapping[str, str]) -> dict[str, str]:
     """Return the parameters for the instances of the model `tensorrt_llm`.
 
-    Several instances share a single engine. If there are several engines, each engine has its own
-    instance. A queue with priorities or timeouts also requires a single instance, because instances
-    that share an engine take requests from the queue independently of each other.
+    If there is a single engine, several instances share it. If there are several engines, each
+    engine has exactly one instance. A queue with priorities or timeouts requires a single instance,
+    because instances that share an engine take requests from the queue independently of each other.
     """
     is_one_engine = count_gpu_groups(overrides.get("gpu_device_ids", "")) == 1
     has_order = any(int(overrides.get(name) or 0) for name in _ORDER)
@@ -67,6 +67,6 @@ def count_gpu_groups(gpu_device_ids: str) -> int:
 
 
 def count_gpus(arguments: Mapping[str, Any]) -> int:
-    """Return the number of GPUs, which is the product of the parallelism arguments."""
+    """Return an engine's number of GPUs, which is the product of its parallelism arguments."""
     kinds = ("tensor", "pipeline", "context")
     return math.prod(int(arguments.get(f"{kind}_parallel_size") or 1) for kind in kinds)

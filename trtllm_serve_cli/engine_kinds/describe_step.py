@@ -32,8 +32,8 @@ def plan_describe_step(
 ) -> BuildStep:
     """Return the step that writes `engine.json`.
 
-    The step passes `details` to the engine kind's `describe_built`. `outputs` are the files that
-    the step writes in addition to `engine.json`.
+    The step passes `details` to the `describe_built` function of the engine kind. `outputs` are the
+    files that the step writes in addition to `engine.json`.
     """
     checkpoint = request.checkpoint
     engine = {

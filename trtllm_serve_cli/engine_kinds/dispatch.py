@@ -76,7 +76,7 @@ def read_details(kind: str, path: Path) -> Any:
 
 
 def find_tools(trtllm_version: str | None = None) -> Toolchain:
-    """Return the toolchain of this machine, which includes this Python, its packages and the GPUs.
+    """Return this machine's toolchain: the running Python, its packages and the GPUs.
 
     If `trtllm_version` is set, builds are planned for this version of TensorRT-LLM instead of the
     installed version. Raise `BadInput` if `trtllm_version` is not a version.
@@ -99,8 +99,8 @@ def find_tools(trtllm_version: str | None = None) -> Toolchain:
 def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
     """Raise `BadInput` if an option is set that only other engine kinds support.
 
-    `options` contains the fields of `BuildRequest` that only some kinds support. An option with the
-    value None is not set.
+    `options` maps the names of these options, which are fields of `BuildRequest`, to their values.
+    The value None means that the option is not set.
     """
     for option, value in options.items():
         if value is None or option in find_kind(name).building.request_options:

@@ -28,7 +28,7 @@ RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
 class ModelView(Protocol):
-    """The properties of an imported model that engine kinds read."""
+    """The properties of an imported model that the code of engine kinds reads."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +43,7 @@ class ModelView(Protocol):
 
 
 class RepositoryView(Protocol):
-    """The properties of a model repository that engine kinds read."""
+    """The properties of a model repository that the code of engine kinds reads."""
 
     @property
     def path(self) -> Path: ...
@@ -72,16 +72,16 @@ class FitCheck(Protocol):
 class Building:
     """The functions and properties that define how engines of a kind are built.
 
-    `formats` are the supported checkpoint formats ("hf", "gguf"). `tools` are the distributions
-    that the build uses. Their versions are recorded in the toolchain. `needs_weights` is false if
-    the build does not read the checkpoint's weights. `request_options` are the fields of
+    `formats` are the supported checkpoint formats ("hf", "gguf"). `tools` are the Python
+    distributions that the build uses, and whose versions the toolchain records. `needs_weights` is
+    false if the build does not read the checkpoint's weights. `request_options` are the fields of
     `BuildRequest` that this kind supports but some other kinds do not support.
 
     `complete_options` adds the build options that the repository's parameters require. The last
-    step of a build calls `describe_built` with the engine's folder, the checkpoint and the
-    details from the plan. The function returns fields of `Engine`. If a kind serves checkpoints
-    directly, its plans have no steps. `describe` then returns the engine, and `no_build_reason` is
-    a sentence that explains why nothing is built.
+    step of a build calls `describe_built` with the engine's folder, the checkpoint and the details
+    from the plan. `describe_built` returns the values of fields of `Engine`. If a kind serves
+    checkpoints directly, its build plans have no steps. For such a kind, `describe` returns the
+    engine, and `no_build_reason` is a sentence that explains why nothing is built.
 
     `describe_source` returns the engine in a folder that tllm did not write. Its arguments are the
     model's name, the engine's folder, the tokenizer's folder and the source. `read_details` returns
@@ -109,14 +109,14 @@ class Serving:
 
     `parameters` are the template parameters that this kind supports, in addition to the parameters
     that all kinds support. `plan_values` computes parameter values from the engine, the options and
-    the user's parameters. For the parameters in `merged`, the computed value already includes the
-    user's value. `check_values` checks the final values against the engine. If `empty_is_default`
-    is set, TensorRT-LLM chooses a default for each parameter that is empty.
+    the user's parameters. For the parameters in `merged`, the value from `plan_values` already
+    includes the user's value. `check_values` checks the final values against the engine. If
+    `empty_is_default` is set, TensorRT-LLM chooses a default for each parameter that is empty.
 
     `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
-    parameters of the models. It is empty for the newest version. `backends` maps each layout to the
-    Triton backend that the layout requires. `model_yaml` is set if the file `model.yaml` contains
-    arguments for TensorRT-LLM's LLM API. The function returns these arguments and the entries that
+    parameters of the models, or an empty string for the newest version. `backends` maps each layout
+    to the Triton backend that the layout requires. `model_yaml` is set if the file `model.yaml`
+    contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the entries that
     remain in `config.pbtxt`.
     """
 
@@ -179,13 +179,11 @@ class EngineKind:
     """The definition of an engine kind.
 
     `package` is the distribution that runs the engine. If `any_python` is set, the package may be
-    installed in another Python on the machine.
-
-    For `--engine auto`, `offer` receives the requested version of TensorRT-LLM. The function
-    returns this kind as a choice, or None if the kind does not suit the machine. `require` returns
-    the Python that runs the engine, or an empty string for Triton's Python. The function raises
-    `MissingPart` if the package is not installed. `check_machine` returns the finding that
-    `tllm doctor` reports for the kind.
+    installed for another Python on the machine. `--engine auto` calls `offer` with the machine and
+    the requested version of TensorRT-LLM. `offer` returns this kind as a choice, or None if the
+    kind does not suit the machine. `require` returns the Python that runs the engine, or an empty
+    string for Triton's Python. It raises `MissingPart` if the package is not installed.
+    `check_machine` returns the finding that `tllm doctor` reports for the kind.
 
     `runtime_folder` is the folder with the code that runs inside Triton. If `runtime_folder` is
     None, the code is in `runtime/engines`.

@@ -15,8 +15,8 @@ class Machine:
     """A machine's GPUs and installed engine packages.
 
     `gpus` are the names that the driver reports for the GPUs. `versions` maps the distributions in
-    this Python to their versions. `pythons` maps each distribution that may run in another Python
-    to the interpreter that has the distribution.
+    this Python to their versions. `pythons` maps distributions that may be installed for another
+    Python to that Python's interpreter.
     """
 
     gpus: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ MODULES = {
 }
 # The value of `--engine` for which tllm selects a kind based on the machine and the checkpoint.
 AUTO = "auto"
-# This kind runs on any CPU. If no engine is installed, the error suggests installing this kind.
+# This kind runs on any CPU. If no engine is installed, tllm suggests installing this kind.
 EMBEDDED = "openvino"
 # The engine kind of upstream's model repositories, which tllm does not render.
 UPSTREAM = "tensorrt"

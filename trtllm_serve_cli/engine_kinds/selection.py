@@ -15,10 +15,10 @@ def detect_machine(
 ) -> Machine:
     """Return the GPUs and engine packages of this machine. No engine package is imported.
 
-    By default, other Pythons are searched only for the package of the kind `requested`. If
-    `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, other Pythons are
-    searched for the packages of all kinds. `engine_python` is the Python that the user set for the
-    engine.
+    By default, other Python interpreters are searched only for the package of the kind `requested`.
+    If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, they are
+    searched for the packages of all kinds. `engine_python` is the interpreter that the user set for
+    the engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -42,8 +42,8 @@ def detect_machine(
 def _find_python(package: str, named: str, *, is_certain: bool) -> str | None:
     if not named:
         return find_python_with(package)
-    # Do not check the Python for a requested kind, because the Python may exist only on the machine
-    # that runs the server.
+    # If the user requested this kind, do not check whether `named` has the package. The interpreter
+    # may exist only on the machine that runs the server.
     return named if is_certain or python_has(named, package) else None
 
 

@@ -39,7 +39,7 @@ class CoreModel:
 
     `backend_parameter` is the parameter that names the backend, or None for tllm's Python model.
     `entries` are the entries in the model's `config.pbtxt` that are the same for every engine.
-    `omitted` are parameters that the engine kind supports but that are not entries in this file.
+    `omitted` are parameters that the engine kind supports but that `config.pbtxt` does not contain.
     """
 
     backend_parameter: str | None = None

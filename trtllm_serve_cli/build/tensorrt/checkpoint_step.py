@@ -25,7 +25,9 @@ _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 class _Heads:
     """A converter that adds the heads for speculative decoding to the model.
 
-    `length_flag` is the flag for the number of draft tokens, or empty if there is no such flag.
+    `folder` is the converter's folder under `examples/`. `model_flag` is the flag for the
+    checkpoint of the heads. `length_flag` is the flag for the number of draft tokens, or empty if
+    the converter has no such flag.
     """
 
     folder: str
@@ -44,7 +46,8 @@ _HEADS = {
 class _Conversion:
     """The program that writes the TensorRT-LLM checkpoint.
 
-    `program` is a name that `flags_of` accepts. `folder` is the script's folder under `examples/`.
+    `program` is the name of the program for `flags_of`. `folder` is the folder of the program's
+    script under `examples/`.
     """
 
     program: str
@@ -119,11 +122,11 @@ def _choose_conversion(
 
 
 def _suits_converter(options: EngineOptions, converter: str, version: Version) -> bool:
-    """Return whether the converter supports the formats, so that quantize.py is not needed.
+    """Return whether the converter supports the requested formats of weights and KV cache.
 
-    The converter is preferred, because quantize.py requires another package and loads the model on
-    a GPU. For SmoothQuant, which both programs support, quantize.py is used because it supports
-    `calib_size` and more families.
+    If it does, tllm uses the converter, because quantize.py requires another package and loads the
+    model on a GPU. Both programs support SmoothQuant, but tllm uses quantize.py for it, because
+    quantize.py supports `calib_size` and more families.
     """
     flags = flags_of(converter, version)
     weights = {"none", *(("int8", "int4") if "--use_weight_only" in flags else ())}
@@ -152,7 +155,7 @@ def _cache(options: EngineOptions) -> str | None:
 def _dtype(
     options: EngineOptions, program: str, version: Version, dtype: str
 ) -> Iterator[RequestedFlag]:
-    """Yield --dtype, unless the option is "auto" and the program supports "auto"."""
+    """Yield `--dtype`, unless the option is "auto" and the program determines the type itself."""
     resolves_auto = flags_of(program, version)["--dtype"].default == "auto"
     if options.dtype != "auto" or not resolves_auto:
         yield RequestedFlag("--dtype", (dtype,), "dtype")
@@ -203,7 +206,7 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
     """Raise `BadInput` if quantize.py does not support the family.
 
-    quantize.py supports the families that have a weight format with calibration.
+    A family is supported if it has a quantization other than int8 and int4.
     """
     if set(family.quantizations) <= {"int8", "int4"}:
         raise BadInput(

@@ -53,7 +53,7 @@ def check_options(
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
     """Raise `BadInput` if the GPU is not suitable.
 
-    The version must support the GPU, and the GPU must support the requested formats.
+    TensorRT-LLM `version` must support the GPU, and the GPU must support the requested formats.
     """
     if gpu.capability < (7, 5) and version >= _WITHOUT_VOLTA:
         raise _unsupported_gpu(gpu, version, "0.16 removed support for V100", "0.15 or earlier")

@@ -1,4 +1,4 @@
-"""Render arguments for TensorRT-LLM's programs, and check that the version supports them."""
+"""Render arguments for TensorRT-LLM's programs, and check that its version supports them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def request_flag(option: str, value: bool) -> Iterator[RequestedFlag]:
 def render_arguments(
     program: str, version: Version, requested: Iterable[RequestedFlag]
 ) -> tuple[str, ...]:
-    """Return the arguments. Raise `BadInput` if the version does not support a flag or value."""
+    """Return the arguments. Raise `BadInput` if `version` does not support a flag or value."""
     return tuple(word for each in requested for word in _render(program, version, each))
 
 

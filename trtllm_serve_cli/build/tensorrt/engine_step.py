@@ -29,8 +29,8 @@ def plan_engine(
 ) -> BuildStep:
     """Plan the build of an engine in `WORK` from the checkpoint in `SCRATCH`.
 
-    `dtype` is the data type of unquantized weights. Raise `BadInput` if the version does not
-    support an option.
+    `dtype` is the data type of unquantized weights. Raise `BadInput` if TensorRT-LLM `version` does
+    not support an option.
     """
     requested = [
         RequestedFlag("--checkpoint_dir", (SCRATCH,)),
@@ -69,14 +69,14 @@ def plan_engine(
 
 
 def _timing_cache(version: Version) -> RequestedFlag:
-    """Return the flag that writes the timing cache to `SCRATCH`, not to the working directory."""
+    """Return the flag that puts the timing cache in `SCRATCH`, not in the working directory."""
     flags = flags_of(_PROGRAM, version)
     flag = "--output_timing_cache" if "--output_timing_cache" in flags else "--timing_cache"
     return RequestedFlag(flag, (f"{SCRATCH}/model.cache",))
 
 
 def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Yield the length limits. Versions before 0.11 limit input and output separately."""
+    """Yield the flags for length limits. Versions before 0.11 limit input and output separately."""
     yield from request_value("--max_input_len", options.max_input_len, "max_input_len")
     if options.max_seq_len is None:
         return
@@ -105,7 +105,7 @@ def _paged_cache(options: EngineOptions, version: Version) -> Iterator[Requested
 
 
 def _strong_types(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Yield --strongly_typed, which FP8 requires. Versions since 0.11 do not have this flag."""
+    """Yield `--strongly_typed`, which FP8 requires before 0.11. Later versions lack this flag."""
     has_flag = "--strongly_typed" in flags_of(_PROGRAM, version)
     if has_flag and "fp8" in (options.quantization, options.kv_cache_dtype):
         yield RequestedFlag("--strongly_typed")

@@ -19,9 +19,9 @@ class Family:
     """The converter for an architecture in one version of TensorRT-LLM.
 
     `folder` is the script's folder under `examples/`. `quantizations` are the quantizations that
-    the version supports. `later_quantizations` maps each quantization that was added later to the
-    first version with it. `input_quantizations` are quantizations that the checkpoint may already
-    have. `flag_names` maps flags to their names in this converter, if the names differ.
+    the version supports. `later_quantizations` maps each quantization that only later versions
+    support to the first such version. `input_quantizations` are quantizations that the checkpoint
+    may already have. `flag_names` maps a flag to the name that this converter uses instead.
     `extra_arguments` are always passed to the converter. `has_pipeline` is true if the converter
     supports pipeline parallelism.
     """
@@ -45,7 +45,7 @@ class Family:
 def find_family(architecture: str, version: Version) -> Family:
     """Return the family for `architecture`, which is a name from config.json.
 
-    Raise `BadInput` if this version does not convert the architecture.
+    Raise `BadInput` if TensorRT-LLM `version` cannot convert models with this architecture.
     """
     for name, row in _load().items():
         if architecture in row["architectures"]:

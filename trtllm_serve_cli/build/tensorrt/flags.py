@@ -39,7 +39,7 @@ class Flag:
 
 
 def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
-    """Return a program's flags by name, or an empty mapping if the version lacks the program.
+    """Return a program's flags by name, or an empty mapping if `version` lacks the program.
 
     For a pre-release, return only the flags that both the previous release and the final release
     support.
@@ -53,7 +53,7 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
 
 
 def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
-    """Parse arguments as the program parses them, and return the values by destination.
+    """Parse `arguments` as the program does, and return the values by argparse destination.
 
     Raise `BadInput` if the program rejects the arguments.
     """
@@ -68,7 +68,7 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
 
 
 class _ParseError(Exception):
-    """Raised if the arguments are not valid, because argparse would exit by default."""
+    """Raised if the arguments are not valid. By default, argparse would end the process."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,7 +138,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 
 
 def _intersect(one: Flag, other: Flag) -> Flag | None:
-    """Return a flag that accepts the values that both flags accept, or `None` if types differ."""
+    """Return a flag for the values that both flags accept, or `None` if their types differ."""
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:

@@ -46,7 +46,7 @@ def plan_tensorrt(
 
 
 def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
-    """Return the dtype. For "auto", return bfloat16 for bfloat16 checkpoints, else float16."""
+    """Return the data type of unquantized weights. Resolve "auto" to bfloat16 or float16."""
     if options.dtype != "auto":
         return options.dtype
     return "bfloat16" if shape.dtype == "bfloat16" else "float16"

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from packaging.version import Version
 
-# The folder in NVIDIA's containers since TensorRT-LLM 0.17.
+# The folder of the converters in NVIDIA's containers since TensorRT-LLM 0.17.
 _IN_CONTAINER = Path("/app/examples")
-# For earlier containers, the documentation of triton-inference-server/tensorrtllm_backend describes
-# how to mount a checkout, which contains this folder.
+# Earlier containers do not contain the converters. The documentation of
+# triton-inference-server/tensorrtllm_backend describes how to mount a checkout of the repository.
+# The mounted checkout contains the converters in this folder.
 _IN_CHECKOUT = Path("/tensorrtllm_backend/tensorrt_llm/examples")
 # Folders to search for the converters, in order of preference.
 _CANDIDATES = (_IN_CONTAINER, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)

@@ -22,7 +22,7 @@ from trtllm_serve_cli.errors import BadInput
 # build engines (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.8.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
-# Since this version, the LLM API loads checkpoints with PyTorch by default, without an engine.
+# Since this version, the LLM API runs checkpoints with PyTorch by default and needs no engine.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 _TAG = re.compile(r"\d\d\.\d\d")
 

@@ -15,8 +15,8 @@ from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.errors import BadInput
 
-# Maps checkpoint formats to packages. The versions of these packages are part of an engine's
-# fingerprint.
+# Maps each checkpoint format to the packages that the build uses. The versions of these packages
+# are part of the engine's fingerprint.
 TOOLS = {
     "gguf": ("openvino", "openvino-genai"),
     "hf": ("openvino", "openvino-tokenizers", "optimum-intel", "nncf", "transformers", "torch"),

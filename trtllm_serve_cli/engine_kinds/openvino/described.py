@@ -19,7 +19,7 @@ def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]
 
 
 def _vocab_size(directory: Path) -> int:
-    """Return the size of the logits, which may exceed the size of the tokenizer's vocabulary."""
+    """Return the number of logits per token, which may exceed the tokenizer's vocabulary size."""
     import openvino
 
     model = openvino.Core().read_model(directory / "openvino_model.xml")

@@ -2,9 +2,9 @@
 
     python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
-OpenVINO GenAI saves the converted model next to the GGUF file. The step therefore first creates a
-symbolic link to the file in DIRECTORY. After the conversion, the step gives the layers the names
-that LoRA adapters use.
+OpenVINO GenAI saves the converted model next to the GGUF file. Therefore, the step first creates a
+symbolic link in DIRECTORY that points to the GGUF file. After the conversion, the step gives the
+layers the names that LoRA adapters use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _name_modules(directory: Path) -> None:
         # adapter are rejected.
         print(f"LoRA adapters will not work, because the layers cannot be named: {error}")
         return
-    # Save under another name first, because the loaded model still memory-maps
+    # Save the model under another name first, because the loaded model still memory-maps
     # `openvino_model.bin`.
     openvino.save_model(model, directory / "named.xml", compress_to_fp16=False)
     for suffix in (".bin", ".xml"):

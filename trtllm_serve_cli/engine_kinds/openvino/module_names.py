@@ -1,9 +1,9 @@
 """Rename the linear layers of an OpenVINO model to the names that LoRA adapters use.
 
-OpenVINO GenAI uses node names to find the layer that an adapter's tensor applies to. In models
-exported from PyTorch, nodes are named after modules. In models converted from a GGUF file, nodes
-are numbered. This code therefore identifies the linear layers by their position in the graph,
-relative to each attention node and the activation that follows the attention node.
+OpenVINO GenAI uses the names of nodes to find the layer to which an adapter's tensor applies. In
+models exported from PyTorch, nodes are named after modules. In models converted from a GGUF file,
+nodes are numbered. Therefore, this module identifies linear layers by their position in the graph.
+The position is relative to an attention node and to the activation that follows this node.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 _ATTENTION = "ScaledDotProductAttention"
 _ACTIVATION = "Swish"
-# Types of nodes that may be between a stored weight and the MatMul node that uses the weight.
+# Node types that may occur between a stored weight and the MatMul node that uses the weight.
 _DECOMPRESSION = ("Convert", "Multiply", "Reshape", "Subtract", "Transpose")
 
 
 def find_modules(model: Any) -> dict[str, Any]:
-    """Return the MatMul node of each module by the module's name in Hugging Face's Llama.
+    """Return each module's MatMul node, by the module's name in Hugging Face's Llama model.
 
-    Raise `LookupError` if the model's structure differs from Llama.
+    Raise `LookupError` if the structure of `model` differs from Llama's.
     """
     modules: dict[str, Any] = {}
     # Each attention node depends on the attention node of the previous layer. The topological order

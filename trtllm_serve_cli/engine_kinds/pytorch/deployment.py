@@ -1,4 +1,4 @@
-"""Find the number of GPUs and the container image for TensorRT-LLM's LLM API."""
+"""Find the number of GPUs and the container for models that TensorRT-LLM's LLM API serves."""
 
 from __future__ import annotations
 

@@ -16,14 +16,15 @@ from trtllm_serve_cli.errors import BadInput
 Arguments = dict[str, Any]
 Version = tuple[int, int]
 
-# The first version with each feature. Versions after 1.3 are treated like 1.3.
+# For each feature, the first version of TensorRT-LLM that has it. Versions after 1.3 are treated
+# like 1.3.
 _SPECULATIVE_MODEL_RENAMED: Version = (1, 3)
 _ONE_SAMPLER: Version = (1, 3)
 _SAMPLER_TYPE: Version = (1, 1)
 _TOKENS_PER_BLOCK: Version = (1, 1)
 _NVFP4_KV_CACHE: Version = (1, 3)
 
-# Maps options to the arguments that receive the values of the options unchanged.
+# Maps each of these options to the argument that receives its unchanged value.
 _PLAIN = {
     "moe_tp": "moe_tensor_parallel_size",
     "moe_ep": "moe_expert_parallel_size",
@@ -43,7 +44,7 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
-# The value of `max_matching_ngram_size` in upstream's example.
+# The maximum n-gram size, `max_matching_ngram_size`. Upstream's example uses the same value.
 _NGRAM_SIZE = 4
 
 

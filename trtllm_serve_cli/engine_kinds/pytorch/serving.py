@@ -28,7 +28,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
-# Entries that are read by tllm's model or engine worker, and are not arguments for `LLM`.
+# These entries are read by tllm's model or engine worker. They are not arguments for `LLM`.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 
@@ -37,8 +37,8 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if the context length is too large, or if the parameter and the argument for
-    the beam width differ.
+    Raise `BadInput` if the context length is too large, or if the beam width of the parameter
+    `max_beam_width` differs from that of the argument for `LLM`.
     """
     choose_context_length(engine, options, overrides)
     arguments = _merge(engine, options, overrides)
@@ -55,8 +55,8 @@ def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, s
     arguments = arguments_of(entries)
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
     named = (*LLM_ARGUMENTS.parameters, *_MODEL_ENTRIES)
-    # The engine worker reads the `lora_cache_` entries, so they remain even if an argument has the
-    # same value.
+    # Keep the `lora_cache_` entries even if an argument has the same value, because the engine
+    # worker reads them.
     remaining = {
         name: value
         for name, value in entries.items()

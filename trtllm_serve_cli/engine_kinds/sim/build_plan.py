@@ -33,7 +33,7 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 _GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
-# Maps checkpoint formats to the package that the server needs to load the tokenizer.
+# Maps each checkpoint format to the package that the server needs to load the tokenizer.
 TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 
 

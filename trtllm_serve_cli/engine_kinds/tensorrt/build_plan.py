@@ -76,9 +76,9 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
     """Enable paged context FMHA if the repository's parameters or the decoding mode require it.
 
-    Raise `BadInput` if the options disable it. The runtime requires KV cache reuse, and with it
-    paged context FMHA, for the target model of draft-model speculative decoding ("KV cache block
-    reuse must be enabled for speculative decoding target model").
+    Raise `BadInput` if it is required but `options` disables it. If a draft model proposes tokens,
+    the runtime requires KV cache reuse for the target model ("KV cache block reuse must be enabled
+    for speculative decoding target model"). KV cache reuse requires paged context FMHA.
     """
     reasons = [
         f"{name}=true" for name in PAGED_CONTEXT_PARAMETERS if parameters.get(name) == "true"

@@ -82,9 +82,9 @@ def built_of(engine: Engine) -> TensorRtBuild:
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy the tokenizer into the engine's folder, and return fields of `Engine`.
+    """Copy the tokenizer to the engine's folder, and return values for fields of `Engine`.
 
-    Because of the copy, a container needs only the engine's folder.
+    Because of the copy, a container that serves the engine needs only the engine's folder.
     """
     tokenizer = copy_tokenizer(checkpoint, directory / TOKENIZER_FOLDER)
     return _fields_of(read_tensorrt_build(directory), tokenizer)

@@ -16,7 +16,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt_llm import find_version
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import find_card
 
-# The first version that reports how many requests are waiting in the engine.
+# The first version of TensorRT-LLM that reports how many requests are waiting in the engine.
 _FIRST_WITH_WAITING = Version("0.18.0")
 
 
@@ -46,10 +46,10 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the machine cannot run the engine.
 
-    Without this check, Triton would load the model for several minutes before it fails. Checks that
-    depend on an unknown fact are skipped. For example, this machine may have no GPUs and no
-    TensorRT-LLM if the server runs on another machine. If `is_one_machine` is false, the engine can
-    also use GPUs of other machines. `import_again` is the command that imports the model again.
+    Without this check, Triton would load the model for several minutes before it fails. A check is
+    skipped if it depends on an unknown fact. For example, if the server runs on another machine,
+    this machine may have neither GPUs nor TensorRT-LLM. If `is_one_machine` is false, the engine
+    can also use GPUs of other machines. `import_again` is the command that imports the model again.
     """
     built = read_tensorrt_build(model.engine_path)
     _check_version(model, built, machine.versions.get("tensorrt_llm"), import_again)

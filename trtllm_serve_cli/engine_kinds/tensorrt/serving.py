@@ -1,10 +1,11 @@
 """Serve a TensorRT engine with Triton's C++ backend, which upstream calls `tensorrtllm`.
 
 The `config.pbtxt` contains every parameter of upstream's newest version. Parameters that were not
-requested are empty strings, because every version of the backend ignores values that it cannot
-convert. Since 0.19, the backend does not load a model without the keys `gpt_model_type`,
-`tokenizer_dir`, `guided_decoding_backend` and `xgrammar_tokenizer_info_path`. Source:
-`model_instance_state.cc` in triton-inference-server/tensorrtllm_backend.
+requested are empty strings. Every version of the backend treats an empty string as not set, because
+it ignores values that it cannot convert. Since 0.19, the backend does not load a model without the
+keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
+`xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` in
+triton-inference-server/tensorrtllm_backend.
 """
 
 from __future__ import annotations
@@ -39,9 +40,9 @@ _PARAMETERS = frozenset(
         "encoder_input_features_data_type", "prompt_embedding_table_data_type",
     )
 )  # fmt: skip
-# Parameters that require an engine with paged context FMHA. If an engine lacks it, some versions
-# fail to load ("When KV cache block reuse is set, model has to be built with paged context FMHA
-# support", triton-inference-server/tensorrtllm_backend#251).
+# Parameters that require an engine with paged context FMHA. Without paged context FMHA, some
+# versions of the backend fail to load the engine ("When KV cache block reuse is set, model has to
+# be built with paged context FMHA support", triton-inference-server/tensorrtllm_backend#251).
 PAGED_CONTEXT_PARAMETERS = ("enable_kv_cache_reuse", "enable_chunked_context")
 _BACKEND = "tensorrtllm"
 # Entries with fixed values in upstream's template.

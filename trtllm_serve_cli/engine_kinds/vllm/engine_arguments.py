@@ -78,7 +78,8 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
 def _adapters(options: EngineOptions) -> dict[str, Any]:
     """Return the LoRA arguments.
 
-    `lora_target_modules` only enables LoRA, because vLLM lets adapters change any module.
+    `lora_target_modules` only enables LoRA and does not restrict it, because vLLM allows adapters
+    to change any module.
     """
     if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
         return {}
