@@ -45,7 +45,7 @@ class TllmError(Exception):
 
 
 class BadInput(TllmError):
-    """Raised if an argument or a user's file cannot be used."""
+    """Raised if an argument or a file from the user cannot be used."""
 
 
 class UnknownModel(BadInput):

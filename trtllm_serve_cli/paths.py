@@ -55,7 +55,7 @@ class Home:
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
-    """Return the folders in TLLM_HOME and ENGINE_DEST_PATH, by default in the user data folder.
+    """Return the folders under TLLM_HOME and ENGINE_DEST_PATH, by default in the user data folder.
 
     Symbolic links are resolved. Otherwise, a folder could have two paths, and tllm could delete
     files under one path while they are in use under the other path.

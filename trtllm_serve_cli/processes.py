@@ -129,7 +129,8 @@ def run_logged(
         ) as process,
     ):
         assert process.stdout is not None
-        # newline="" keeps carriage returns, which separate the states of a progress bar.
+        # The argument newline="" keeps carriage returns, which separate the states of a progress
+        # bar.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
         # Children that outlive the command keep the pipe open, so reading would never end. This
         # thread therefore waits for the command and then kills its children.
@@ -201,7 +202,7 @@ def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
 def _read_some(fd: int) -> bytes:
     try:
         return os.read(fd, 4096)
-    except OSError:  # Linux raises EIO after the terminal's other end was closed.
+    except OSError:  # On Linux, the error is EIO if the terminal's other end was closed.
         return b""
 
 
@@ -264,7 +265,7 @@ def last_lines(
     """Return the last `count` lines of `log` that are not blank.
 
     Only the bytes from `since` to `until` are considered. If there are more than `max_bytes` bytes,
-    only the last `max_bytes` are read. The list is empty if the file cannot be read.
+    only the last `max_bytes` are read. If `log` cannot be read, the returned list is empty.
     """
     try:
         end = log.stat().st_size if until is None else until

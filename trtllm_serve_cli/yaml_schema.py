@@ -1,11 +1,11 @@
 """Parse YAML into nested dataclasses, and render dataclasses as YAML.
 
-Errors name the line. The annotations of the fields are the schema. A field is text, a number, a
-boolean, a path, a choice (`Literal` or `OneOf`), a list of text (a tuple), a table of text (a
-`Mapping`) or another dataclass. Each type may allow None. Text is read exactly as written, so that
-the version 1.10 does not become the number 1.1. A number that is `Annotated` with `Within` must be
-in the range. A mapping that is `Annotated` with `PartOf` may contain only fields of the class that
-`PartOf` names.
+Error messages contain the line number. The annotations of the fields are the schema. The value of a
+field is text, a number, a boolean, a path, a choice (`Literal` or `OneOf`), a list of text (a
+tuple), a table of text (a `Mapping`) or another dataclass. Each type may allow None. Text is read
+exactly as written, so that the version 1.10 does not become the number 1.1. A number that is
+`Annotated` with `Within` must be in that range. A mapping that is `Annotated` with `PartOf` may
+contain only fields of the class that `PartOf` names.
 """
 
 from __future__ import annotations

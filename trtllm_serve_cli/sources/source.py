@@ -24,7 +24,7 @@ _Self = TypeVar("_Self", bound="Source")
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """The plan for fetching a source. If `is_cached` is set, no large download is expected."""
+    """The plan for fetching a source. `is_cached` is set if no large download is expected."""
 
     description: str
     destination: Path
@@ -50,11 +50,14 @@ class Source(ABC):
     @classmethod
     @abstractmethod
     def parse(cls, rest: str) -> Source:
-        """Parse the text after the colon. Raise `BadInput` if the text is not valid."""
+        """Parse the text after the colon, for example `ORG/NAME`.
+
+        Raise `BadInput` if the text is not valid.
+        """
 
     @abstractmethod
     def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
-        """Plan the fetch without network access."""
+        """Return the plan for fetching the source. Planning does not use the network."""
 
     def absolute(self) -> Source:
         """Return the same source with an absolute path, or unchanged if it has no path."""

@@ -1,7 +1,7 @@
 """Verify that downloaded files have the published SHA-256.
 
-Hashing a large model takes minutes. The size and modification time of each verified file are
-therefore recorded, and the file is hashed again only if its size or modification time differs.
+Hashing a large model takes minutes. Therefore, this module records the size and modification time
+of each verified file. A file is hashed again only if one of these values has changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
-# The disk limits the speed of hashing, so more workers would not be faster.
+# More workers would not be faster, because the disk limits the speed of hashing.
 _MAX_WORKERS = 4
 
 

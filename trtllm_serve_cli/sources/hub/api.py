@@ -1,10 +1,11 @@
 """Fetch a checkpoint from the hub into the hub's cache, and pin the checkpoint to a commit.
 
-Before any large download, this module checks the repository's listing and small files. By default,
-the checkpoint must have safetensors weights and must not run code. It must also fit on the disk.
+Before any large download, this module checks the repository's list of files and its small files. By
+default, the checkpoint must have safetensors weights and must not contain code. The files must also
+fit on the disk.
 
-Interrupted downloads are resumed. The hub provides the sizes and checksums. If the hub cannot be
-reached, a complete copy in the cache is used.
+Interrupted downloads are resumed. Downloaded files are verified with the sizes and checksums that
+the hub provides. If the hub cannot be reached, a complete copy in the cache is used.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _SNAPSHOT_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file in a repository. `sha256` is None for small files."""
+    """A file in a repository on the hub. `sha256` is None for small files."""
 
     name: str
     size_bytes: int
@@ -77,15 +78,15 @@ class _Listing:
 
 
 def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
-    """Return the path of config.json in the cache, or None if this revision is not cached."""
+    """Return the path of the cached config.json, or None if this revision is not in the cache."""
     return _find_cached(source, "config.json", hub)
 
 
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
-    """Fetch a file into the cache and return its path, or `None` if the repository lacks it.
+    """Fetch a file into the cache and return its path. Return `None` if the repository lacks it.
 
-    If the hub cannot be reached, return the cached copy. A cached branch stays at its cached
-    commit, because the weights of a newer commit may never be downloaded.
+    If the hub cannot be reached, return the cached copy. This function does not move a cached
+    branch to a newer commit, because the newer commit's weights may never be downloaded.
     """
     try:
         listing = _list_repository(source, hub)

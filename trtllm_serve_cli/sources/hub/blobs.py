@@ -1,9 +1,10 @@
 """Download large files into the hub's cache so that an interrupted download can be resumed.
 
-Since version 1.20, huggingface_hub deletes a partial file when it is stopped, and cannot resume the
-download of a killed process. Like older releases of huggingface_hub, this module writes a file to
-`blobs/<etag>.incomplete`. It hashes bytes while it receives them, so that only the bytes from an
-earlier run are read again. The cache's lock prevents other programs from writing the same file.
+Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It also
+cannot resume a download after its process was killed. Like older releases of huggingface_hub, this
+module writes a file to `blobs/<etag>.incomplete`. It hashes bytes while it receives them.
+Therefore, only bytes that an earlier run received must be read from the disk. The cache's lock
+prevents other programs from writing the same file.
 """
 
 from __future__ import annotations
@@ -171,7 +172,7 @@ def _check_not_stopped(stop: threading.Event) -> None:
 
 @contextmanager
 def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
-    """Hold the lock that huggingface_hub also holds while it writes the same blob."""
+    """Hold the lock that huggingface_hub holds while it writes the same blob."""
     import filelock
 
     lock = filelock.FileLock(path, mode=0o664)

@@ -19,8 +19,8 @@ from trtllm_serve_cli.sources.hub.errors import BrokenDownload, explain_web_page
 from trtllm_serve_cli.sources.hub_address import HubAddress
 
 _CHUNK_BYTES = 1 << 20
-# Reduce the retries. By default, hf_xet silently retries an unreachable server for almost four
-# minutes.
+# Limit the retries, because hf_xet by default silently retries an unreachable server for almost
+# four minutes.
 _XET_CONFIG = {
     "client.retry_max_attempts": 1,
     "client.retry_base_delay": "500ms",
@@ -28,8 +28,8 @@ _XET_CONFIG = {
     "client.read_timeout": "30s",
 }
 
-# Opens a file at an offset. Yields the actual offset and the bytes from that offset. The actual
-# offset is 0 if the server ignores the range.
+# A function that opens a file at an offset. It yields the actual offset and the bytes from that
+# offset. The actual offset is 0 if the server ignores the range in the request.
 OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 
 
@@ -37,8 +37,8 @@ OpenAt = Callable[[int], AbstractContextManager[tuple[int, Iterable[bytes]]]]
 class RemoteFile:
     """A file on the hub.
 
-    `etag` is the name of the file's blob in the cache. The functions in `openers` open the file,
-    and are tried in order.
+    `etag` is the name of the file's blob in the cache. `openers` contains functions that open the
+    file. Callers try these functions in order.
     """
 
     etag: str | None
@@ -46,7 +46,7 @@ class RemoteFile:
 
 
 class XetGroup:
-    """The connections to Xet, which are opened on first use and shared by all files."""
+    """The connections to Xet. They are opened on first use, and all files share them."""
 
     def __init__(self) -> None:
         self._group: Any = None
@@ -125,7 +125,10 @@ def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
 
 @contextmanager
 def _xet_errors() -> Iterator[None]:
-    """Raise hf_xet's errors as `BrokenDownload`. An `OSError` would look like a disk error."""
+    """Raise hf_xet's errors as `BrokenDownload`.
+
+    Otherwise, an `OSError` from hf_xet would look like a disk error.
+    """
     try:
         yield
     except (OSError, RuntimeError, ValueError) as error:
@@ -147,7 +150,7 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
             all_headers["Range"] = f"bytes={start}-"
         if hasattr(session, "build_request"):  # huggingface_hub has used httpx since 1.0.
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
-                # Do not set a chunk size. Large chunks would more than double the CPU time.
+                # Do not set a chunk size, because large chunks would more than double the CPU time.
                 yield _find_start(response), response.iter_raw()
         else:
             with session.get(url, headers=all_headers, timeout=timeout_s, stream=True) as response:

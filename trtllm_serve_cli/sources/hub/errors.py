@@ -1,4 +1,4 @@
-"""Translate huggingface_hub's errors into `SourceError`s with a next step.
+"""Translate huggingface_hub's errors into `SourceError`s that suggest a next step.
 
 huggingface_hub raises the network errors of its HTTP library, which is requests, httpx or httpx2
 depending on the version. These errors are subclasses of `huggingface_hub.errors.HTTPError` or
