@@ -110,7 +110,8 @@ def run_logged(
     """Run `command`, append its output to `log`, and return its exit code.
 
     `on_line` receives each line as it is written, including every state of a progress bar. The log
-    contains only complete lines, and the last state of a progress bar that ends the output.
+    contains only complete lines. If the output ends with a progress bar, the log also contains the
+    last state of the bar.
 
     The command leads its own process group. An interrupt stops the whole group, and no process in
     the group outlives the command. On Linux, the command does not outlive this process. Raise
@@ -231,7 +232,7 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
     try:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_EXIT_TIMEOUT_S)
-    finally:  # Kill the group even if the user interrupts the wait.
+    finally:  # Kill the process group even if the user interrupts the wait.
         _signal_group(process, signal.SIGKILL)
 
 

@@ -108,7 +108,7 @@ class BuildPlan:
         }
 
     def describe(self) -> str:
-        """Return a short text about the plan, with commands that can be pasted into a shell."""
+        """Return a short description of the plan, with commands that can be pasted into a shell."""
         if not self.steps:
             arguments = self.facts.get("llm_arguments", {})
             return "\n".join(f"  {name}: {value}" for name, value in arguments.items())

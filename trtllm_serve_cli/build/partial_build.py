@@ -141,7 +141,10 @@ def list_partial_builds(folder: Path) -> list[PartialBuild]:
 
 
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
-    """Return the leading steps that match the plan, up to the last step with unchanged files.
+    """Return the finished steps that can be kept.
+
+    These are the leading steps with the same commands as in the plan, up to the last step whose
+    files are unchanged.
 
     The files of earlier steps are not compared, because a later step can change these files.
     """

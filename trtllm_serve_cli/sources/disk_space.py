@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import SourceError
 
 
 def find_free_bytes(folder: Path) -> int:
-    """Return the free bytes on the disk for `folder`. The folder may not exist yet."""
+    """Return the free bytes on the disk that contains `folder`, which may not exist yet."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     return shutil.disk_usage(there).free
 
@@ -18,7 +18,7 @@ def find_free_bytes(folder: Path) -> int:
 def check_space(
     folder: Path, num_bytes: int, *, free: Callable[[Path], int] = find_free_bytes
 ) -> None:
-    """Raise `SourceError` if the disk for `folder` has less than `num_bytes` of free space."""
+    """Raise `SourceError` if the disk of `folder` has less than `num_bytes` of free space."""
     if num_bytes > (there := free(folder)):
         raise SourceError(
             f"The disk for {folder} does not have space for {show_size(num_bytes)}.",

@@ -39,7 +39,7 @@ _BLOCKS = {
 
 @dataclass(frozen=True, slots=True)
 class GgufArray:
-    """An array in the metadata. Only the length is read."""
+    """An array in a GGUF file's metadata. This module reads only the array's length."""
 
     length: int
 

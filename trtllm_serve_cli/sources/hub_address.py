@@ -15,7 +15,7 @@ class Hub:
     """A hub and its local cache.
 
     `endpoint` is `None` for the public hub. If `is_offline` is set, only the cache is used. `free`
-    returns the free bytes on the disk for a folder.
+    returns the number of free bytes on the disk that contains a folder.
     """
 
     endpoint: str | None

@@ -21,8 +21,8 @@ _COUNTS = (
     "max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "opt_num_tokens",
     "max_beam_width", "tokens_per_block", "max_lora_rank", "max_draft_len", "calib_size", "workers",
 )  # fmt: skip
-# According to docs/source/release-notes.md, 0.16 removed support for V100, and 0.17 added support
-# for Blackwell.
+# According to its docs/source/release-notes.md, TensorRT-LLM 0.16 removed support for V100 GPUs,
+# and 0.17 added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
 _WITH_HEADS = ("medusa", "explicit_draft_tokens", "eagle")

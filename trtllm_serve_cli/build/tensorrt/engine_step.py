@@ -19,8 +19,8 @@ from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.errors import BadInput
 
 _PROGRAM = "trtllm-build"
-# Modes that require --max_draft_len. In the other modes, the checkpoint determines the number of
-# draft tokens.
+# Speculative decoding modes that require `--max_draft_len`. In the other modes, the checkpoint
+# determines the number of draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
 
 

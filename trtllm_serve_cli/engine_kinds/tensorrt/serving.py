@@ -18,7 +18,7 @@ from trtllm_serve_cli.engine_kinds.serving import CoreModel, ServingOptions
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
 from trtllm_serve_cli.errors import BadInput
 
-# The C++ backend supports all upstream parameters that only certain engine kinds support.
+# Upstream parameters that only certain engine kinds support. The C++ backend supports all of them.
 _PARAMETERS = frozenset(
     (
         "tokenizer_type", "visual_model_path", "max_num_sequences", "max_kv_cache_length",

@@ -23,7 +23,7 @@ from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import check_lora_rank
 from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
 from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
 
-# The default value in Triton's vLLM backend.
+# The default `gpu_memory_utilization` in Triton's vLLM backend.
 _GPU_MEMORY_UTILIZATION = 0.9
 _LORA_RANK = "lora_cache_max_adapter_size"
 

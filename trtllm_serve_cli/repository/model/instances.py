@@ -1,7 +1,7 @@
 """Read and check the number of `tensorrt_llm` instances and the GPUs that they use.
 
 By default, each instance runs a separate engine. If `instances_share_engine` is set, all instances
-are front ends that send the responses of a single engine.
+are front ends of a single engine.
 
 `gpu_device_ids` has one group of GPUs per engine, for example 0,1;2,3. Upstream requires exactly
 one instance per group. Source: docs/llama_multi_instance.md in

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """The limits and priorities for Triton's request queue. 0 selects Triton's default."""
+    """The limits and priorities for Triton's request queue. A value of 0 is Triton's default."""
 
     max_queue_size: int = 0
     default_timeout_microseconds: int = 0

@@ -104,7 +104,7 @@ def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str
 def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
     """Yield the changes that rename the models in the parameters of `model`.
 
-    A parameter that is not set is changed, too, because its default is the old name.
+    Parameters that are not set are changed, too, because their default values are the old names.
     """
     for parameter in load_parameters().values():
         if parameter.type != "model":

@@ -88,10 +88,10 @@ def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -
 
 
 def remove(home: Home, removal: Removal) -> list[Path]:
-    """Delete the folders in the plan.
+    """Delete the folders that `removal` lists.
 
-    Return the paths of the engines and builds that were kept, because another process has started
-    to use them since the removal was planned.
+    Keep an engine or a partial build if another process has started to use it since the removal was
+    planned. Return the paths of these engines and builds.
     """
     for model in removal.models:
         remove_folder(model.path)

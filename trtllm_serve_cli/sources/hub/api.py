@@ -54,8 +54,8 @@ _TIMEOUT_S = 30.0
 # Several files are downloaded in parallel, because a single connection may not use the whole
 # bandwidth. huggingface_hub also uses eight workers.
 _MAX_WORKERS = 8
-# The maximum number of attempts to download the small files. huggingface_hub before 2.0 does not
-# retry after an interruption.
+# The maximum number of attempts to download the small files. Retries are needed because
+# huggingface_hub before 2.0 does not retry after an interruption.
 _SNAPSHOT_ATTEMPTS = 3
 
 
