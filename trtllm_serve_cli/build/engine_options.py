@@ -124,11 +124,12 @@ class EngineOptions:
         ),
     ] = None
     gather_context_logits: Annotated[
-        bool, Option("Allow requests to return the logits of the prompt.", is_on_command_line=False)
+        bool,
+        Option("Allow responses to contain the logits of the prompt.", is_on_command_line=False),
     ] = False
     gather_generation_logits: Annotated[
         bool,
-        Option("Allow requests to return the logits of the response.", is_on_command_line=False),
+        Option("Allow responses to contain the logits of the output.", is_on_command_line=False),
     ] = False
     lora_dir: Annotated[
         tuple[str, ...],

@@ -111,5 +111,9 @@ class RepositorySection:
     ] = None
     parameters: Annotated[
         Mapping[str, str],
-        Option("Parameter for upstream's templates; repeatable.", flags=("--param",)),
+        Option(
+            "Set a parameter of the model repository, for example decoupled_mode=false; "
+            "repeatable.",
+            flags=("--param",),
+        ),
     ] = field(default_factory=dict)

@@ -168,12 +168,12 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "stop_words_list",
             [[1], [-1]],
-            "stop_words_list has the shape [2, 1]; send [rows, 2, n]",
+            "stop_words_list has shape [2, 1]; expected [rows, 2, n]",
         ),
         (
             "bad_words_list",
             [[[1], [-1]]] * 2,
-            "bad_words_list has the shape [2, 2, 1]; send [rows, 2, n]",
+            "bad_words_list has shape [2, 2, 1]; expected [rows, 2, n]",
         ),
         (
             "stop_words_list",

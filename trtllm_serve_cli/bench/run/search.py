@@ -59,7 +59,8 @@ class Measured:
     """The measurement of one objective at one rate.
 
     `measured_ms` is `None` if too many requests failed. `interval_ms` is the 95 % confidence
-    interval, or `None` if there are too few requests for an interval.
+    interval, or `None` if there are too few requests for an interval. A bound is `None` if failed
+    requests make it infinite.
     """
 
     objective: str

@@ -46,7 +46,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _fold(before: str, text: str) -> str:
-    """Return `before` followed by `text`; on a terminal, wrap the text between words."""
+    """Return `before` followed by `text`. On a terminal, wrap the result at word boundaries."""
     if not sys.stdout.isatty():
         return before + text
     return textwrap.fill(

@@ -34,7 +34,7 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Time limit for processes to end before tllm kills them, and again after tllm has killed them.
+# How long to wait for processes to exit before killing them, and again after killing them.
 _KILL_WAIT_S = 5.0
 # Failures in build/failures.yaml that occur if an engine does not match this machine.
 _ENGINE_FAILURES = (

@@ -50,7 +50,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
     """Return the processes that the server requires. Its first process has the id `first_pid`."""
     parts: dict[psutil.Process, Part] = {}
-    # Ignore errors if the server has ended, because the supervisor detects the end separately.
+    # Ignore errors because the server may have exited. The supervisor detects an exit elsewhere.
     with contextlib.suppress(psutil.Error):
         for triton in find_tritons(plan, first_pid):
             if plan.runs_mpirun:

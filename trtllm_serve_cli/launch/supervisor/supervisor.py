@@ -70,8 +70,8 @@ _MPIRUN_EXIT_S = 5.0
 # Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
 # to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Time limit for the attached client to exit after its container has ended. The client may need
-# several seconds if the CPU is busy.
+# Time limit for the attached client to exit after its container has exited. On a busy machine, the
+# exit of the client can take several seconds.
 _ATTACHED_END_S = 20.0
 
 

@@ -52,7 +52,10 @@ def clear_drains(directory: Path) -> None:
 
 
 def format_in_flight(in_flight: Mapping[str, int] | None) -> str:
-    """Format the number of requests in flight by engine. None means that the number is unknown."""
+    """Format the number of in-flight requests for each engine.
+
+    If `in_flight` is None, the numbers are unknown.
+    """
     if in_flight is None:
         return "an unknown number (the server does not respond)"
     return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())

@@ -241,7 +241,7 @@ def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
     if tensor is None:
         return [()] * num_rows
     if tensor.ndim != 3 or len(tensor) != num_rows:
-        raise InvalidRequest(f"{name} has the shape {list(tensor.shape)}; send [rows, 2, n]")
+        raise InvalidRequest(f"{name} has shape {list(tensor.shape)}; expected [rows, 2, n]")
     try:
         return [decode_words(row) for row in tensor]
     except ValueError as error:

@@ -101,7 +101,8 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
         ),
         (
             {"stop_words": ((0,),)},
-            "stop_words_list has the word [0], which decodes to an empty text; omit the word",
+            "stop_words_list contains the word [0], which decodes to an empty string; remove the "
+            "word",
         ),
     ],
 )
@@ -156,7 +157,7 @@ def test_bad_words_become_a_guide_with_the_shortest_words() -> None:
         ({"bad_words": (word("a\0"),)}, "bad_words_list has a word with a NUL character"),
         (
             {"bad_words": ((0,),)},
-            r"has the word \[0\], which decodes to an empty text",
+            r"contains the word \[0\], which decodes to an empty string",
         ),
     ],
 )

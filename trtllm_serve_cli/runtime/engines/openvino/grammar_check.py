@@ -100,7 +100,8 @@ class GrammarCheck:
             if self._read_line(_START_LIMIT_S) is None:
                 self._stop()
                 raise RuntimeError(
-                    "the process that checks guides did not start; see the server's log"
+                    "the process that validates guided-decoding guides failed to start; see the "
+                    "server's log"
                 )
         return self._process
 

@@ -141,7 +141,8 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
         text = str(tokenizer.decode(list(word), skip_special_tokens=False))
         if not text:
             raise InvalidRequest(
-                f"{tensor} has the word {list(word)}, which decodes to an empty text; omit the word"
+                f"{tensor} contains the word {list(word)}, which decodes to an empty string; "
+                "remove the word"
             )
         texts.add(text)
     return texts
