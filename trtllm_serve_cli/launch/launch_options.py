@@ -22,7 +22,7 @@ from trtllm_serve_cli.choices import (
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option, OptionField, option_fields
 
-# Default time limit for requests in flight when a server stops, in seconds.
+# Default number of seconds that requests in flight have to finish when a server stops.
 DRAIN_S = 30
 
 _SERVER = "Server"

@@ -32,9 +32,9 @@ class ContainerHost:
     """A machine's container engine, with the settings for running containers.
 
     `hard_limits` maps the names of ulimits to the current user's hard limits, where -1 means
-    unlimited. The mapping is empty if the user may raise the limits or if a daemon starts the
-    containers. `runs_as` is the user in the container as uid:gid, or None for the engine's default
-    user. `has_gpu_toolkit` is true if containers can access NVIDIA GPUs.
+    unlimited. It is empty if the user may raise the limits or if a daemon starts the containers.
+    `runs_as` is the user in the container as uid:gid, or None for the engine's default user.
+    `has_gpu_toolkit` is true if containers can access NVIDIA GPUs.
     """
 
     engine: ContainerEngine

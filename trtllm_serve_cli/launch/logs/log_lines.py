@@ -26,7 +26,7 @@ _WORDS: tuple[tuple[str, Level], ...] = (
 _TRACEBACK = "Traceback (most recent call last):"
 # Python prints lines with these prefixes between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-# Triton logs a model's name in quotes, with a version, with an instance, or in a path.
+# Triton logs a model's name in quotes, before a version, before an instance, or in a path.
 _MODEL_PATTERNS = (
     r"'{}'",
     r"(?<![\w.-]){}:-?\d+(?!\d)",

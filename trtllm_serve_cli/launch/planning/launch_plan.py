@@ -52,7 +52,7 @@ from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
 # The supervisor enforces the time limit for requests in flight, because `tllm stop` can change this
-# limit. Triton's limit must be longer than any limit of the supervisor.
+# limit. Triton's limit must be longer than any limit that the supervisor enforces.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 

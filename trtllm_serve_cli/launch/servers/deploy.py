@@ -44,7 +44,7 @@ def plan_slurm_here(
     *,
     directory: Path | None = None,
 ) -> SlurmPlan:
-    """Plan a job that serves an imported model in a container, or with this machine's Triton.
+    """Plan a Slurm job that serves an imported model in a container or with the local Triton.
 
     Raise the errors that `load_deployable` and `plan_slurm` raise. Raise `MissingPart` if this
     machine's Triton is required but is missing or cannot serve the model.
@@ -76,7 +76,7 @@ def submit_slurm(
 def plan_kubernetes_here(
     home: Home, name: str | None, options: KubernetesOptions, launch: LaunchOptions
 ) -> list[Manifest]:
-    """Plan the manifests that serve an imported model.
+    """Plan the Kubernetes manifests for serving an imported model.
 
     Raise the errors that `load_deployable` and `plan_kubernetes` raise.
     """

@@ -86,7 +86,7 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
 
 @contextlib.contextmanager
 def _prepared(plan: LaunchPlan) -> Iterator[None]:
-    """Write the server's folder for `plan`, and hold a lock that prevents other starts.
+    """Write the server's folder for `plan`, and hold the lock for starting the server.
 
     Raise `LaunchFailed` if the server already exists, or if a port is in use or reserved by a
     server that is starting.

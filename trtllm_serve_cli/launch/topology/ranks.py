@@ -202,14 +202,13 @@ def _highest_participant(engine: EngineInstances) -> int:
                 f"participant_ids of {engine.model} does not match its engine.",
                 why=f"the number of ranks in {','.join(map(str, group))} must be "
                 f"{engine.world_size}, and rank 0 is reserved for the orchestrator",
-                next_step="set valid ranks, for example with "
-                f"`tllm set {engine.model} participant_ids=1,2`",
+                next_step="set valid ranks, for example with `tllm set NAME participant_ids=1,2`",
             )
     if not engine.participants:
         raise BadInput(
             f"{engine.model} has no participant_ids.",
             why="every model must list its ranks if --disable-spawn-processes is set",
             next_step="set the model's ranks, for example with "
-            f"`tllm set {engine.model} participant_ids=1,2` (rank 0 is the orchestrator)",
+            "`tllm set NAME participant_ids=1,2` (rank 0 is the orchestrator)",
         )
     return max(max(group) for group in engine.participants)
