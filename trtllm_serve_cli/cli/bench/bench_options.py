@@ -33,8 +33,8 @@ RepeatOption = Annotated[
     int,
     Within(1),
     Option(
-        "Number of times to run the measurement, each time with different requests. Each run "
-        "continues in a data set where the previous run stopped.",
+        "Number of times to run the measurement, each time with different requests. With a data "
+        "set, each run continues where the previous run stopped.",
         panel=_AMOUNT,
     ),
 ]
@@ -130,7 +130,8 @@ class SharedOptions:
     server_times: Annotated[
         bool,
         Option(
-            "Measure with timings from the server, such as the time that a request is queued.",
+            "Also collect timings from the server, such as the time that each request waits in the "
+            "queue.",
             flags=("--server-times",),
             panel=_MEASURED,
         ),

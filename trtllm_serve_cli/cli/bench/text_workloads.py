@@ -32,7 +32,7 @@ TokensPerWord = Annotated[
         "--op-tokens-per-word",
         min=0.01,
         help="Number of tokens per word, to compute output lengths from the words in the data "
-        "set's outputs. Upstream uses 1.3. Default: the tokenizer's count, or 1.3 in end-to-end.",
+        "set's outputs. Upstream uses 1.3. Default: the tokenizer's count; `end-to-end` uses 1.3.",
     ),
 ]
 MaxInputLen = Annotated[
@@ -57,7 +57,7 @@ TokenizerDir = Annotated[
         "--tokenizer-dir",
         metavar="DIR",
         help="Folder of the model's tokenizer. Default: the tokenizer in the server's model "
-        "repository, or no tokenizer in end-to-end.",
+        "repository; `end-to-end` uses no tokenizer by default.",
     ),
 ]
 

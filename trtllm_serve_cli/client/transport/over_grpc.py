@@ -1,8 +1,8 @@
 """Send requests to text models over gRPC with `ModelStreamInfer`.
 
-Decoupled models require `ModelStreamInfer`. This module uses Triton's gRPC stub instead of the
-client in `tritonclient`, because the stub returns an iterator that can be cancelled. The client
-runs callbacks in its own thread.
+Decoupled models require `ModelStreamInfer`. This module uses Triton's gRPC stub, because the stub
+returns an iterator that can be cancelled. The client in `tritonclient` instead delivers responses
+through callbacks in its own thread.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _read_pem(path: str | None) -> bytes | None:
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration as JSON types, without fields that have default values."""
+    """Return the model's configuration as a JSON-compatible dict, without fields that are unset."""
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
     config: dict[str, Any] = MessageToDict(reply.config, preserving_proto_field_name=True)
