@@ -69,9 +69,9 @@ def infer(
     target = find_target(options.url, options.interface, model, options.timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
     target = dataclasses.replace(target, info=info)
-    # Stream some requests even with --no-stream: with --batch and --stop-after-ms, to keep the parts
-    # that were received before a request ended early, and over HTTP, because the server detects a
-    # disconnected client only between two parts.
+    # Stream some requests even with --no-stream: with --batch and --stop-after-ms, to keep the
+    # parts that were received before a request ended early, and over HTTP, because the server
+    # detects a disconnected client only between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
     # Do not stream if logits are requested, so that one response has the logits of all tokens.
