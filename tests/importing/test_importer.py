@@ -280,7 +280,7 @@ def test_folder_with_other_files_is_never_replaced(
     home: Home, builder: Builder, gguf: str, tmp_path: Path, force: bool
 ) -> None:
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
-    with pytest.raises(BadInput, match="photos contains other files"):
+    with pytest.raises(BadInput, match="photos is not empty, and is not a model repository"):
         run(home, builder, "mine", gguf, repository=RepositorySection(dir=photos), force=force)
     assert ([path.name for path in photos.iterdir()], builder.num_built) == (["cat.png"], 0)
 

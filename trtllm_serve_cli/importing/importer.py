@@ -178,9 +178,9 @@ def _check_replaceable(repository: Path) -> None:
         return
     if not repository.is_dir() or any(repository.iterdir()):
         raise BadInput(
-            f"{repository} contains other files.",
-            why="the model repository would replace the whole folder",
-            next_step="move these files, or choose a new folder with --repo DIR",
+            f"{repository} is not empty, and is not a model repository created by tllm.",
+            why="the import would delete everything in this folder",
+            next_step="move the files elsewhere, or choose another folder with --repo DIR",
         )
 
 

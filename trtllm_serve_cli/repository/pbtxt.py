@@ -316,7 +316,7 @@ class _Reader:
         return _Message(0, len(self._text), fields)
 
     def _peek(self) -> str:
-        """Return the next token if it is a sign, else "". Return "end" after the last token."""
+        """Return the next token if it is punctuation, "end" if no token is left, or else ""."""
         if self._next == len(self._tokens):
             return "end"
         kind, start, end = self._tokens[self._next]

@@ -178,7 +178,10 @@ class _Cost:
         return matrices / (rate * weights.speed * reached) + other / (self.gpu.fp16 * reached)
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
-        """Count the attention operations if `num_tokens` tokens each attend to `context` tokens."""
+        """Return the number of attention operations.
+
+        Each of `num_tokens` tokens attends to `context` tokens.
+        """
         latent, per_head = self.shape.latent, 4 * self.shape.head_dim
         if latent and is_prompt:
             per_head = 2 * (self.shape.head_dim + latent.v_head_dim)

@@ -180,14 +180,17 @@ def test_taken_name_is_refused(tllm: Tllm, model: str) -> None:
     )
 
 
-@pytest.mark.parametrize("option", ["--repo", "--engine-dir"])
+@pytest.mark.parametrize(
+    ("option", "what"),
+    [("--repo", "is not empty, and is not a model repository"), ("--engine-dir", "contains ")],
+)
 def test_folder_of_the_user_is_not_replaced(
-    tllm: Tllm, model: str, tmp_path: Path, option: str
+    tllm: Tllm, model: str, tmp_path: Path, option: str, what: str
 ) -> None:
     photos = write_files(tmp_path / "photos", {"cat.png": b"meow"})
     code, _, err = tllm("import", "-m", "m", "-s", model, option, str(photos), "--force")
     assert (code, [path.name for path in photos.iterdir()]) == (3, ["cat.png"])
-    assert f"Error: {photos} contains " in err
+    assert f"Error: {photos} {what}" in err
 
 
 @pytest.mark.parametrize(("command", "last"), [("import", "Render the"), ("build", "Do not rend")])

@@ -190,7 +190,7 @@ def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
         ({"max_seq_len": 9}, "--max-seq-len has no effect on a built engine."),
         ({"max_num_tokens": 9}, "--max-num-tokens has no effect on a built engine."),
         ({"parameters": {"triton_backend": "python"}},
-         "tllm cannot render a repository with triton_backend=python."),
+         "tllm cannot create a model repository with triton_backend=python."),
         ({"parameters": {"accumulate_tokens": "true"}},
          "The parameter accumulate_tokens has no effect in the layout inflight."),
         ({"parameters": {"enable_kv_cache_reuse": "true"}},

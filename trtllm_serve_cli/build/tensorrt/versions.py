@@ -63,8 +63,8 @@ def parse_version(text: str) -> Version:
         return Version(text)
     except InvalidVersion as error:
         raise BadInput(
-            f"{text!r} is not a version of TensorRT-LLM.",
-            why="a version is written like 0.11.0 or 0.17.0.post1, and a container tag like 24.07",
+            f"{text!r} is not a valid version of TensorRT-LLM.",
+            why="examples of versions are 0.11.0 and 0.17.0.post1; 24.07 is a container tag",
             next_step="run `pip show tensorrt_llm` to see the installed version",
         ) from error
 

@@ -251,8 +251,8 @@ class CommonOptions(SharedOptions):
     check_perf_json: Annotated[
         Path | None,
         Option(
-            "File with reference results, in upstream's format. The exit code is 3 if the results "
-            "differ from the reference.",
+            "File with reference results, in the format of upstream's benchmark_core_model.py. The "
+            "exit code is 3 if the results differ from the reference.",
             flags=("--check-perf-json",),
             metavar="FILE",
             panel=_RESULT,

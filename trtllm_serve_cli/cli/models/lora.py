@@ -35,7 +35,9 @@ def convert(
     dtype: Annotated[
         Dtype,
         typer.Option(
-            "--dtype", help="Data type of the weights in the file. Requests send float16."
+            "--dtype",
+            help="Data type of the weights in the output file. Adapters that are sent in requests "
+            "must have float16.",
         ),
     ] = Dtype.float16,
     force: ForceOption = False,

@@ -81,9 +81,9 @@ def slurm(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with Triton, which pyxis starts. `auto` selects NVIDIA's image "
-            "for the engine. Default: no container, with Triton at the same path on the nodes as "
-            "on this machine.",
+            help="Container image that includes Triton; pyxis starts the container. `auto` selects "
+            "NVIDIA's image for the engine. Default: no container. Triton must then be installed "
+            "at the same path on the nodes as on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[

@@ -22,7 +22,8 @@ ServerOption = Annotated[
         "-u", "--url", metavar="HOST:PORT", help="Address of the server, as shown by `tllm status`."
     ),
 ]
-# Each copy of upstream's repository contains this text model.
+# The default text model on servers that tllm did not start. Every model repository made from
+# upstream's templates contains this model.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 

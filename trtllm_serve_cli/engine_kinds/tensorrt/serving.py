@@ -79,8 +79,8 @@ def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
     backend = values["triton_backend"]
     if backend != _BACKEND:
         raise BadInput(
-            f"tllm cannot render a repository with triton_backend={backend}.",
-            why="the code for this backend is in upstream's repository",
+            f"tllm cannot create a model repository with triton_backend={backend}.",
+            why="tllm does not include the code for this backend, which is in NVIDIA's repository",
             next_step="omit triton_backend to serve the same engine with the C++ backend",
         )
     built = built_of(engine)

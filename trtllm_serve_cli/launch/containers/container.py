@@ -19,8 +19,8 @@ from trtllm_serve_cli.errors import BadInput, MissingPart
 from trtllm_serve_cli.launch.containers.deployment import Deployable, check_image, outermost
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
-# Look up `tritonserver` on the image's PATH, because custom images may have the binary in another
-# folder than /opt/tritonserver/bin.
+# Look up `tritonserver` on the image's PATH, because custom images may install the binary outside
+# /opt/tritonserver/bin.
 IN_IMAGE = TritonInstallation(Path("tritonserver"), "the image")
 _UNLIMITED = -1
 _ULIMITS = {"memlock": _UNLIMITED, "stack": 64 * 1024 * 1024}

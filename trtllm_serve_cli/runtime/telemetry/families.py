@@ -18,9 +18,9 @@ class Family:
     """A metric family.
 
     If `label` is set, the family has this label in addition to the labels for the model or host.
-    `values` are the possible values of this label; a histogram has at most one value. `bounds` are
-    the upper bounds of a histogram's buckets in increasing order. The last bucket is unbounded and
-    has no entry.
+    `values` are the possible values of this label. A histogram has at most one label value.
+    `bounds` are the upper bounds of a histogram's buckets in increasing order. The last bucket is
+    unbounded and has no entry.
     """
 
     name: str

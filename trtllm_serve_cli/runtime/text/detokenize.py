@@ -32,7 +32,7 @@ class StreamDecoder:
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        # The text of this many tokens at the start of the window has been emitted.
+        # Number of tokens at the start of the window whose text has already been emitted.
         self._num_emitted = 0
         self._emitted = ""
 

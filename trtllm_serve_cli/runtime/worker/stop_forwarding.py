@@ -106,7 +106,7 @@ def _prefix_of(group: str) -> str:
 
 
 def _send_stop(name: str, request_id: str) -> bool:
-    # Ignore errors, because an instance that has just ended is not running the request.
+    # Ignore connection errors: the instance has just exited, so it has no request to stop.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.connect(f"\0{name}")

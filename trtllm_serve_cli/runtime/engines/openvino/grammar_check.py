@@ -206,7 +206,7 @@ def main() -> None:
             signal.alarm(0)
             responses.write(json.dumps(problem) + "\n")
             if problem:
-                # Create a new pipeline, because all steps after a failed step fail.
+                # Create a new pipeline, because a pipeline does not recover from a failed step.
                 pipeline = _load(folder)
 
 
