@@ -8,8 +8,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# Formats that TensorRT-LLM supports have TensorRT-LLM's names. w4a8 means 4-bit weights and 8-bit
-# activations.
+# Formats that TensorRT-LLM supports have the same names as in TensorRT-LLM. w4a8 means 4-bit
+# weights and 8-bit activations.
 Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 SpeculativeMode = Literal[

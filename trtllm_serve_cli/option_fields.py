@@ -21,7 +21,7 @@ class Option:
     """The help text of an option and its form on the command line.
 
     `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream". If `flags` is empty,
-    the flag is the field's name. `panel` is the group of the option on reference pages. `check`
+    the flag is the field's name. `panel` is the option's group on reference pages. `check`
     raises `ValueError` with the reason if a value is invalid.
     """
 
@@ -44,14 +44,14 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The allowed values of an option, for a set of values that is only known at run time."""
+    """The allowed values of an option, if they are known only at run time."""
 
     choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """The annotation of a mapping from field names of the dataclass `options` to values."""
+    """An annotation for a mapping whose keys are names of fields of the dataclass `options`."""
 
     options: type
 

@@ -44,9 +44,9 @@ def stream(
     the request. `timeout_s` limits the time for the whole response. `request.stop_after_ms` also
     limits this time, but ends the response without an error.
 
-    `info` is the model's configuration. If it is None, it is fetched first. Raise `NoServer` if the
-    server cannot be reached, `RequestFailed` if the request fails, or `BadInput` if a value does
-    not fit its tensor or the model lacks an input.
+    `info` is the model's configuration. If `info` is None, the configuration is fetched before the
+    request is sent. Raise `NoServer` if the server cannot be reached, `RequestFailed` if the
+    request fails, or `BadInput` if a value does not fit its tensor or the model lacks an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000

@@ -38,9 +38,10 @@ def parse_batch(
     """Yield a request or an error for each non-empty line.
 
     If the first non-empty line is a JSON object, the file is parsed as JSONL. Each object contains
-    the prompt as `prompt` or `text_input`. Its other fields override `defaults`: they are fields of
-    `GenerateRequest`, or `lora_dir`, the folder of a LoRA adapter. In any other file, each line is
-    a prompt. `to_prompt` applies the model's chat template to a prompt.
+    the prompt as `prompt` or `text_input`. Its other fields override `defaults` and have the names
+    of the fields of `GenerateRequest`. In addition, `lora_dir` can be set to the folder of a LoRA
+    adapter. In any other file, each line is a prompt. `to_prompt` applies the model's chat template
+    to a prompt.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -164,7 +165,8 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     if "lora_dir" in overrides:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
-    # Beam search cannot stream. `plan_inputs` rejects a beam width that is not a valid number.
+    # Beam search cannot stream. The beam width may still be invalid here, because `plan_inputs`
+    # checks it later.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)
 

@@ -54,9 +54,9 @@ def render_chat(
     """Return the prompt for the assistant's response to `messages`.
 
     Each message has the keys `role` and `content`. Set `adds_bos` if the tokenizer adds the BOS
-    token: the BOS token at the start of the rendered prompt is then removed, so that the model does
-    not receive the token twice. Raise `BadInput` if the template is invalid or rejects the
-    messages.
+    token. The BOS token at the start of the rendered prompt is then removed, because the model
+    would otherwise receive the token twice. Raise `BadInput` if the template is invalid or rejects
+    the messages.
     """
     try:
         prompt = (

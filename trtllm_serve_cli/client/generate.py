@@ -157,7 +157,7 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """The part of a sequence in one response message.
+    """The part of a sequence that one response message contains.
 
     `at_s` is the arrival time on the monotonic clock. If a message contains several sequences
     (beams), only its first piece has the token counts, `perf` and `logits`. `num_output_tokens`

@@ -1,9 +1,10 @@
 """Translate the inputs of a request to the names of the served model's tensors.
 
-Up to TensorRT-LLM 0.19, two inputs have other names. A text model named `tensorrt_llm` has the
-llmapi layout, because the model with this name in the inflight layout does not accept text. Tensors
-in the llmapi layout do not have a batch dimension. Source of the names: triton_backend/all_models/
-llmapi in NVIDIA/TensorRT-LLM@c8c6df08, and triton-inference-server/tensorrtllm_backend@c2e65b8.
+Two inputs have different names in TensorRT-LLM 0.19 and earlier. A text model named `tensorrt_llm`
+has the llmapi layout, because the model with this name in the inflight layout does not accept text.
+Tensors in the llmapi layout do not have a batch dimension. Source of the names: triton_backend/
+all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08, and
+triton-inference-server/tensorrtllm_backend@c2e65b8.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _NAMES = MappingProxyType(
     }
 )
 _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
-# Inputs whose effect the client does not depend on.
+# Inputs that are omitted if the model lacks them, because the client also works without them.
 _DISPENSABLE = (*_COUNTS, EXCLUDE_INPUT)
 _OLD_NAMES = MappingProxyType({"seed": "random_seed", "min_tokens": "min_length"})
 # Models of Triton's vLLM backend take sampling parameters as JSON in this input.
@@ -66,10 +67,10 @@ def name_inputs(
 
 
 def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
-    """Return whether the response begins with a prompt that the request excludes.
+    """Return whether the response begins with the prompt although the request excludes it.
 
-    Up to TensorRT-LLM 0.15, upstream's text models do not have `exclude_input_in_output`. The
-    prompt is included in responses that are not streamed.
+    Up to TensorRT-LLM 0.15, upstream's text models do not have `exclude_input_in_output`, so their
+    responses begin with the prompt unless they are streamed.
     """
     can_exclude = EXCLUDE_INPUT in info.inputs or info.excludes_input
     is_upstreams = info.name != LLMAPI_MODEL and _VLLM_INPUT not in info.inputs
@@ -79,8 +80,8 @@ def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
 
 
 def _missing_input(model: str, name: str, version: str) -> BadInput:
-    """Return the error for a request whose input the model does not have."""
-    # Import lazily, because the module loads the table of tensors, which takes about 0.1 s.
+    """Return the error for a request with an input that the model does not have."""
+    # Import lazily, because loading the contract table takes about 0.1 s.
     from trtllm_serve_cli.repository.model.contract import find_first_version
 
     first = find_first_version("ensemble", name) if version else None
@@ -93,7 +94,10 @@ def _missing_input(model: str, name: str, version: str) -> BadInput:
 
 
 def _name_llmapi_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
-    """Return the name of each input in an llmapi model, whose responses always include counts."""
+    """Return a mapping from each input to the name of its tensor in an llmapi model.
+
+    The inputs that request token counts are omitted, because responses always include the counts.
+    """
     named = {}
     for name in names:
         if name in _NAMES:

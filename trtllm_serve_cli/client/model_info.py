@@ -14,8 +14,8 @@ from trtllm_serve_cli.client.generate import Interface
 class ModelInfo:
     """The settings in a model's `config.pbtxt` that clients use.
 
-    Most fields are parameters that tllm writes. These fields are `None`, empty or false if tllm did
-    not render the model. Only a decoupled model can stream responses.
+    Most fields are parameters that tllm writes to the file. If tllm did not render the model, these
+    fields are `None`, empty or false. Only a decoupled model can stream responses.
     """
 
     name: str
@@ -69,6 +69,9 @@ def _parse_count(text: str | None) -> int | None:
 
 
 def import_transport(interface: Interface) -> ModuleType:
-    """Import only the module for `interface`, because importing gRPC takes 0.25 s."""
+    """Import and return the transport module for `interface`.
+
+    The other module is not imported, because importing gRPC takes 0.25 s.
+    """
     name = "over_grpc" if interface == "grpc" else "over_http"
     return import_module(f"trtllm_serve_cli.client.transport.{name}")

@@ -72,7 +72,7 @@ class ImportPlan:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan as data for `--json`."""
+        """Return the plan as a JSON-compatible dict."""
         return {
             "model": self.declaration.model.name,
             "source": str(self.source),
@@ -143,7 +143,7 @@ def plan_import(
 def find_source(name: str, home: Home) -> Source:
     """Return the source in the catalog for the model `name`, or else the imported model's source.
 
-    Raise `UnknownModel` if the catalog and the imported models do not contain the name.
+    Raise `UnknownModel` if neither the catalog nor the imported models contain the name.
     """
     alias = find_alias(name)
     if alias is None and (imported := find_model(home, name)):
@@ -180,7 +180,7 @@ def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOption
 def find_preserved_settings(
     declaration: Declaration, source: Source, engine_kind: str, repository: Path
 ) -> PreservedSettings:
-    """Return the existing repository's settings that an import preserves or drops."""
+    """Return the existing repository's settings that the import preserves, and those it drops."""
     with contextlib.suppress(RepositoryError, BadInput):
         imported = read_manifest(repository)
         if parse_source(imported.source).unpinned() != source.unpinned():
@@ -227,7 +227,7 @@ def choose_engine_dir(plan: BuildPlan, declaration: Declaration, home: Home) -> 
 
 
 def _find_source(declaration: Declaration, home: Home) -> Source:
-    """Return the source with an absolute path, which is valid in any working directory."""
+    """Return the source with an absolute path, so that it is valid in any working directory."""
     model = declaration.model
     source = find_source(model.name, home) if model.source is None else parse_source(model.source)
     return source.absolute()
@@ -273,7 +273,10 @@ def _choose_for_engine_source(source: EngineSource, requested: str) -> EngineCho
 def _with_tokenizer(
     declaration: Declaration, source: EngineSource, kept: Mapping[str, str]
 ) -> Declaration:
-    """Make the tokenizer's folder absolute, because the server has another working directory."""
+    """Return the declaration with the absolute path of the tokenizer's folder.
+
+    A relative path would be wrong for the server, which has a different working directory.
+    """
     parameters = declaration.repository.parameters
     default = kept.get("tokenizer_dir", source.path)
     folder = Path(parameters.get("tokenizer_dir", default)).expanduser().absolute()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trtllm_serve_cli.errors import NoServer, RequestFailed, TimedOut
 
 # gRPC reports UNAVAILABLE if the address cannot be reached, but Triton also returns UNAVAILABLE for
-# some errors. A message that contains one of these phrases is from Triton.
+# some errors. A message that contains one of these phrases comes from Triton.
 _FROM_TRITON = ("restricted", "unknown model", "in-flight", "not ready", "exceeds maximum queue")
 _QUEUE_FULL = ("exceeds maximum queue size", "max queue", "queue is full")
 _IS_IT_RUNNING = (
@@ -15,7 +15,7 @@ _IS_IT_RUNNING = (
 
 
 def is_from_triton(message: str) -> bool:
-    """Return whether the message of an UNAVAILABLE status is from Triton instead of gRPC."""
+    """Return whether the message of an UNAVAILABLE status comes from Triton, not from gRPC."""
     return any(phrase in message.lower() for phrase in _FROM_TRITON)
 
 

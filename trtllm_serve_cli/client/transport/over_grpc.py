@@ -1,8 +1,8 @@
 """Send requests to text models over gRPC with `ModelStreamInfer`.
 
 Decoupled models require `ModelStreamInfer`. This module uses Triton's gRPC stub, because the stub
-returns an iterator that can be cancelled. The client in `tritonclient` instead delivers responses
-through callbacks in its own thread.
+returns an iterator that can be cancelled. The client in `tritonclient` instead passes responses to
+a callback in its own thread.
 """
 
 from __future__ import annotations
@@ -126,7 +126,10 @@ def _read_pem(path: str | None) -> bytes | None:
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration as a JSON-compatible dict, without fields that are unset."""
+    """Return the model's configuration as a JSON-compatible dict.
+
+    Fields that have default values are omitted.
+    """
     with _connect_for_calls(endpoint, model, timeout_s) as stub:
         reply = stub.ModelConfig(service_pb2.ModelConfigRequest(name=model), timeout=timeout_s)
     config: dict[str, Any] = MessageToDict(reply.config, preserving_proto_field_name=True)
@@ -169,7 +172,10 @@ def _plan_message(info: ModelInfo, request: GenerateRequest) -> Any:
 
 
 def _read_outputs(address: str, response: Any, request: GenerateRequest) -> dict[str, list[Any]]:
-    """Return the values of each output as a flat list, or for logits a list with one array."""
+    """Return the values of each output, by name.
+
+    The values are a flat list. For requested logits, the list contains a single array.
+    """
     inferred = response.infer_response
     arrays = {name for name in LOGITS if getattr(request, f"return_{name}")}
     try:
@@ -190,7 +196,7 @@ def _translate_rpc_error(
 
     `has_begun` is true if the client had already received a response.
     """
-    # The error is both an `RpcError` and a `Call`, but gRPC does not have a type for both.
+    # Use `Any`, because gRPC has no type for an error that is both an `RpcError` and a `Call`.
     call: Any = error
     code, details = call.code(), call.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -72,7 +72,7 @@ def stream_http(
 
 
 def fetch_config(endpoint: Endpoint, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the model's configuration as JSON types."""
+    """Return the model's configuration as a JSON-compatible dict."""
     path = f"/v2/models/{quote(model, safe='')}/config"
     return _fetch_json(endpoint.http, path, model, timeout_s)
 
@@ -86,7 +86,7 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
 
 
 def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
-    """Return the JSON object at `path`. Error messages contain `model`."""
+    """Return the JSON object at `path`. `model` is the name of the model for error messages."""
     return _load_object(address, _request(address, "GET", path, model, timeout_s))
 
 
@@ -117,7 +117,8 @@ def _request(
 ) -> bytes:
     """Send a request and return the response body.
 
-    `token` grants access to restricted APIs. Error messages contain `model`.
+    `token` grants access to restricted APIs. Error messages use `model` as the name of the model
+    or server.
     """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
@@ -247,5 +248,5 @@ def _read_error(response: HTTPResponse, content: bytes) -> str:
 
 
 def _describe(error: Exception) -> str:
-    """Return the system's message for an error, or else the error's text or type."""
+    """Return the operating system's message for an error, or else the error's text or type."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -112,7 +112,7 @@ def _find_problem(name: str, datatype: Datatype, value: Any) -> str | None:
 def _is_text(value: Any) -> bool:
     try:
         return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:  # a surrogate, because an argument was not valid UTF-8
+    except UnicodeEncodeError:  # a surrogate from an argument that was not valid UTF-8
         return False
 
 
@@ -141,9 +141,10 @@ def decode_raw(datatype: str, content: bytes) -> list[Any]:
 
 
 def decode_array(datatype: str, shape: Sequence[int], content: bytes) -> Any:
-    """Return a floating-point output as an array of float32 or float16 with this shape.
+    """Return a floating-point output as a float32 or float16 array with the shape `shape`.
 
-    BF16, which NumPy lacks, becomes float32. Raise `ValueError` if the content does not match.
+    BF16 is converted to float32, because NumPy does not support BF16. Raise `ValueError` if the
+    size of the content does not match the shape.
     """
     import numpy as np  # only logits need NumPy, which takes 0.1 s to import
 
