@@ -38,7 +38,7 @@ class Job:
     def find_targets(self) -> list[BenchTarget]:
         """Return a target for each model on each server that the options name.
 
-        Without these options, return the model on the running server.
+        By default, the server is the running server, and the model is the server's only model.
         """
         common = self.common
         found = [
@@ -181,7 +181,7 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 
 
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
-    """Return the distinct metrics addresses by the index of their first target."""
+    """Return the distinct metrics addresses, by the index of the first target with the address."""
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):
         if target.metrics is not None:

@@ -42,7 +42,10 @@ RepeatOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class SharedOptions:
-    """Options that benchmarks, sweeps and searches share. None selects the benchmark's default."""
+    """Options that benchmarks, sweeps and searches share.
+
+    For an option that is None, the benchmark selects the default.
+    """
 
     num_requests: Annotated[
         int | None,

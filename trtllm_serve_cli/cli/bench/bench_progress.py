@@ -23,7 +23,7 @@ _LINE_PERIOD_S = 10.0
 def show_progress(
     settings: BenchmarkSettings, addresses: Sequence[str]
 ) -> Iterator[Callable[[Progress], None]]:
-    """Yield a function that shows the `Progress` in its argument."""
+    """Yield a function that takes a `Progress` and shows it."""
     from trtllm_serve_cli.bench.report.tables import describe_amount, describe_load
 
     # Print the addresses on a separate line, because they do not fit next to a bar in 80 columns.

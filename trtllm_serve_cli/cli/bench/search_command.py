@@ -103,7 +103,10 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
 
 
 def check_rate_found(result: SearchResult) -> None:
-    """Raise an exception, which sets the exit code, if the search found no rate or ended early."""
+    """Raise an exception if the search found no rate or ended early.
+
+    The exception sets the exit code.
+    """
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure(list(result.results.values()))
     if result.rate is None:

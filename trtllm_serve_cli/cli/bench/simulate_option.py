@@ -52,7 +52,7 @@ def _refuse_server_options(options: SharedOptions) -> None:
 
 
 def find_simulation(name_or_file: str) -> Simulation:
-    """Return the simulation of an imported model or the simulation in a timing file.
+    """Return the simulation that an imported model or a timing file describes.
 
     Raise `UnknownModel` if neither the model nor the file exists.
     """

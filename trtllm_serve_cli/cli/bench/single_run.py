@@ -28,8 +28,8 @@ def run_one(
 ) -> None:
     """Run a benchmark, then print and write its result.
 
-    Raise an exception, which sets the exit code, if the benchmark fails or if its result differs
-    from the reference.
+    If the benchmark fails or its result differs from the reference, raise an exception that sets
+    the exit code.
     """
     settings = plan_settings(job, common, workload)
     reference = _read_reference(common)

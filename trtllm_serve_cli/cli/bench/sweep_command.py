@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One point of a sweep, which combines a load with a model if the sweep compares models.
+    """One point of a sweep: a load or, if the sweep compares models, a load and a model.
 
     `label` is the name of the point's result folder.
     """

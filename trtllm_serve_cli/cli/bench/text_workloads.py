@@ -32,7 +32,8 @@ TokensPerWord = Annotated[
         "--op-tokens-per-word",
         min=0.01,
         help="Number of tokens per word, to compute output lengths from the words in the data "
-        "set's outputs. Upstream uses 1.3. Default: the tokenizer's count; `end-to-end` uses 1.3.",
+        "set's outputs. Default: `dataset` counts the tokens with the tokenizer, and `end-to-end` "
+        "uses 1.3, as upstream does.",
     ),
 ]
 MaxInputLen = Annotated[
@@ -56,8 +57,8 @@ TokenizerDir = Annotated[
         "--tokenizer",
         "--tokenizer-dir",
         metavar="DIR",
-        help="Folder of the model's tokenizer. Default: the tokenizer in the server's model "
-        "repository; `end-to-end` uses no tokenizer by default.",
+        help="Folder of the model's tokenizer. Default: `dataset` uses the tokenizer in the "
+        "server's model repository, and `end-to-end` uses no tokenizer.",
     ),
 ]
 

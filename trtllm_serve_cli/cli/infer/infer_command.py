@@ -69,12 +69,12 @@ def infer(
     target = find_target(options.url, options.interface, model, options.timeout)
     info = fetch_model_config(target.endpoint, target.model, target.interface)
     target = dataclasses.replace(target, info=info)
-    # Stream some requests even with --no-stream: with --batch and --stop-after-ms, to keep the
-    # parts that were received before a request ended early, and over HTTP, because the server
-    # detects a disconnected client only between two parts.
+    # Even with --no-stream, stream requests with a `stop_after_ms`, because the client prints the
+    # parts that were received in time. Each line of a batch can set `stop_after_ms`. Also stream
+    # requests over HTTP, because the server detects a disconnected client only between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
-    # Do not stream if logits are requested, so that one response has the logits of all tokens.
+    # Do not stream requests for logits, so that one array contains the logits of the response.
     is_streamed = is_streamed and not logits.list_requested(options)
     defaults = GenerateRequest(
         text_input="",
@@ -206,7 +206,7 @@ def _infer_batch(
 def _assign_ids(
     requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
 ) -> Iterator[GenerateRequest | TllmError]:
-    """Yield the requests in a batch with unique ids, and append the ids to `names`."""
+    """Yield the requests in a batch with unique ids, and append each id to `names`."""
     for index, request in enumerate(requests):
         if isinstance(request, TllmError):
             names.append("")

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def list_requested(options: InferOptions) -> list[str]:
-    """Return the inputs that request the logits for which the options name a file."""
+    """Return the inputs that request logits, one for each logits file that the options set."""
     return [f"return_{name}" for name in LOGITS if getattr(options, name) is not None]
 
 
 def check_usage(options: InferOptions, *, has_prompt: bool) -> None:
-    """Raise `BadParameter` if the response cannot have logits."""
+    """Raise `BadParameter` if the options request logits in a way that is not supported."""
     name = next(name for name in LOGITS if getattr(options, name) is not None)
     hint = "--" + name.replace("_", "-")
     if options.interface == "http":

@@ -48,7 +48,7 @@ def read_lines(file: Path) -> Iterable[str]:
 
 
 def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Callable[[str], str]:
-    """Return a function that applies the chat template to a prompt, or keeps the prompt unchanged.
+    """Return a function that applies the chat template to a prompt, or returns it unchanged.
 
     Raise `BadInput` if a chat template is required, but the model does not have a template.
     """

@@ -104,7 +104,7 @@ def printable(text: str) -> str:
 
 
 def as_data(answer: Completion | TllmError) -> dict[str, Any]:
-    """Return a response as data for JSON, with times in milliseconds."""
+    """Return a response as a JSON-compatible dict, with times in milliseconds."""
     if isinstance(answer, TllmError):
         return {"error": str(answer)}
     rate = answer.tokens_per_s

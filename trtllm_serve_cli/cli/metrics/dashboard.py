@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Time span for the means and percentiles in the table.
 _WINDOW_S = 30.0
-# Maximum number of points in a trend, which is more than the columns of the widest terminal.
+# Maximum number of points in a trend. The widest terminals have fewer columns.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
 # Interval at which the dashboard reads keys and checks for new scrapes and a resized terminal.
@@ -124,7 +124,7 @@ def _receive_scrapes(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
 def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Group:
     """Render the screen with a width of `width` columns.
 
-    A single server is shown in detail. Several servers are shown in one line each.
+    A single server is shown in detail. Several servers are shown on one line each.
     """
     from rich.console import Group
 

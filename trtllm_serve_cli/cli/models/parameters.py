@@ -221,7 +221,7 @@ def _describe(setting: Setting) -> dict[str, Any]:
 
 
 def _render_setting(setting: Setting, *, has_versions: bool) -> list[str]:
-    """Return the setting and its explanation as lines with up to 80 columns.
+    """Return the setting and its explanation as lines of at most 80 columns.
 
     The first line has the form `name = value  (origin)`. If `has_versions` is set, the explanation
     includes the TensorRT-LLM version that added the parameter.

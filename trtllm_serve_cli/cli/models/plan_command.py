@@ -83,7 +83,10 @@ def plan(
 
 
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
-    """Return the GPU type `named` and None, or else this machine's GPU type and GPU count."""
+    """Return the GPU type `named`, or this machine's GPU type and GPU count if `named` is None.
+
+    The GPU count is None if `named` is set.
+    """
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 
     if named is not None:

@@ -211,8 +211,8 @@ def k8s(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim, with "
-            "the model at the same paths on the nodes as on this machine.",
+            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim. The "
+            "model must then be at the same paths on the nodes as on this machine.",
         ),
     ] = None,
     shared_memory: Annotated[

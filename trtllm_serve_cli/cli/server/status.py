@@ -33,7 +33,7 @@ def status(as_json: JsonOption = False) -> None:
 
 
 def describe_server(server: RunningServer) -> dict[str, Any]:
-    """Return the state of a server as data for JSON."""
+    """Return the state of a server as a JSON-compatible dict."""
     import dataclasses
 
     from trtllm_serve_cli.launch.servers.live_status import read_gpu_status, read_model_states

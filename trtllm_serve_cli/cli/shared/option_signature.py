@@ -26,9 +26,10 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add groups of options to a command.
 
-    Each keyword argument names the command's parameter that receives a group. The parameter's value
-    is a dictionary of the options that were set. Paths in this dictionary are absolute. `--help`
-    lists the options of a group at the position of the group's parameter.
+    Each keyword argument is a group of options, and its name is the name of the command's parameter
+    for this group. The parameter receives a dictionary of the options that were set. Paths in this
+    dictionary are absolute. `--help` lists the options of a group at the position of the group's
+    parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -121,7 +122,10 @@ def _is_switch(field: OptionField) -> bool:
 
 
 def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> inspect.Parameter:
-    """Return the option as a parameter. Without `has_default`, its default is None or False."""
+    """Return the option as a parameter.
+
+    If `has_default` is not set, the parameter's default is None or False.
+    """
     option, within = field.option, field.within
     settings: dict[str, Any] = {"help": _help(field, has_default=has_default)}
     if option.metavar is not None:

@@ -40,9 +40,9 @@ class WorkDisplay:
         output.notify(text)
 
     def on_line(self, line: str) -> None:
-        """Show the progress that a line in a step's output reports.
+        """Show the progress that `line`, a line of a build step's output, reports.
 
-        Show the line itself until the step has reported progress.
+        Until the step has reported progress, show the line itself.
         """
         if not self._is_live:
             return

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.progress import Progress
 
 _MAX_FILES = 8
-_NAME_WIDTH = 24  # leaves space for the numbers in 80 columns
+_NAME_WIDTH = 24  # so that the numbers also fit into 80 columns
 
 
 def draw_transfer(progress: Progress) -> RenderableType:
