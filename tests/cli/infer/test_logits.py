@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,9 +32,9 @@ def test_only_logits_with_a_file_are_requested(tmp_path: Path) -> None:
     ],
 )
 def test_logits_need_one_prompt_over_grpc(
-    options: dict[str, object], has_prompt: bool, message: str
+    options: dict[str, Any], has_prompt: bool, message: str
 ) -> None:
-    chosen = InferOptions(context_logits=Path("c.npy"), **options)  # type: ignore[arg-type]
+    chosen = InferOptions(context_logits=Path("c.npy"), **options)
     with pytest.raises(typer.BadParameter, match=message) as raised:
         check_usage(chosen, has_prompt=has_prompt)
     assert raised.value.param_hint == "--context-logits"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from trtllm_serve_cli.build.engine_options import EngineOptions
@@ -21,9 +23,9 @@ from trtllm_serve_cli.errors import BadInput
     ],
 )
 def test_paged_context_is_built_if_a_feature_needs_it(
-    options: dict[str, object], parameters: dict[str, str], expected: bool | None
+    options: dict[str, Any], parameters: dict[str, str], expected: bool | None
 ) -> None:
-    completed = complete_options(EngineOptions(**options), parameters)  # type: ignore[arg-type]
+    completed = complete_options(EngineOptions(**options), parameters)
     assert completed.use_paged_context_fmha is expected
 
 
