@@ -8,7 +8,7 @@ import pytest
 
 from tests.samples.checkpoints import hf_files, llama_gguf, write_files
 from trtllm_serve_cli.engine_kinds.machine import Machine
-from trtllm_serve_cli.errors import BadInput, UnknownModel
+from trtllm_serve_cli.errors import BadInput, MissingPart, UnknownModel
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.importing.import_plan import plan_import
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
@@ -76,15 +76,66 @@ def test_plan_of_a_fetched_file_writes_nothing(home: Home) -> None:
     assert [path.name for path in home.root.iterdir()] == ["checkpoints"]
 
 
-def test_plan_without_access_to_the_hub(home: Home, tmp_path: Path, monkeypatch) -> None:
-    """The build is not planned even if an interrupted download left config.json in the cache."""
+@pytest.fixture
+def no_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    plan = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_plan_without_access_to_the_hub(home: Home) -> None:
+    """The build is planned as soon as an interrupted download left config.json in the cache."""
+    declaration = Declaration(ModelSection("m", "hf:org/name"))
+    plan = plan_import(declaration, home)
+    assert plan.build is None
+    snapshot = plan.fetch.destination / "snapshots" / ("0" * 40)
     write_files(plan.fetch.destination / "refs", {"main": b"0" * 40})
-    write_files(plan.fetch.destination / "snapshots" / ("0" * 40), {"config.json": b"{}"})
-    again = plan_import(Declaration(ModelSection("m", "hf:org/name")), home)
-    assert (again.fetch.is_cached, again.build) == (True, None)
+    write_files(snapshot, {"config.json": hf_files()["config.json"]})
+    again = plan_import(declaration, home)
+    assert again.fetch.is_cached and not again.is_from_catalog
+    assert again.build is not None and again.build.checkpoint.path == snapshot
+
+
+@pytest.mark.usefixtures("no_hub")
+@pytest.mark.parametrize("kind", ["tensorrt", "pytorch", "vllm", "openvino", "sim"])
+def test_catalog_contains_the_shape_of_its_models(home: Home, kind: str) -> None:
+    version = "1.1.0" if kind == "pytorch" else "0.17.0"
+    engine = EngineSection(kind, trtllm_version=version, gpu="h200" if kind == "sim" else None)
+    declaration = Declaration(ModelSection("llama-2-7b"), engine=engine)
+    plan = plan_import(declaration, home, is_dry_run=True)
+    assert plan.is_from_catalog and plan.build is not None
+    assert plan.build.checkpoint.path.parts[-3:-1] == (
+        "models--meta-llama--Llama-2-7b-hf",
+        "snapshots",
+    )
+    assert "shape is from the catalog" in plan.describe().splitlines()[1]
+
+
+@pytest.mark.usefixtures("no_hub")
+def test_other_revisions_are_not_planned_with_the_catalog(home: Home) -> None:
+    model = ModelSection("llama-2-7b", revision="0" * 40)
+    assert plan_import(Declaration(model), home).build is None
+
+
+def test_plan_of_a_folder_requires_only_its_config(home: Home, tmp_path: Path) -> None:
+    write_files(tmp_path / "new", {"config.json": hf_files()["config.json"]})
+    declaration = Declaration(ModelSection("mine", f"local:{tmp_path / 'new'}"))
+    plan = plan_import(declaration, home)
+    assert plan.build is not None
+    assert plan.fetch.description.endswith("use it in place, after you add the weights")
+
+
+def test_dry_run_reports_a_missing_package(home: Home, tmp_path: Path) -> None:
+    write_files(tmp_path / "new", {"config.json": hf_files()["config.json"]})
+    declaration = Declaration(
+        ModelSection("mine", f"local:{tmp_path / 'new'}"), engine=EngineSection("vllm")
+    )
+    with pytest.raises(MissingPart):
+        plan_import(declaration, home, machine=Machine())
+    plan = plan_import(declaration, home, machine=Machine(), is_dry_run=True)
+    assert plan.build is not None
+    assert plan.as_dict()["missing"] == "The engine kind vllm is not installed."
+    assert "Missing on this machine: The engine kind vllm" in plan.describe()
 
 
 def test_plan_of_a_simulation_downloads_no_weights(

@@ -42,6 +42,33 @@ def test_reads_two_small_files_from_the_hub(
     assert "model-00001.safetensors" not in fake.downloaded()
 
 
+def test_uses_the_catalog_without_access_to_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    facts = _read("hf:meta-llama/Llama-3.1-8B")
+    assert facts.shape == parse_shape(configs.LLAMA_3_1_8B)
+    assert "127.0.0.1:9" in facts.catalog_reason
+    with pytest.raises(SourceError):
+        _read("hf:acme/tiny")
+
+
+def test_uses_the_catalog_for_a_gated_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    fake = FakeHub({"config.json": b"{}"}, repository="meta-llama/Llama-2-7b-hf", is_gated=True)
+    with serve(fake):
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        facts = _read("hf:meta-llama/Llama-2-7b-hf")
+    assert facts == ModelFacts(
+        "hf:meta-llama/Llama-2-7b-hf",
+        parse_shape(configs.LLAMA_2_7B),
+        catalog_reason="meta-llama/Llama-2-7b-hf is gated.",
+    )
+
+
 @pytest.mark.parametrize(
     ("files", "weight_bytes"),
     [

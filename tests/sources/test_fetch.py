@@ -192,6 +192,7 @@ def test_plan_of_a_wheel_has_the_destination():
 
 
 def test_plan_of_a_path_has_the_path(tmp_path):
+    write_files(tmp_path, hf_files())
     assert plan_fetch(LocalSource(tmp_path), home=find_home()) == FetchPlan(
         f"local:{tmp_path}: use it in place", tmp_path, is_cached=True
     )

@@ -14,7 +14,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
-from trtllm_serve_cli.sources.checkpoint import has_tokenizer
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, has_tokenizer, read_config
 from trtllm_serve_cli.sources.gguf import read_gguf
 
 # Keys for the context length in config.json, which differ between architectures.
@@ -51,15 +51,17 @@ def read_text_config(directory: Path) -> dict[str, Any]:
     return dict(find_text_config(json.loads((directory / "config.json").read_text("utf-8"))))
 
 
-def read_weight_format(directory: Path) -> str | None:
-    """Return the weight format in `directory`, or `None` if the weights are not quantized.
+def read_weight_format(checkpoint: Checkpoint) -> str | None:
+    """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
     If the option `--quantization` supports the format, the result is the option's name for the
     format. Otherwise, the result is the name in the checkpoint's config.json. NVIDIA's checkpoints
     contain the name in the separate file hf_quant_config.json.
     """
-    quantization = _read_json_if_present(directory / "hf_quant_config.json").get("quantization")
-    quantization = quantization or read_text_config(directory).get("quantization_config")
+    nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")
+    quantization = nvidia_config.get("quantization") or find_text_config(
+        read_config(checkpoint)
+    ).get("quantization_config")
     if not isinstance(quantization, dict):
         return None
     word = read_quantization_word(quantization)

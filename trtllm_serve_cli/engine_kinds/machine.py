@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trtllm_serve_cli.errors import MissingPart
+
 Verdict = Literal["ok", "note", "problem"]
 
 
@@ -34,11 +36,14 @@ class EngineChoice:
     """The engine kind that was chosen, and a sentence that explains the choice.
 
     `python` is the interpreter that has the kind's package, or empty for Triton's Python.
+    `missing` is an error that describes what the kind needs and this machine lacks. It is set only
+    in plans for `--dry-run`.
     """
 
     kind: str
     reason: str
     python: str = ""
+    missing: MissingPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES
 from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.shape import parse_shape
-from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_object
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
 # A function that returns the engine's arguments. Its third parameter is the quantization of the
 # checkpoint's weights, or None if the weights are not quantized.
@@ -48,13 +48,13 @@ def serve_checkpoint(plan_arguments: PlanArguments, no_build_reason: str) -> Bui
     def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         check_num_gpus(request, tools)
         _check_parallelism_if_known(request)
-        weights = read_weight_format(request.checkpoint.path)
+        weights = read_weight_format(request.checkpoint)
         arguments = plan_arguments(request, tools, weights)
         return _plan(request, arguments)
 
     def describe(request: BuildRequest, tools: Toolchain) -> Engine:
         engine = _describe(request)
-        weights = read_weight_format(request.checkpoint.path)
+        weights = read_weight_format(request.checkpoint)
         arguments = plan_arguments(request, tools, weights)
         return _with_arguments(engine, request.checkpoint, weights, arguments)
 
@@ -122,7 +122,7 @@ def _check_parallelism_if_known(request: BuildRequest) -> None:
 
     Engines also serve models from families that tllm does not know.
     """
-    config = read_object(request.checkpoint.path / "config.json")
+    config = read_config(request.checkpoint)
     if config.get("model_type") in FAMILIES:
         options = request.options
         check_parallelism(

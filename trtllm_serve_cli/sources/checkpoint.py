@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -77,6 +77,9 @@ class Checkpoint:
     `architecture` is the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
     header, for example `llama`. `modified_ns` is the time of the last change to local files, in
     nanoseconds since the epoch, or 0 for a source that cannot change.
+
+    A checkpoint that is only planned may lack files. `config` then contains the values of
+    config.json from the catalog, or is None if config.json is on disk.
     """
 
     path: Path
@@ -86,6 +89,7 @@ class Checkpoint:
     architecture: str
     size_bytes: int
     modified_ns: int = 0
+    config: Mapping[str, Any] | None = None
 
 
 def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
@@ -132,6 +136,25 @@ def _check_weights(
         if name.endswith(".safetensors"):
             _check_tensors(path / name, index.get(name, set()))
     return weights
+
+
+def inspect_config(
+    path: Path, *, source: str, revision: str | None = None, options: FetchOptions
+) -> Checkpoint:
+    """Return the Hugging Face checkpoint in a folder that has a config.json but no weights.
+
+    Raise `SourceError` if config.json is not valid.
+    """
+    if not options.trust_remote_code:
+        check_runs_no_code(path)
+    return Checkpoint(path, "hf", source, revision, read_architecture(path), 0)
+
+
+def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the content of config.json, or the part of it that the catalog contains."""
+    if checkpoint.config is not None:
+        return dict(checkpoint.config)
+    return read_object(checkpoint.path / "config.json")
 
 
 def check_has_config(where: str, names: Collection[str]) -> None:

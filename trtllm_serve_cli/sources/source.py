@@ -93,7 +93,7 @@ class CheckpointSource(Source):
     def inspect(self, request: FetchRequest) -> Checkpoint | None:
         """Return the checkpoint that `fetch` would return, without large downloads.
 
-        Return `None` if the checkpoint is not known without a download.
+        The weights may be missing. Return `None` if the checkpoint is not known without a download.
         """
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:

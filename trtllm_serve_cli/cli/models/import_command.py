@@ -78,7 +78,7 @@ def import_model(
 
     home = find_home()
     if dry_run:
-        plan = plan_import(declaration, home)
+        plan = plan_import(declaration, home, is_dry_run=True)
         last = [*plan.preserved.describe(), f"Render the model repository {plan.repository}"]
         _show_plan(plan, "\n".join(last), as_json=as_json)
         return
@@ -121,7 +121,9 @@ def build_model(
     home = find_home()
     if dry_run:
         _show_plan(
-            plan_import(declaration, home), "Do not render a model repository", as_json=as_json
+            plan_import(declaration, home, is_dry_run=True),
+            "Do not render a model repository",
+            as_json=as_json,
         )
         return
     with show_work() as display:

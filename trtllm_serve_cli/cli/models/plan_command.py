@@ -60,8 +60,9 @@ def plan(
 ) -> None:
     """Estimate whether a model fits on GPUs, and how fast it runs.
 
-    For a model on the hub, only config.json and the index of the weights are downloaded.
-    docs/concepts/sizing.md describes the estimate.
+    For a model on the hub, only config.json and the index of the weights are downloaded. Without
+    access to the hub, the shapes of the models in the catalog are used. docs/concepts/sizing.md
+    describes the estimate.
 
     Example:  tllm plan -m llama-3.1-8b --gpu h200
 
@@ -120,6 +121,9 @@ def _show(plan: SizePlan) -> None:
     print(f"{plan.facts.source} ({shape.architecture})")
     stored = f"; {show_size(plan.facts.weight_bytes)} on disk" if plan.facts.weight_bytes else ""
     print(f"  {_billions(counts.total)} parameters{active}; {formats.dtype}{quantized}{stored}")
+    if reason := plan.facts.catalog_reason:
+        sentence = f"The shape is from the catalog of tllm. {reason}"
+        print(textwrap.fill(sentence, _WIDTH, initial_indent="  ", subsequent_indent="  "))
     print(f"  {plan.kv_bytes_per_token:,} bytes of KV cache per token ({formats.kv_cache_dtype})")
     print(
         f"{gpu.name}: {_gib(gpu.memory_bytes)} GiB, {gpu.bandwidth_gb_per_s / 1000:g} TB/s, "

@@ -23,7 +23,7 @@ from trtllm_serve_cli.engine_kinds.describe_step import plan_describe_step
 from trtllm_serve_cli.engine_kinds.tensorrt.serving import PAGED_CONTEXT_PARAMETERS
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.shape import parse_shape
-from trtllm_serve_cli.sources.checkpoint import read_object
+from trtllm_serve_cli.sources.checkpoint import read_config
 
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
@@ -41,7 +41,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
             "in NVIDIA's container",
         )
     version = parse_version(tools.trtllm_version)
-    shape = parse_shape(read_object(checkpoint.path / "config.json"))
+    shape = parse_shape(read_config(checkpoint))
     toolkit = Toolkit(version, find_examples_dir(version))
     steps = plan_tensorrt(shape, checkpoint.path, options, toolkit, tools.gpu)
     weights = options.quantization or options.dtype

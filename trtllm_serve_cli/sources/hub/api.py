@@ -29,6 +29,7 @@ from trtllm_serve_cli.sources.checkpoint import (
     check_has_tokenizer,
     check_runs_no_code,
     choose_weights,
+    inspect_config,
     inspect_hf_directory,
     is_weights,
     read_architecture,
@@ -142,8 +143,9 @@ def fetch_from_hub(
 def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
     """Return the checkpoint that `fetch_from_hub` would return, but fetch only small files.
 
-    Return None if the hub cannot be reached and the cache lacks a complete copy. Raise the errors
-    that `fetch_from_hub` would raise before it downloads the first large file.
+    If the hub cannot be reached, the cached copy may lack the weights. Return None if the cache
+    lacks config.json. Raise the errors that `fetch_from_hub` would raise before it downloads the
+    first large file.
     """
     try:
         listing = _list_repository(source, hub)
@@ -153,13 +155,25 @@ def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Ch
         except UnsafeCheckpoint:
             raise
         except SourceError:
-            return None
+            return _inspect_cached_config(source, hub, options)
     pinned = HubAddress(source.repository, listing.commit)
     chosen = _choose_files(pinned, listing.files, hub, options)
     folder = _download_one(pinned, "config.json", hub).parent
     size_bytes = sum(file.size_bytes for file in chosen if is_weights(file.name))
     return Checkpoint(
         folder, "hf", str(pinned), listing.commit, read_architecture(folder), size_bytes
+    )
+
+
+def _inspect_cached_config(
+    source: HubAddress, hub: Hub, options: FetchOptions
+) -> Checkpoint | None:
+    config = find_cached_config(source, hub)
+    if config is None:
+        return None
+    pinned = HubAddress(source.repository, config.parent.name)
+    return inspect_config(
+        config.parent, source=str(pinned), revision=pinned.revision, options=options
     )
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.catalog.configs import find_config
+from trtllm_serve_cli.errors import BadInput, GatedModel
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.hub.api import (
@@ -65,7 +66,23 @@ class HubSource(HubAddress, CheckpointSource):
         )
 
     def inspect(self, request: FetchRequest) -> Checkpoint | None:
-        return inspect_on_hub(self, hub=request.hub or find_hub(), options=request.options)
+        hub = request.hub or find_hub()
+        try:
+            found = inspect_on_hub(self, hub=hub, options=request.options)
+        except GatedModel:
+            if planned := self._find_in_catalog(hub):
+                return planned
+            raise
+        return found or self._find_in_catalog(hub)
+
+    def _find_in_catalog(self, hub: Hub) -> Checkpoint | None:
+        """Return a checkpoint with the values of config.json from the catalog, or None."""
+        config = find_config(str(self))
+        if config is None:
+            return None
+        # The commit is known only after the download.
+        path = hub.find_folder(self.repository) / "snapshots" / "COMMIT"
+        return Checkpoint(path, "hf", str(self), None, config["architectures"][0], 0, config=config)
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
         return fetch_small_file(self, name, hub or find_hub())
