@@ -59,6 +59,19 @@ def test_engine_has_its_cache_and_worker() -> None:
     )
 
 
+def test_engine_has_its_transfers_between_disaggregated_servers() -> None:
+    name = "nv_trt_llm_disaggregated_serving_metrics"
+    labels = 'model="tensorrt_llm",version="1"'
+    page = (
+        f'{name}{{disaggregated_serving_type="kv_cache_transfer_ms",{labels}}} 50\n'
+        f'{name}{{disaggregated_serving_type="request_count",{labels}}} 4\n'
+    )
+    (engine,) = summarize(parse_metrics(page, 0)).engines
+    assert (engine.num_kv_transfers, engine.kv_transfer_ms) == (4, 12.5)
+    (engine,) = summarize(parse_metrics(page.replace(" 4", " 0"), 0)).engines
+    assert (engine.num_kv_transfers, engine.kv_transfer_ms) == (0, None)
+
+
 def test_host_has_its_gpus() -> None:
     gpu = GpuRow("GPU-1", 0.5, 35_000_000_000, 150_000_000_000, 350.25, 700.0)
     assert summarize(SNAPSHOT).host == HostRow(0.985, 666636288, 25276510208, (gpu,))

@@ -20,6 +20,15 @@ BACKEND_FAMILIES = (
         ("total_context_tokens", "total_generation_tokens", "empty_generation_slots"),
         origin="tensorrtllm",
     ),
+    KV_TRANSFERS := Family(
+        "nv_trt_llm_disaggregated_serving_metrics",
+        "counter",
+        "Transfers of KV caches from a context server to a generation server: the total time in "
+        "milliseconds, and the number of requests. Since TensorRT-LLM 0.15",
+        "disaggregated_serving_type",
+        ("kv_cache_transfer_ms", "request_count"),
+        origin="tensorrtllm",
+    ),
 )
 # Triton publishes these families.
 # Source: docs/user_guide/metrics.md of triton-inference-server/server.

@@ -80,7 +80,9 @@ class EngineRow:
     If a model has several instances, the counts are sums over all instances, and `is_worker_up` is
     true only if all workers are running. `num_scheduled` is the number of requests in the last
     step. `prefix_hit_fraction` is the fraction of the prompts' blocks that were already in the KV
-    cache. `v1` contains the metrics for static batching, which TensorRT-LLM calls V1.
+    cache. `num_kv_transfers` is the number of requests whose KV cache was transferred between
+    disaggregated servers, and `kv_transfer_ms` is the mean time of a transfer. `v1` contains the
+    metrics for static batching, which TensorRT-LLM calls V1.
     """
 
     model: str
@@ -104,6 +106,8 @@ class EngineRow:
     context_tokens: int | None = None
     num_preemptions: int | None = None
     prefix_hit_fraction: float | None = None
+    num_kv_transfers: int | None = None
+    kv_transfer_ms: float | None = None
     v1: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -242,6 +246,8 @@ def _summarize_engine(
     per_block = _values(now, KV_BLOCKS, {**KV_BLOCKS.own_label("tokens_per"), **labels})
     ups = _values(now, WORKER_UP, labels)
     steps = {**STEPS.own_label("iteration_counter"), **labels}
+    num_transfers = read(catalog.KV_TRANSFERS, "request_count")
+    transfers_ms = read(catalog.KV_TRANSFERS, "kv_cache_transfer_ms")
     hits, queries = read(PREFIX_HITS), read(PREFIX_QUERIES)
     return EngineRow(
         model=model,
@@ -265,6 +271,8 @@ def _summarize_engine(
         context_tokens=_whole(read(BATCHER, "total_context_tokens")),
         num_preemptions=_whole(read(PREEMPTIONS)),
         prefix_hit_fraction=hits / queries if hits is not None and queries else None,
+        num_kv_transfers=_whole(num_transfers),
+        kv_transfer_ms=transfers_ms / num_transfers if num_transfers and transfers_ms else None,
         v1=_by_label(now, catalog.STATIC_BATCHING, labels),
     )
 

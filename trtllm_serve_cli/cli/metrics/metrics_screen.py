@@ -144,6 +144,9 @@ def _engine_lines(engine: EngineRow) -> list[tuple[str, str]]:
     memory = ", ".join(f"{kind} {_mib(size)}" for kind, size in engine.memory_bytes.items() if size)
     if memory:
         lines.append(("memory", memory))
+    if engine.num_kv_transfers:
+        mean = UNKNOWN if engine.kv_transfer_ms is None else show_ms(engine.kv_transfer_ms)
+        lines.append(("KV transfers", f"{engine.num_kv_transfers} requests, {mean} ms on average"))
     if engine.v1:
         lines.append(("V1 batching", _join_words(engine.v1)))
     if engine.iteration is not None:

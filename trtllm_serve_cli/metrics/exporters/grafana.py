@@ -12,6 +12,7 @@ from trtllm_serve_cli.metrics.catalog import (
     GPU_MEMORY_USED,
     GPU_POWER,
     GPU_UTILIZATION,
+    KV_TRANSFERS,
 )
 from trtllm_serve_cli.runtime.telemetry.families import (
     DURATION,
@@ -66,6 +67,11 @@ def _blocks(kind: str) -> str:
 
 def _rate(counter: Family, by: str = "model") -> str:
     return f"sum by ({by}) (rate({counter.name}{{{_ON}}}[$__rate_interval]))"
+
+
+def _transfers(kind: str) -> str:
+    selector = f'{_ON},{KV_TRANSFERS.label}="{kind}"'
+    return f"sum by (model) (rate({KV_TRANSFERS.name}{{{selector}}}[$__rate_interval]))"
 
 
 def _increase(counter: Family) -> str:
@@ -139,6 +145,15 @@ PANELS: Sequence[Panel] = (
         {
             "preemptions {{model}}": _increase(PREEMPTIONS),
             "restarts {{model}}": _increase(WORKER_RESTARTS),
+        },
+    ),
+    Panel(
+        "KV cache transfers",
+        "The mean time to transfer a request's KV cache between disaggregated servers.",
+        "ms",
+        {
+            "{{model}}": f"{_transfers('kv_cache_transfer_ms')} / "
+            f"({_transfers('request_count')} > 0)"
         },
     ),
     Panel(
