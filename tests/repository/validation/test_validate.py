@@ -48,7 +48,7 @@ def copy(tmp_path: Path) -> Path:
     copy = copy_upstream(tmp_path / "copy")
     requested = {
         "triton_max_batch_size": "8", "tokenizer_dir": str(engine), "engine_dir": str(engine),
-        "preprocessing_instance_count": "1", "decoupled_mode": "true", "max_beam_width": "2",
+        "preprocessing_instance_count": "5", "decoupled_mode": "true", "max_beam_width": "2",
         "triton_backend": "tensorrtllm", "batching_strategy": "inflight_fused_batching",
     }  # fmt: skip
     repository = open_repository(copy)
@@ -270,6 +270,14 @@ output [ {tensor("text_output", "TYPE_STRING")} ]
     assert findings(tmp_path, lacks=True) == [
         ("error", "tensorrt_llm/config.pbtxt", 2, "triton_backend is 'other'")
     ]
+
+
+def test_warns_about_a_single_instance(copy: Path) -> None:
+    edit(copy, "preprocessing", "count: 5", "count: 1")
+    assert findings(copy) == [
+        ("warning", "preprocessing/config.pbtxt", 13,
+         "its only instance processes one request at a time, but the engine batches up to 8"),
+    ]  # fmt: skip
 
 
 def change_json(path: Path, change: Callable[[dict], None]) -> None:

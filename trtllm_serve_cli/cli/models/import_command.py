@@ -92,6 +92,9 @@ def import_model(
         return
     notify_unused(declaration.repository.parameters, rendered.engine.kind)
     output.notify(f"Model repository: {path}")
+    width = max(len(each.name) for each in rendered.models)
+    for each in rendered.models:
+        output.notify(f"  {each.name:{width}}  {each.title}")
     which = f"--repo {shlex.quote(str(path))}" if declaration.repository.dir else f"-m {name}"
     output.notify(f"Next: tllm start {which}")
 

@@ -13,6 +13,15 @@ from trtllm_serve_cli.repository.model.parameters import load_parameters
 # is None if it is unknown.
 _Producers = dict[str, tuple[int | None, str]]
 
+_ENGINE_MODEL = "tensorrt_llm"
+# Maps upstream's Python models to the parameters that set their numbers of instances.
+_INSTANCE_COUNTS = {
+    "preprocessing": "preprocessing_instance_count",
+    "postprocessing": "postprocessing_instance_count",
+    "tensorrt_llm_bls": "bls_instance_count",
+}
+_ADVISED_INSTANCES = 5
+
 
 def check_ensembles(checked: Checked) -> Iterator[Finding]:
     """Yield findings about ensembles, references to other models, and batch sizes."""
@@ -21,6 +30,7 @@ def check_ensembles(checked: Checked) -> Iterator[Finding]:
             yield from _check_ensemble(checked, model)
         yield from _check_referenced_models(checked, model)
         yield from check_batches(checked, model)
+        yield from _check_instances(checked, model)
 
 
 def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
@@ -67,6 +77,29 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
             f"run `{checked.set_command} priority_levels={levels} "
             f"default_priority_level={min(levels, 1)}`",
             place="dynamic_batching.default_priority_level",
+        )  # fmt: skip
+
+
+def _check_instances(checked: Checked, model: str) -> Iterator[Finding]:
+    """Yield a warning if upstream's Python model has one instance, but the engine batches requests.
+
+    An instance of upstream's Python models processes one request at a time. Source:
+    docs/model_config.md in triton-inference-server/tensorrtllm_backend v0.16.0, which recommends
+    the engine's maximum batch size, and five instances for most cases.
+    """
+    repository = checked.repository
+    parameter = _INSTANCE_COUNTS.get(repository.role(model) or "")
+    engine = checked.configs.get(_ENGINE_MODEL)
+    if parameter is None or repository.has_manifest or engine is None:
+        return
+    counts = [each.count for each in checked.configs[model].instance_group]
+    if counts == [1] and engine.max_batch_size > 1 and checked.configs[model].backend == "python":
+        advised = min(engine.max_batch_size, _ADVISED_INSTANCES)
+        yield checked.finding(
+            "warning", model,
+            f"its only instance processes one request at a time, but the engine batches up to "
+            f"{engine.max_batch_size}",
+            f"run `{checked.set_command} {parameter}={advised}`", place="instance_group.count",
         )  # fmt: skip
 
 
