@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import (
@@ -21,12 +22,15 @@ from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
 
+if TYPE_CHECKING:
+    from trtllm_serve_cli.client.local_engine import LocalEngine
+
 # Maximum time to wait for the reader thread after the caller has stopped reading the response.
 _CLOSE_TIMEOUT_S = 2.0
 
 
 def stream(
-    endpoint: Endpoint,
+    endpoint: Endpoint | LocalEngine,
     model: str,
     request: GenerateRequest,
     interface: Interface = "grpc",
@@ -44,22 +48,26 @@ def stream(
     the request. `timeout_s` limits the time for the whole response. `request.stop_after_ms` also
     limits this time, but ends the response without an error.
 
-    `info` is the model's configuration. If `info` is None, the configuration is fetched before the
-    request is sent. Raise `NoServer` if the server cannot be reached, `RequestFailed` if the
-    request fails, or `BadInput` if a value does not fit its tensor or the model lacks an input.
+    `endpoint` is a server, or an engine in a child process. `info` is the model's configuration. If
+    `info` is None, the configuration is fetched from the server before the request is sent. Raise
+    `NoServer` if the server cannot be reached, `RequestFailed` if the request fails, or `BadInput`
+    if a value does not fit its tensor or the model lacks an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
     is_stopping = stop_s is not None and (timeout_s is None or stop_s < timeout_s)
     limit_s = stop_s if is_stopping else timeout_s
-    info = info or fetch_model_config(endpoint, model, interface)
     # Importing gRPC takes 0.25 s, so import it only if it is used. Import it before the request is
     # sent; otherwise, the import would add to the measured latency.
-    if interface == "grpc":
+    if not isinstance(endpoint, Endpoint):
+        pieces = endpoint.stream(request, limit_s, cancellation)
+    elif interface == "grpc":
+        info = info or fetch_model_config(endpoint, model, interface)
         from trtllm_serve_cli.client.transport.over_grpc import stream_grpc
 
         pieces = stream_grpc(endpoint, info, request, limit_s, cancellation)
     else:
+        info = info or fetch_model_config(endpoint, model, interface)
         from trtllm_serve_cli.client.transport.over_http import stream_http
 
         pieces = stream_http(endpoint.http, info, request, limit_s, cancellation)
@@ -68,7 +76,7 @@ def stream(
 
 
 def stream_in_thread(
-    endpoint: Endpoint,
+    endpoint: Endpoint | LocalEngine,
     model: str,
     request: GenerateRequest,
     interface: Interface = "grpc",
@@ -107,7 +115,7 @@ def stream_in_thread(
 
 
 def generate(
-    endpoint: Endpoint,
+    endpoint: Endpoint | LocalEngine,
     model: str,
     request: GenerateRequest,
     interface: Interface = "grpc",

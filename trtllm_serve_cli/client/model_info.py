@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Interface
@@ -41,7 +43,13 @@ def fetch_model_config(
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
-    config = import_transport(interface).fetch_config(endpoint, model, timeout_s)
+    return parse_model_config(
+        model, import_transport(interface).fetch_config(endpoint, model, timeout_s)
+    )
+
+
+def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
+    """Return the settings in a model's configuration, which is the dict of a protobuf message."""
     parameters = {
         name: str(value.get("string_value", ""))
         for name, value in config.get("parameters", {}).items()

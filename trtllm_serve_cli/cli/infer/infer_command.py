@@ -64,11 +64,9 @@ def infer(
     # Replace characters that stdout's encoding does not support. Otherwise, `print` would fail.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    from trtllm_serve_cli.client.model_info import fetch_model_config
-
-    target = find_target(options.url, options.interface, model, options.timeout)
-    info = fetch_model_config(target.endpoint, target.model, target.interface)
-    target = dataclasses.replace(target, info=info)
+    target = _open_target(options, model, prompt, request)
+    info = target.info
+    assert info is not None
     # Even with --no-stream, stream requests with a `stop_after_ms`, because the client prints the
     # parts that were received in time. Each line of a batch can set `stop_after_ms`. Also stream
     # requests over HTTP, because the server detects a disconnected client only between two parts.
@@ -103,6 +101,29 @@ def infer(
     is_live = prompted.stream and options.stream and num_responses == 1
     completion = _infer_one(target, prompted, is_live=is_live, as_json=as_json)
     logits.write_logits(completion, options)
+
+
+def _open_target(
+    options: InferOptions, model: str | None, prompt: str | None, request: OptionValues
+) -> Target:
+    """Find the server, or load the engine of the model for `--no-server`."""
+    if options.no_server:
+        from trtllm_serve_cli.cli.infer import no_server
+        from trtllm_serve_cli.cli.models.parameters import open_named
+        from trtllm_serve_cli.engine_kinds.registry import find_kind
+
+        no_server.check_usage(options)
+        repository = open_named(model, None)
+        if find_kind(repository.kind).runs_in_triton_backend:
+            no_server.run_script(repository, prompt, options, request)
+        return no_server.open_engine(options, repository)
+    from trtllm_serve_cli.client.endpoint import Endpoint
+    from trtllm_serve_cli.client.model_info import fetch_model_config
+
+    target = find_target(options.url, options.interface, model, options.timeout)
+    assert isinstance(target.endpoint, Endpoint)
+    info = fetch_model_config(target.endpoint, target.model, target.interface)
+    return dataclasses.replace(target, info=info)
 
 
 def _check_usage(prompt: str | None, options: InferOptions) -> None:

@@ -35,6 +35,14 @@ class InferOptions:
             metavar="HOST:PORT",
         ),
     ] = None
+    no_server: Annotated[
+        bool,
+        Option(
+            "Load the engine in this command and run the request without a server. The engine is "
+            "loaded for each command.",
+            flags=("--no-server",),
+        ),
+    ] = False
     timeout: Annotated[
         float | None,
         Within(0.001),

@@ -32,8 +32,9 @@ from ..requests.request_record import RequestLedger, RequestRecord, ResponseReco
 from ..requests.responses import merge_responses
 from ..requests.text_response import RowTextResponseBuilder
 from ..text.detokenize import StreamDecoder, decode_whole
+from ..text.preprocessor import TEXT_INPUTS
 from ..text.step_decoder import StepDecoder
-from ..text.text_encoder import TEXT_INPUTS, load_encoder
+from ..text.text_encoder import load_encoder
 from ..text.tokenizer import load_tokenizer
 from ..triton.core_inputs import CORE_NAMES
 from ..triton.drain_check import reject_if_draining

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,44 @@ from ..triton.parameters import Parameters
 from ..triton.tensors import Array, GetTensor
 from ..triton.word_lists import encode_words
 from .tokenizer import Tokenizer, load_tokenizer
+
+# Input name in `preprocessing` -> input name in a text model.
+PREPROCESSING_INPUTS = {
+    "QUERY": "text_input",
+    "REQUEST_OUTPUT_LEN": "max_tokens",
+    "BAD_WORDS_DICT": "bad_words",
+    "STOP_WORDS_DICT": "stop_words",
+    "END_ID": "end_id",
+    "PAD_ID": "pad_id",
+    "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
+    "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
+}
+# Output name in `preprocessing` -> input name in `tensorrt_llm`.
+PREPROCESSING_OUTPUTS = {
+    "INPUT_ID": "input_ids",
+    "REQUEST_INPUT_LEN": "input_lengths",
+    "REQUEST_OUTPUT_LEN": "request_output_len",
+    "STOP_WORDS_IDS": "stop_words_list",
+    "BAD_WORDS_IDS": "bad_words_list",
+    "EMBEDDING_BIAS": "embedding_bias",
+    "OUT_END_ID": "end_id",
+    "OUT_PAD_ID": "pad_id",
+}
+TEXT_INPUTS = frozenset(PREPROCESSING_INPUTS.values())
+
+Encode = Callable[[GetTensor], dict[str, Array]]
+
+
+def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
+    """Return the inputs of `tensorrt_llm` for the text inputs that `get` returns.
+
+    `preprocess` converts the inputs of `preprocessing` to the outputs of `preprocessing`. Raise
+    `InvalidRequest` if an input is invalid.
+    """
+    outputs = preprocess(lambda name: get(PREPROCESSING_INPUTS[name]))
+    return {
+        name: outputs[output] for output, name in PREPROCESSING_OUTPUTS.items() if output in outputs
+    }
 
 
 class Preprocessor:

@@ -34,7 +34,8 @@ class WorkerProcess(WorkerLink):
 
     Exceptions in `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` is the
     command that starts a worker, without the worker's options. By default, the interpreter `python`
-    runs this package's worker.
+    runs this package's worker. `python_path` is the folder of the worker's package, by default the
+    folder of this package.
     """
 
     def __init__(
@@ -44,12 +45,14 @@ class WorkerProcess(WorkerLink):
         *,
         python: str = "",
         command: Sequence[str] = (),
+        python_path: Path = Path(__file__).parents[2],
         first_backoff_s: float = _FIRST_BACKOFF_S,
         on_stats: Callable[[EngineStats], None] = lambda stats: None,
         on_state: Callable[[bool, int], None] = lambda is_up, num_restarts: None,
     ) -> None:
         super().__init__(on_stats)
         self._command = tuple(command) or _worker_command(python)
+        self._python_path = python_path
         self._first_backoff_s = first_backoff_s
         self._engine_kind = engine_kind
         self._config = dict(config)
@@ -116,7 +119,7 @@ class WorkerProcess(WorkerLink):
             *self._command, "--engine", self._engine_kind,
             "--fd", str(fd), "--config", json.dumps(self._config),
         )  # fmt: skip
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {**os.environ, "PYTHONPATH": str(self._python_path)}
         # Hold the lock, so that `close` either finds this process or prevents its start.
         with self._lock:
             if self._closing.is_set():

@@ -1,0 +1,82 @@
+"""Run requests of `tllm infer --no-server` without a server."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import typer
+
+from trtllm_serve_cli.cli.infer import prompts
+from trtllm_serve_cli.cli.infer.infer_options import InferOptions
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.target import Target
+from trtllm_serve_cli.errors import BadInput, MissingPart
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+
+
+def open_engine(options: InferOptions, repository: OpenRepository) -> Target:
+    """Start the engine of an imported model. The engine stops when the command ends."""
+    from trtllm_serve_cli.client.local_engine import LocalEngine
+
+    output.notify(f"Loading the engine of {repository.name} …")
+    engine = LocalEngine(repository)
+    click.get_current_context().call_on_close(engine.close)
+    return Target(engine, repository.name, "grpc", options.timeout, engine.info)
+
+
+def check_usage(options: InferOptions) -> None:
+    """Raise a usage error if an option requires a server."""
+    needs_server = {
+        "--url": options.url is not None,
+        "--interface": options.interface == "http",
+        "--lora-dir": options.lora_dir is not None,
+    }
+    for flag, is_set in needs_server.items():
+        if is_set:
+            raise typer.BadParameter("The option requires a server. Omit it.", param_hint=flag)
+
+
+def run_script(
+    repository: OpenRepository,
+    prompt: str | None,
+    options: InferOptions,
+    request: Mapping[str, Any],
+) -> None:
+    """Run TensorRT-LLM's script run.py on a TensorRT engine, and exit with its exit code.
+
+    Raise `BadInput` if the script does not support the request, or `MissingPart` if the script or
+    MPI is not installed.
+    """
+    from trtllm_serve_cli.client.local_engine import read_info
+    from trtllm_serve_cli.engine_kinds.tensorrt.run_command import plan_run
+
+    if prompt is None:
+        raise BadInput(
+            "A TensorRT engine without a server runs a single prompt.",
+            why="TensorRT-LLM's script run.py loads the engine for each call",
+            next_step='pass a prompt, for example `tllm infer --no-server "What is ML?"`',
+        )
+    words = prompts.read_prompt(prompt)
+    prompts.check_prompt(words)
+    info = read_info(repository)
+    text = prompts.plan_prompt(info, options.chat, options.system)(words)
+    folder = Path(repository.value("tensorrt_llm", "parameters.gpt_model_path"))
+    command = plan_run(folder, info.tokenizer_dir or str(folder), text, request)
+    output.notify(f"Running {shlex.join(command)}")
+    script = next(Path(each) for each in command if each.endswith("run.py"))
+    if shutil.which(command[0]) is None or not script.is_file():
+        missing = script if shutil.which(command[0]) else command[0]
+        raise MissingPart(
+            f"{missing} is not installed.",
+            why="without a server, TensorRT-LLM's script run.py runs the engine",
+            next_step="run the command in NVIDIA's container, or start a server with `tllm start`",
+        )
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
