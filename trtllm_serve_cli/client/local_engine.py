@@ -206,8 +206,8 @@ def _check_layout(repository: OpenRepository) -> None:
         return
     raise BadInput(
         f"{repository.name} cannot run without a server.",
-        why=f"the engine kind {repository.kind} in the layout {repository.layout} has no engine "
-        "worker of its own",
+        why=f"the engine kind {repository.kind} in the layout {repository.layout} has no "
+        "separate engine worker",
         next_step="start a server with `tllm start`, and omit --no-server",
     )
 
