@@ -1,4 +1,5 @@
 """Commands of `tllm`.
 
-Each module parses the options of its commands, calls one stage and prints the result.
+Each module parses the options of its commands, calls the code that does the work, and prints the
+result.
 """

@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
 
-# Newer versions of Typer contain a copy of Click. Get Click's `UsageError` from a Typer exception,
-# so that it is always the class that Typer raises.
+# Newer versions of Typer contain a copy of Click. Therefore, get `UsageError` from a Typer
+# exception, so that `except` matches the class that Typer raises.
 UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
 _NAME_WIDTH = max(map(len, _COMMANDS))

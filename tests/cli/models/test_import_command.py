@@ -69,7 +69,7 @@ def model(tmp_path: Path) -> str:
             ("import", "-m", "demo", "--param", "max_beam_width"),
             [
                 "Error: --param 'max_beam_width' does not have the form KEY=VALUE.",
-                " Next: pass a name and a value, such as --param enable_kv_cache_reuse=false",
+                " Next: pass a name and a value, for example --param enable_kv_cache_reuse=false",
             ],
         ),
         (

@@ -27,8 +27,8 @@ _DEFAULT_NUM_REQUESTS = 100
 class Job:
     """The name and options of a benchmark.
 
-    `text_model` selects the text model, as in `find_bench_target`. If `text_model` is None,
-    requests contain token ids.
+    `text_model` is the text model that receives the requests, as `find_bench_target` expects it. If
+    `text_model` is None, the requests contain token ids and are sent to `tensorrt_llm`.
     """
 
     name: str
@@ -51,8 +51,8 @@ class Job:
             return found
         if len(pages) != len(common.url or ()):
             raise typer.BadParameter(
-                "The numbers of --metrics-url and -u options differ. Pass one --metrics-url for "
-                "each -u."
+                "--metrics-url and -u must be passed the same number of times. Pass one "
+                "--metrics-url for each -u."
             )
         from dataclasses import replace
 
@@ -70,10 +70,11 @@ def open_points(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
-    """Open a benchmark or a simulation for each point.
+    """Open a benchmark for each job and its settings in `points`.
 
-    Benchmarks send their requests to `targets`. If `targets` is None, each benchmark uses the
-    targets that its options select.
+    If a job has the option `--simulate`, its benchmark is a simulation. The other benchmarks send
+    their requests to `targets` or, if `targets` is None, to the targets that the job's options
+    select.
     """
     from trtllm_serve_cli.bench.model.served_model import Target
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
@@ -102,9 +103,9 @@ def addresses_of(benchmark: Benchmark) -> list[str]:
 
 
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
-    """Return the settings that the options select.
+    """Return the settings of the benchmark that the options describe.
 
-    Raise `BadParameter` if options contradict each other.
+    Raise `BadParameter` if two options contradict each other.
     """
     from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
     from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
@@ -181,7 +182,7 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 
 
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
-    """Return the distinct metrics addresses, by the index of the first target with the address."""
+    """Return each metrics address once, by the index of the first target that has the address."""
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):
         if target.metrics is not None:

@@ -44,22 +44,24 @@ RepeatOption = Annotated[
 class SharedOptions:
     """Options that benchmarks, sweeps and searches share.
 
-    For an option that is None, the benchmark selects the default.
+    The value None selects an option's default.
     """
 
     num_requests: Annotated[
         int | None,
         Within(1),
         Option(
-            "Number of requests to measure. multi-turn counts conversations instead. Default: all "
-            "requests in a data set, a trace or histograms, or 100 for other workloads.",
+            "Number of requests to measure, or number of conversations for multi-turn. Default: "
+            "the number of entries in the data set, trace or histograms, or 100 for other "
+            "workloads.",
             panel=_AMOUNT,
         ),
     ] = None
     duration: Annotated[
         float | None,
         Option(
-            "Time during which requests are sent, instead of a fixed number of requests.",
+            "Send requests for this time, instead of a fixed number of requests. Default: send the "
+            "number of requests in --num-requests.",
             metavar="SECONDS",
             panel=_AMOUNT,
             check=check_positive,
@@ -152,7 +154,8 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             "Name of the model, as shown by `tllm list`. Repeatable. Requests alternate between "
-            "the models, but a sweep measures each model separately.",
+            "several models, but a sweep measures each model separately. Default: the only model "
+            "of the running server.",
             flags=("-m", "--model"),
             metavar="NAME",
             panel=_WHERE,
@@ -185,8 +188,8 @@ class SharedOptions:
     simulate: Annotated[
         str | None,
         Option(
-            "Run the benchmark on a simulated engine, without a server. The value is an imported "
-            "model with the engine kind sim, or a timing file (docs/concepts/simulation.md).",
+            "Run the benchmark on a simulated engine, without a server. NAME is an imported model "
+            "with the engine kind sim, and FILE is a timing file (docs/concepts/simulation.md).",
             flags=("--simulate",),
             metavar="NAME|FILE",
             panel=_WHERE,
@@ -245,7 +248,7 @@ class CommonOptions(SharedOptions):
     op_stats_csv: Annotated[
         Path | None,
         Option(
-            "CSV file to append the results to, as one line in upstream's format.",
+            "CSV file to which one line with the results is appended.",
             flags=("--op-stats-csv",),
             metavar="FILE",
             panel=_RESULT,
@@ -254,7 +257,7 @@ class CommonOptions(SharedOptions):
     check_perf_json: Annotated[
         Path | None,
         Option(
-            "File with reference results, in the format of upstream's benchmark_core_model.py. The "
+            "File with reference results, in the format of NVIDIA's benchmark_core_model.py. The "
             "exit code is 3 if the results differ from the reference.",
             flags=("--check-perf-json",),
             metavar="FILE",
@@ -303,8 +306,8 @@ class SweepOptions(SharedOptions):
         str | None,
         Option(
             "Comma-separated numbers of requests to keep in flight (closed loop). Each number is "
-            "one point of the sweep. With --request-rate, each rate is measured with each number "
-            "as the maximum.",
+            "one point of the sweep. With --request-rate, each rate is measured with each of these "
+            "numbers as the maximum number of requests in flight.",
             flags=("--concurrency",),
             metavar="C,C,…",
             panel=_LOAD,
@@ -329,8 +332,8 @@ class SearchOptions(SharedOptions):
     max_rate: Annotated[
         float | None,
         Option(
-            "Highest request rate to measure. Default: increase the rate until an objective is "
-            "missed.",
+            "Highest request rate to measure. Default: no limit. The rate is increased until an "
+            "objective is missed.",
             metavar="PER_SECOND",
             panel=_SEARCH,
             check=check_positive,
@@ -353,17 +356,17 @@ class SearchOptions(SharedOptions):
     concurrency: Annotated[
         int | None,
         Within(1),
-        Option("Maximum number of requests in flight.", panel=_LOAD),
+        Option("Maximum number of requests in flight. Default: no limit.", panel=_LOAD),
     ] = None
 
 
 def with_options(
     function: Callable[..., None], options: type[SharedOptions], example: str = ""
 ) -> Callable[..., None]:
-    """Return a command that calls `function` with an instance of `options` as `common`.
+    """Return a command that passes an instance of `options` to `function` as `common`.
 
-    `--help` lists the function's other parameters first, followed by the options that only
-    `options` declares, and then by the shared options. `example` replaces the example in the
+    `--help` first lists the function's other parameters, then the options that only the class
+    `options` declares, and finally the shared options. `example` replaces the example in the
     function's docstring.
     """
     inherited = {field.name for field in fields(SharedOptions)}

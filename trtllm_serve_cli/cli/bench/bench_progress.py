@@ -1,6 +1,6 @@
 """Show a benchmark's progress on stderr.
 
-The progress is a bar on a terminal, and a line every ten seconds otherwise.
+On a terminal, the progress is a bar. Otherwise, a line is printed every ten seconds.
 """
 
 from __future__ import annotations

@@ -47,10 +47,10 @@ def calibrate(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fit a simulated engine's timing to measured runs, and print the deviations.
+    """Fit a simulated engine's timing to measured runs, and print the errors of the fit.
 
-    The runs must include prompts of different lengths and different numbers of requests in flight.
-    Use two runs with different loads, or one run with --request-rate.
+    The runs must contain prompts of different lengths, and must have different numbers of requests
+    in flight. Use two runs with different loads, or one run with --request-rate.
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """

@@ -41,7 +41,8 @@ def report(
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="File to write a trace to, for ui.perfetto.dev. Requires a single result.",
+            help="File to write a trace to. ui.perfetto.dev can open the trace. The option "
+            "requires a single result. Default: no trace.",
         ),
     ] = None,
 ) -> None:
@@ -88,7 +89,7 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="CHANGE",
-            help="Change that sets the exit code to 3, such as 'ttft:p95>+5%' or "
+            help="Change of a metric that sets the exit code to 3, for example 'ttft:p95>+5%' or "
             "'requests_per_s<-5%'. Repeatable.",
         ),
     ] = None,
@@ -103,9 +104,9 @@ def compare(
 ) -> None:
     """Compare two results, and report which differences exceed the noise.
 
-    The noise between runs is known only from results with several runs (--repeat). A sweep
-    estimates this noise best, because it alternates between its points. A result with one run
-    includes only the noise between requests.
+    The noise between runs can be estimated only if the results contain several runs (--repeat). A
+    sweep gives the best estimate, because it alternates between its points. If a result contains a
+    single run, only the noise between requests is known.
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
     """

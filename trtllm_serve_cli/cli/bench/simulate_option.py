@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# The flags for options that apply only to servers. `--simulate` rejects these options.
+# The flags of the options that apply only to servers. `--simulate` rejects these options.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",

@@ -13,8 +13,9 @@ from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
 from trtllm_serve_cli.cli.bench.run_job import run_job
 
 _DATASET_FORMATS = (
-    "Data set with prompts, which can be JSON with input, instruction and output, ShareGPT JSON, "
-    "JSONL with prompts and lengths, or hf:NAME[:SPLIT]."
+    "Data set with prompts: a JSON file with the fields input, instruction and output, a ShareGPT "
+    "JSON file, a JSONL file with prompts and lengths, or hf:NAME[:SPLIT] for a data set on the "
+    "Hugging Face hub."
 )
 _INPUT_WORDS = 100
 OutputTokens = Annotated[
@@ -31,9 +32,9 @@ TokensPerWord = Annotated[
     typer.Option(
         "--op-tokens-per-word",
         min=0.01,
-        help="Number of tokens per word, to compute output lengths from the words in the data "
-        "set's outputs. Default: `dataset` counts the tokens with the tokenizer, and `end-to-end` "
-        "uses 1.3, as upstream does.",
+        help="Number of tokens per word. The length of a response is this number times the number "
+        "of words in the data set's output. Default: `dataset` counts the tokens with the "
+        "tokenizer, and `end-to-end` assumes 1.3 tokens per word.",
     ),
 ]
 MaxInputLen = Annotated[
@@ -41,14 +42,16 @@ MaxInputLen = Annotated[
     typer.Option(
         "--max-input-len",
         min=1,
-        help="Maximum length of a prompt, in tokens. Longer prompts are skipped.",
+        help="Maximum length of a prompt, in tokens. Longer prompts are skipped. Default: no "
+        "limit.",
     ),
 ]
 IgnoreEos = Annotated[
     bool,
     typer.Option(
         "--ignore-eos",
-        help="Ignore the end token, so that each response has exactly the output length.",
+        help="Ignore the end-of-sequence token, so that each response has exactly the output "
+        "length.",
     ),
 ]
 TokenizerDir = Annotated[
@@ -58,7 +61,7 @@ TokenizerDir = Annotated[
         "--tokenizer-dir",
         metavar="DIR",
         help="Folder of the model's tokenizer. Default: `dataset` uses the tokenizer in the "
-        "server's model repository, and `end-to-end` uses no tokenizer.",
+        "server's model repository, and `end-to-end` does not use a tokenizer.",
     ),
 ]
 

@@ -84,8 +84,8 @@ def token_from_histogram(
     histogram_key: Annotated[
         str,
         typer.Option(
-            help="Key of a pair of histograms. KEY selects KEY_ip for prompt lengths and KEY_op "
-            "for response lengths. The built-in pair `example` is from upstream."
+            help="Name of a pair of histograms. The name KEY selects the histogram KEY_ip for the "
+            "prompt lengths and KEY_op for the response lengths. The built-in pair is `example`."
         ),
     ] = "example",
     histogram_file: Annotated[
@@ -152,8 +152,8 @@ def multi_turn(
 ) -> None:
     """Send conversations in which each prompt contains the previous turns and responses.
 
-    --request-rate and --concurrency count conversations. Each following turn is sent after the
-    think time.
+    The unit of --request-rate and --concurrency is conversations. Each turn after the first is sent
+    when the think time after the previous response has ended.
 
     Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
     """
@@ -175,7 +175,7 @@ def identity(
         int, typer.Option("-o", "--output-len", min=1, help="Length of each response, in tokens.")
     ] = 10,
 ) -> None:
-    """Send the same batch of prompts in every request, as upstream's identity test does.
+    """Send the same batch of prompts in every request, as NVIDIA's identity_test.py does.
 
     Example:  tllm bench identity --num-requests 10 --concurrency 1
     """
@@ -195,12 +195,19 @@ def trace(
         ),
     ],
     speed: Annotated[
-        float, typer.Option(min=0.001, help="Speed of the replay relative to the recording.")
+        float,
+        typer.Option(
+            min=0.001,
+            help="Speed of the replay relative to the recording. At 2, "
+            "the trace is replayed in half the time.",
+        ),
     ] = 1.0,
     max_input_len: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Maximum length of a prompt, in tokens. Longer prompts are truncated."
+            min=1,
+            help="Maximum length of a prompt, in tokens. Longer prompts are truncated. "
+            "Default: no limit.",
         ),
     ] = None,
 ) -> None:

@@ -1,1 +1,1 @@
-"""`tllm infer`: send a prompt or a batch, or hold a conversation."""
+"""`tllm infer`: send a prompt or a batch of prompts, or hold a conversation."""

@@ -68,8 +68,9 @@ def infer(
     info = target.info
     assert info is not None
     # Even with --no-stream, stream requests with a `stop_after_ms`, because the client prints the
-    # parts that were received in time. Each line of a batch can set `stop_after_ms`. Also stream
-    # requests over HTTP, because the server detects a disconnected client only between two parts.
+    # parts that were received in time. Also stream batches, because each line can set
+    # `stop_after_ms`, and requests over HTTP, because the server detects a disconnected client only
+    # between two parts.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
     # Do not stream requests for logits, so that one array contains the logits of the response.

@@ -140,7 +140,7 @@ def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Gr
 def sparkline(values: Sequence[float | None], width: int, maximum: float | None = None) -> str:
     """Return the last `width` values as bars, with a gap for each None.
 
-    The tallest bar is `maximum`, or the highest value if `maximum` is not set.
+    A bar of full height represents `maximum` or, if `maximum` is not set, the highest value.
     """
     shown = list(values)[-width:]
     top = maximum or max((each for each in shown if each is not None), default=0.0)

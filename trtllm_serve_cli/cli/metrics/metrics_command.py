@@ -31,7 +31,7 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Metrics address of a server; repeatable. Default: the running server.",
+        help="Metrics address of a server. Repeatable. Default: the running server.",
     ),
 ]
 

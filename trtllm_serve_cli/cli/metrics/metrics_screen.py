@@ -157,7 +157,7 @@ def _engine_lines(engine: EngineRow) -> list[tuple[str, str]]:
 
 
 def describe_worker(engine: EngineRow) -> str:
-    """Return whether the engine worker is running, and how often it was restarted."""
+    """Return the state of the engine worker and its number of restarts, as text."""
     restarts = engine.num_worker_restarts or 0
     state = "up" if engine.is_worker_up else "DOWN"
     return f"{state}, {restarts} restart{'s' * (restarts != 1)}"

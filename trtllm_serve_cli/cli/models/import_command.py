@@ -37,8 +37,8 @@ BuildOptionsOption = Annotated[
     typer.Option(
         "--build-option",
         metavar="KEY=VALUE",
-        help="Any other build option, with its upstream name; repeatable. "
-        "docs/reference/tllm-yaml.md lists the names.",
+        help="Set a build option by its name in tllm.yaml. Repeatable. docs/reference/tllm-yaml.md "
+        "lists the names.",
     ),
 ]
 
@@ -63,8 +63,8 @@ def import_model(
 ) -> None:
     """Fetch a model, build its engine and render its repository.
 
-    You can repeat an import. It reuses existing checkpoints and engines, and keeps changes made
-    with `tllm set`.
+    A repeated import reuses existing checkpoints and engines, and keeps changes made with `tllm
+    set`.
 
     Example:  tllm import -m demo
 

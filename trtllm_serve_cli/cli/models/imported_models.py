@@ -76,9 +76,9 @@ def remove(
     ] = False,
     yes: YesOption = False,
 ) -> None:
-    """Delete a model's repository, and its engine if unused.
+    """Delete a model's repository, and its engine if no other repository uses the engine.
 
-    Downloaded checkpoints are not deleted. Engines outside the engine store are not deleted either.
+    Downloaded checkpoints and engines outside the engine store are not deleted.
 
     Example:  tllm remove demo --yes
 

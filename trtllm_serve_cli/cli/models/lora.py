@@ -37,7 +37,7 @@ def convert(
         typer.Option(
             "--dtype",
             help="Data type of the weights in the output file. Adapters that are sent in requests "
-            "must have float16.",
+            "must use float16.",
         ),
     ] = Dtype.float16,
     force: ForceOption = False,

@@ -31,7 +31,8 @@ RepoOption = Annotated[
     typer.Option(
         "--repo",
         metavar="DIR",
-        help="Folder of a model repository outside TLLM_HOME, such as a copy of upstream's.",
+        help="Folder of a model repository outside TLLM_HOME, such as a copy of NVIDIA's "
+        "inflight_batcher_llm.",
     ),
 ]
 _WIDTH = 80
@@ -87,8 +88,8 @@ def set_(
 ) -> None:
     """Change a model's parameters.
 
-    Parameters have the same names as in upstream's templates. The rest of the repository is not
-    modified. Restart a running server to apply the changes.
+    The parameters have the names of the variables in NVIDIA's templates. The rest of the repository
+    is not modified. Restart a running server to apply the changes.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 

@@ -46,7 +46,7 @@ MetricsPortOption = Annotated[
 def slurm(
     model: ModelOption = None,
     submit: Annotated[
-        bool, typer.Option("--submit", help="Submit the job; `tllm status` shows its state.")
+        bool, typer.Option("--submit", help="Submit the job. `tllm status` then shows its state.")
     ] = False,
     output_file: OutputOption = None,
     account: Annotated[
@@ -66,12 +66,16 @@ def slurm(
         int | None,
         typer.Option(
             min=0,
-            help="Number of GPUs per node; 0 requests no GPUs. Default: the number of GPUs "
-            "that the engine uses on each node.",
+            help="Number of GPUs per node. 0 requests no GPUs. Default: the number of GPUs that "
+            "the engine uses on each node.",
         ),
     ] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="[D-]HH:MM:SS", help="Time limit of the job.")
+        str | None,
+        typer.Option(
+            metavar="[D-]HH:MM:SS",
+            help="Time limit of the job. Default: the limit of the partition.",
+        ),
     ] = None,
     mpi: Annotated[
         str | None,
@@ -81,14 +85,14 @@ def slurm(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image that includes Triton; pyxis starts the container. `auto` selects "
-            "NVIDIA's image for the engine. Default: no container. Triton must then be installed "
-            "at the same path on the nodes as on this machine.",
+            help="Container image that includes Triton. The Slurm plugin pyxis starts the "
+            "container. `auto` selects NVIDIA's image for the engine. Default: no container. "
+            "Triton must then be installed at the same path on the nodes as on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[
         list[str] | None,
-        typer.Option(metavar="SRC:DST[:FLAGS]", help="Additional container mount; repeatable."),
+        typer.Option(metavar="SRC:DST[:FLAGS]", help="Additional container mount. Repeatable."),
     ] = None,
     container_workdir: Annotated[
         str | None, typer.Option(metavar="DIR", help="Working directory in the container.")
@@ -97,14 +101,14 @@ def slurm(
         list[str] | None,
         typer.Option(
             metavar="OPTION",
-            help="Additional option for sbatch, such as --sbatch=--exclusive; repeatable.",
+            help="Additional option for sbatch, such as --sbatch=--exclusive. Repeatable.",
         ),
     ] = None,
     prologue: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COMMAND",
-            help="Command to run on the first node before Triton starts; repeatable.",
+            help="Command to run on the first node before Triton starts. Repeatable.",
         ),
     ] = None,
     http_port: HttpPortOption = None,
@@ -219,10 +223,18 @@ def k8s(
         str, typer.Option(metavar="QUANTITY", help="Size of /dev/shm.")
     ] = "1Gi",
     cpu: Annotated[
-        str | None, typer.Option(metavar="QUANTITY", help="CPU request and limit of a pod.")
+        str | None,
+        typer.Option(
+            metavar="QUANTITY",
+            help="CPU request and limit of a pod. Default: no request and no limit.",
+        ),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="QUANTITY", help="Memory request and limit of a pod.")
+        str | None,
+        typer.Option(
+            metavar="QUANTITY",
+            help="Memory request and limit of a pod. Default: no request and no limit.",
+        ),
     ] = None,
     gpu_resource: Annotated[
         str,

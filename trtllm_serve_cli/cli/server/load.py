@@ -51,8 +51,8 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
     from trtllm_serve_cli.processes import exit_on_signals
 
     server = find_controlled(find_home(), name, parse_url(url))
-    # `exit_on_signals` turns a signal into an exception, so that the models accept requests again
-    # before this process ends.
+    # The models reject requests while they are being unloaded. `exit_on_signals` turns a signal
+    # into an exception, so that models that are still loaded accept requests again.
     with exit_on_signals():
         unload_models(server, name, timeout, on_model=_notify_each("Unloading"))
     output.notify(f"Unloaded {name}.")

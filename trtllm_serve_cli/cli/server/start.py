@@ -42,13 +42,13 @@ def start(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of a model repository to serve; repeatable. Use a folder from `tllm "
-            "import --repo`, or a copy of upstream's templates with all variables filled in.",
+            help="Folder of a model repository to serve. Repeatable. Use a folder from `tllm "
+            "import --repo`, or a copy of NVIDIA's templates with all variables filled in.",
         ),
     ] = None,
     launch: OptionValues,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Run in the foreground; Ctrl-C stops the server.")
+        bool, typer.Option("--foreground", help="Run in the foreground. Ctrl-C stops the server.")
     ] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,

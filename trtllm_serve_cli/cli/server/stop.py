@@ -22,8 +22,8 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help="Time limit for the requests in flight; 0 cancels these requests. Slurm jobs support "
-        "only 0. Default: 30.",
+        help="Time limit for the requests in flight. 0 cancels these requests immediately. Slurm "
+        "jobs support only 0. Default: 30.",
     ),
 ]
 
@@ -55,7 +55,7 @@ def stop(
 
 
 def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
-    """Stop a server. Return errors instead of raising them, so that other servers are stopped."""
+    """Stop a server. Return an error instead of raising it, so that `stop` stops all servers."""
     try:
         stop_and_notify(server, timeout_s)
     except TllmError as error:

@@ -202,7 +202,8 @@ def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
         if not equals or not key.strip():
             raise BadInput(
                 f"{option}{word!r} does not have the form KEY=VALUE.",
-                next_step=f"pass a name and a value, such as {option}enable_kv_cache_reuse=false",
+                next_step="pass a name and a value, for example "
+                f"{option}enable_kv_cache_reuse=false",
             )
         pairs[key.strip()] = value.strip()
     return pairs

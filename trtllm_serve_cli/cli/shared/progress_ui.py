@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class WorkDisplay:
-    """The messages of an import or build and, on a terminal, the live progress.
+    """A display for the messages and, on a terminal, the live progress of an import or build.
 
     Messages are printed as lines. The progress of a download or build step is visible from its
     first update until the next message.

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.progress import Progress
 
 _MAX_FILES = 8
-_NAME_WIDTH = 24  # so that the numbers also fit into 80 columns
+# File names are shortened to this width, so that a line with its numbers fits into 80 columns.
+_NAME_WIDTH = 24
 
 
 def draw_transfer(progress: Progress) -> RenderableType:
