@@ -1,4 +1,4 @@
-"""Compute template parameters for the engine kinds that serve a checkpoint directly.
+"""Compute the template parameters of engines that serve a checkpoint without a build.
 
 `config.pbtxt` has one entry for each engine argument that corresponds to an upstream parameter. An
 additional entry contains all other engine arguments as a JSON object.
@@ -18,8 +18,8 @@ MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
 # Maps an entry in `config.pbtxt` to its template parameter, if their names differ.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# If any of these parameters is set, the order of Triton's queue can differ from the order of
-# arrival.
+# If one of these parameters is set, Triton's queue can reorder requests. The model `tensorrt_llm`
+# must then have a single instance.
 _ORDER = ("priority_levels", "default_timeout_microseconds")
 # According to measurements with benchmarks/streams.py, four instances can serve 256 streams that
 # each produce a token every 19 ms.

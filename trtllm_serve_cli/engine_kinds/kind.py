@@ -28,7 +28,7 @@ RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
 class ModelView(Protocol):
-    """The properties of an imported model that the code of engine kinds reads."""
+    """The properties of an imported model that the functions of an engine kind read."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +43,7 @@ class ModelView(Protocol):
 
 
 class RepositoryView(Protocol):
-    """The properties of a model repository that the code of engine kinds reads."""
+    """The properties of a model repository that the functions of an engine kind read."""
 
     @property
     def path(self) -> Path: ...
@@ -80,8 +80,8 @@ class Building:
     `complete_options` adds the build options that the repository's parameters require. The last
     step of a build calls `describe_built` with the engine's folder, the checkpoint and the details
     from the plan. `describe_built` returns the values of fields of `Engine`. If a kind serves
-    checkpoints directly, its build plans have no steps. For such a kind, `describe` returns the
-    engine, and `no_build_reason` is a sentence that explains why nothing is built.
+    checkpoints without a build, its build plans have no steps. For such a kind, `describe` returns
+    the engine, and `no_build_reason` is a sentence that explains why nothing is built.
 
     `describe_source` returns the engine in a folder that tllm did not write. Its arguments are the
     model's name, the engine's folder, the tokenizer's folder and the source. `read_details` returns
@@ -136,8 +136,8 @@ class Serving:
 class ContainerFit:
     """The software that a model requires in a container, and a public image with this software.
 
-    `image` is None if no suitable image is known. `container` describes NVIDIA's container of the
-    same release, including its CUDA version if known.
+    `image` is None if no suitable image is known. `container` describes the release of NVIDIA's
+    container that contains the software, including the CUDA version if known.
     """
 
     needs: str
@@ -150,8 +150,11 @@ class Deployment:
     """The requirements for machines and containers that serve engines of a kind.
 
     `count_gpus` returns the number of GPUs for one instance. `refuses_mpirun` is the reason why
-    `mpirun` cannot start the server, or empty if `mpirun` can start it. `reports_waiting` returns
-    whether the server's metrics include the number of requests that are waiting in the engine.
+    `mpirun` cannot start the server, or empty if `mpirun` can start it. `fit_container` returns the
+    software and the image for a model. `ranks` is the program that starts the processes of the
+    engine. `check_fits` is None if engines of this kind run on any machine. `reports_waiting`
+    returns whether the server's metrics include the number of requests that are waiting in the
+    engine.
     """
 
     fit_container: Callable[[ModelView], ContainerFit]

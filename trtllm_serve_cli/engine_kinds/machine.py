@@ -18,7 +18,7 @@ class Machine:
 
     `gpus` are the names that the driver reports for the GPUs. `versions` maps the distributions in
     this Python to their versions. `pythons` maps distributions that may be installed for another
-    Python to that Python's interpreter.
+    Python to the interpreter that has the distribution.
     """
 
     gpus: tuple[str, ...] = ()
@@ -50,8 +50,9 @@ class EngineChoice:
 class Finding:
     """A result of `tllm doctor`.
 
-    A "problem" prevents a server from running, while a "note" does not. `fix` is a command or an
-    instruction that resolves the finding.
+    `what` is the part of the machine that was checked, and `detail` is the result. The verdict
+    "problem" means that a server cannot run. A "note" does not prevent a server from running. `fix`
+    is a command or an instruction that resolves the finding.
     """
 
     what: str

@@ -13,12 +13,12 @@ from trtllm_serve_cli.sizing.gpus import find_gpus
 def detect_machine(
     requested: str = "", engine_python: str = "", *, search_pythons: bool = False
 ) -> Machine:
-    """Return the GPUs and engine packages of this machine. No engine package is imported.
+    """Return the GPUs and engine packages of this machine without importing the packages.
 
     By default, other Python interpreters are searched only for the package of the kind `requested`.
-    If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, they are
-    searched for the packages of all kinds. `engine_python` is the interpreter that the user set for
-    the engine.
+    If `search_pythons` is set, or if `requested` is "auto" and the machine has GPUs, these
+    interpreters are searched for the packages of all kinds. `engine_python` is the interpreter that
+    the user set for the engine.
     """
     gpus = tuple(gpu.shown_as for gpu in find_gpus())
     versions, pythons = {}, {}
@@ -75,7 +75,7 @@ def choose_for_format(checkpoint_format: str, machine: Machine) -> EngineChoice:
 
 
 def find_engine_source_kind() -> EngineKind:
-    """Return the kind that serves `engine:DIR` sources, which tllm did not build."""
+    """Return the kind that serves the engine in an `engine:DIR` source."""
     return next(kind for kind in all_kinds() if kind.building.describe_source is not None)
 
 

@@ -1,8 +1,7 @@
-"""Plan and describe engines of the kinds that serve a checkpoint directly.
+"""Plan and describe engines that serve a checkpoint without a build.
 
-Nothing is built. The plan has no steps, and the engine's folder is the checkpoint. The engine's
-`llm_arguments` are the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path and
-the serving limits.
+The plan has no steps, and the engine's folder is the checkpoint. The engine's `llm_arguments` are
+the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path and the serving limits.
 """
 
 from __future__ import annotations
@@ -118,9 +117,9 @@ def _describe(request: BuildRequest) -> Engine:
 
 
 def _check_parallelism_if_known(request: BuildRequest) -> None:
-    """Check the parallelism options if tllm knows the model's family.
+    """Check the parallelism options if `FAMILIES` contains the model's family.
 
-    Engines also serve models from families that tllm does not know.
+    For other families, the engine itself checks the options when the server starts.
     """
     config = read_config(request.checkpoint)
     if config.get("model_type") in FAMILIES:

@@ -52,7 +52,9 @@ def test_rebuilt_engine_has_another_fingerprint(tmp_path: Path) -> None:
 def test_error_names_a_missing_rank(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
         read_tensorrt_build(write_engine(tmp_path, num_ranks=1))
-    assert raised.value.why == "its world size is 2, but it lacks rank1.engine"
+    assert (
+        raised.value.why == "the engine has 2 ranks, but the folder does not contain rank1.engine"
+    )
 
 
 @pytest.mark.parametrize(

@@ -194,9 +194,9 @@ def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
         ({"parameters": {"accumulate_tokens": "true"}},
          "The parameter accumulate_tokens has no effect in the layout inflight."),
         ({"parameters": {"enable_kv_cache_reuse": "true"}},
-         "enable_kv_cache_reuse=true is not supported by the engine."),
+         "The engine does not support enable_kv_cache_reuse=true."),
         ({"parameters": {"enable_chunked_context": "true"}},
-         "enable_chunked_context=true is not supported by the engine."),
+         "The engine does not support enable_chunked_context=true."),
         ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the layout vllm."),
     ],
 )  # fmt: skip

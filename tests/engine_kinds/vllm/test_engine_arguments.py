@@ -60,5 +60,5 @@ def test_lora_dir_error_names_the_parameter_to_use() -> None:
         plan_vllm_arguments(EngineOptions(lora_dir=("/a",)))
     assert raised.value.next_step == (
         "pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set the maximum "
-        "rank with --build-option max_lora_rank=16"
+        "rank, for example --build-option max_lora_rank=16"
     )

@@ -100,4 +100,4 @@ def test_imported_models_are_checked_against_this_machine(home: Home, tmp_path: 
     (engine.path / "rank1.engine").unlink()
     (big,) = collect_facts(home, environ).models
     assert big.misfit is not None
-    assert big.misfit.why == "its world size is 2, but it lacks rank1.engine"
+    assert big.misfit.why == "the engine has 2 ranks, but the folder does not contain rank1.engine"

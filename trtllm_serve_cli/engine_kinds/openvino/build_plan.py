@@ -34,8 +34,9 @@ _WEIGHT_FORMATS = {"int8": "int8", "int4": "int4", "none": "fp16"}
 _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
-# Maps weight formats to the ratio of engine size to checkpoint size. Hugging Face checkpoints are
-# assumed to have 16-bit weights. The ratios for quantized weights include the scales.
+# Maps each weight format to the ratio of the engine's size to the checkpoint's size. The ratios
+# assume that Hugging Face checkpoints have 16-bit weights. They include the scales of quantized
+# weights.
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 

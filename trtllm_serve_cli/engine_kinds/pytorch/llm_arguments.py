@@ -44,7 +44,7 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
-# The maximum n-gram size, `max_matching_ngram_size`. Upstream's example uses the same value.
+# The value of the argument `max_matching_ngram_size`, which TensorRT-LLM's example also uses.
 _NGRAM_SIZE = 4
 
 
@@ -124,9 +124,10 @@ def _adapters(options: EngineOptions) -> Arguments:
     if not (options.lora_dir or options.lora_target_modules):
         raise BadInput(
             "max_lora_rank requires lora_target_modules or lora_dir.",
-            why="the engine must know which modules LoRA adapters apply to",
-            next_step="add --build-option lora_target_modules=attn_q,attn_k,attn_v or "
-            "--build-option lora_dir=DIR",
+            why="TensorRT-LLM requires the names of the modules that LoRA adapters apply to",
+            next_step="add the modules, for example --build-option "
+            "lora_target_modules=attn_q,attn_k,attn_v, or an adapter with --build-option "
+            "lora_dir=DIR",
         )
     config: Arguments = {}
     if options.lora_dir:
@@ -171,7 +172,7 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
 def _sampler(version: Version) -> Arguments:
     """Return the argument that selects the sampler with support for penalties and bad words.
 
-    Since 1.3, no argument is needed, because this sampler is the default.
+    TensorRT-LLM 1.3 and later require no argument, because this sampler is the default.
     """
     if version >= _ONE_SAMPLER:
         return {}
@@ -182,7 +183,8 @@ def _sampler(version: Version) -> Arguments:
 
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
-    # With ngram and draft_tokens_external, drafting runs between steps, so steps must not overlap.
+    # In the modes ngram and draft_tokens_external, the draft tokens are generated between two
+    # steps, so steps must not overlap.
     no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)

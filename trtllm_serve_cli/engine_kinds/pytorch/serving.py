@@ -37,8 +37,8 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if the context length is too large, or if the beam width of the parameter
-    `max_beam_width` differs from that of the argument for `LLM`.
+    Raise `BadInput` if the context length is too large, or if the parameter `max_beam_width`
+    differs from the argument for `LLM` with the same name.
     """
     choose_context_length(engine, options, overrides)
     arguments = _merge(engine, options, overrides)
@@ -85,7 +85,7 @@ def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
 
 
 def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
-    """Raise `BadInput` if the parameter max_beam_width differs from the argument for `LLM`."""
+    """Raise `BadInput` if the parameter and the argument `max_beam_width` have different values."""
     width = int(arguments["max_beam_width"])
     if int(overrides.get("max_beam_width") or width) != width:
         raise BadInput(

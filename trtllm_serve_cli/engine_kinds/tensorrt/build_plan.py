@@ -91,7 +91,7 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
         raise BadInput(
             f"use_paged_context_fmha=false contradicts {reasons[0]}.",
             why="the engine would fail to load",
-            next_step="omit one of them",
+            next_step="omit one of these two settings",
         )
     return replace(options, use_paged_context_fmha=True)
 

@@ -1,8 +1,8 @@
 """Read engines that `trtllm-build` wrote: `config.json` and one `rankN.engine` per GPU.
 
-Since TensorRT-LLM 0.8, `trtllm-build` has written a `config.json` with the sections
-`pretrained_config` and `build_config`. In 0.11, the field `max_seq_len` replaced the sum of
-`max_input_len` and `max_output_len`.
+Since TensorRT-LLM 0.8, `trtllm-build` writes a `config.json` with the sections `pretrained_config`
+and `build_config`. In 0.11, the field `max_seq_len` replaced the sum of `max_input_len` and
+`max_output_len`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
     if missing:
         raise BadInput(
             f"The engine in {directory} is incomplete.",
-            why=f"its world size is {build.world_size}, but it lacks {', '.join(missing[:5])}",
+            why=f"the engine has {build.world_size} ranks, but the folder does not contain "
+            f"{', '.join(missing[:5])}",
             next_step=f"run `ls {shlex.quote(str(directory))}` to check the files, or build the "
             "engine again",
         )
@@ -127,7 +128,7 @@ def fingerprint_of(directory: Path, build: TensorRtBuild) -> str:
 
 
 def has_paged_context_fmha(build_config: Mapping[str, Any]) -> bool:
-    """Return whether attention over the prompt can read the paged KV cache of this build."""
+    """Return whether the engine was built with paged context FMHA."""
     plugins = build_config.get("plugin_config") or {}
     return bool(plugins.get("use_paged_context_fmha", False))
 

@@ -89,7 +89,7 @@ def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
     for name in PAGED_CONTEXT_PARAMETERS:
         if values.get(name) == "true" and not built.has_paged_context_fmha:
             raise BadInput(
-                f"{name}=true is not supported by the engine.",
+                f"The engine does not support {name}=true.",
                 why="the engine was built without use_paged_context_fmha",
                 next_step="build it again with --build-option use_paged_context_fmha=true, or set "
                 f"{name}=false",

@@ -78,8 +78,8 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
 def _adapters(options: EngineOptions) -> dict[str, Any]:
     """Return the LoRA arguments.
 
-    `lora_target_modules` only enables LoRA and does not restrict it, because vLLM allows adapters
-    to change any module.
+    The option `lora_target_modules` enables LoRA. It does not restrict the modules, because vLLM
+    allows adapters to change any module.
     """
     if not (options.lora_dir or options.lora_target_modules or options.max_lora_rank):
         return {}
@@ -87,8 +87,8 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
         raise BadInput(
             "The engine kind vllm does not support the option lora_dir.",
             why="it loads adapters at runtime",
-            next_step="pass the folder with the adapters as --param lora_prefetch_dir=DIR, and "
-            "set the maximum rank with --build-option max_lora_rank=16",
+            next_step="pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set "
+            "the maximum rank, for example --build-option max_lora_rank=16",
         )
     arguments: dict[str, Any] = {"enable_lora": True}
     if options.max_lora_rank is not None:
