@@ -16,7 +16,8 @@ from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
 
 # This number is part of every fingerprint. Increase it if tllm starts to build a different engine
-# from the same facts, because tllm would otherwise reuse engines that an older tllm built.
+# from the same facts, because tllm would otherwise reuse engines that an older version of tllm
+# built.
 _PLAN_VERSION = 3
 
 

@@ -23,7 +23,7 @@ _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFacts:
-    """The tokenizer facts that clients need. `Engine` has fields with the same names."""
+    """The properties of a tokenizer that clients need. `Engine` has fields with the same names."""
 
     chat_template: str
     bos_token: str
@@ -69,7 +69,7 @@ def read_weight_format(checkpoint: Checkpoint) -> str | None:
 
 
 def read_tokenizer_facts(directory: Path) -> TokenizerFacts:
-    """Return the facts about a Hugging Face tokenizer.
+    """Return the properties of a Hugging Face tokenizer.
 
     Raise `BadInput` if the tokenizer is missing or cannot be read.
     """

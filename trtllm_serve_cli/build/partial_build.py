@@ -41,7 +41,7 @@ class FinishedStep:
 
 @dataclass(frozen=True, slots=True)
 class PartialBuild:
-    """A build that can be resumed after its `finished` steps."""
+    """A build that can be resumed after the steps in `finished`."""
 
     path: Path
     model_name: str

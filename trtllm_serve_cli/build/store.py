@@ -74,7 +74,7 @@ def list_engines(
 
 
 def is_store(folder: Path) -> bool:
-    """Return whether the folder is an engine store, possibly that of another `TLLM_HOME`."""
+    """Return whether the folder is the engine store of this or another `TLLM_HOME`."""
     return (folder / _LOCKS).is_dir()
 
 

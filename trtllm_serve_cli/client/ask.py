@@ -139,7 +139,8 @@ def _translate_cancellation(
     try:
         yield from pieces
     except TllmError as error:
-        # Cancelling aborts the call. The transport reports the aborted call as a server failure.
+        # Cancelling aborts the call, which the transport reports as a failure of the server.
+        # Replace this error, because the server has not failed.
         if cancellation.is_set:
             raise error_mapping.cancelled() from error
         raise

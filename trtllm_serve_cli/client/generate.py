@@ -127,7 +127,7 @@ class GenerateRequest:
     lora_task_id: Annotated[
         int | None,
         Within(0, 2**64 - 1),
-        Option("Task id of the LoRA adapter.", metavar="N"),
+        Option("Task id, which identifies the LoRA adapter on the server.", metavar="N"),
     ] = None
     return_log_probs: Annotated[
         bool,

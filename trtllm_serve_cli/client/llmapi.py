@@ -67,7 +67,7 @@ def name_inputs(
 
 
 def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
-    """Return whether the response begins with the prompt although the request excludes it.
+    """Return whether the response begins with the prompt although the request excludes the prompt.
 
     Up to TensorRT-LLM 0.15, upstream's text models do not have `exclude_input_in_output`, so their
     responses begin with the prompt unless they are streamed.

@@ -202,7 +202,7 @@ def fetch_options(declaration: Declaration, choice: EngineChoice) -> FetchOption
 def find_preserved_settings(
     declaration: Declaration, source: Source, engine_kind: str, repository: Path
 ) -> PreservedSettings:
-    """Return the existing repository's settings that the import preserves, and those it drops."""
+    """Return the settings of the existing repository that the import preserves or drops."""
     with contextlib.suppress(RepositoryError, BadInput):
         imported = read_manifest(repository)
         if parse_source(imported.source).unpinned() != source.unpinned():

@@ -38,7 +38,11 @@ class ModelSection:
         ),
     ] = None
     revision: Annotated[
-        str | None, Option("Branch, tag or commit to fetch from an hf: source.", metavar="REVISION")
+        str | None,
+        Option(
+            "Branch, tag or commit to fetch from an hf: source. Default: the main branch.",
+            metavar="REVISION",
+        ),
     ] = None
     trust_remote_code: Annotated[
         bool,
@@ -82,11 +86,18 @@ class EngineSection:
     ] = None
     gpu: Annotated[
         str | None,
-        Option("GPU that --engine sim simulates, such as h200.", metavar="GPU"),
+        Option(
+            "GPU that --engine sim simulates, such as h200. Default: the GPU of this machine.",
+            metavar="GPU",
+        ),
     ] = None
     timing: Annotated[
         Path | None,
-        Option("Timing file for --engine sim, written by `tllm bench calibrate`.", metavar="FILE"),
+        Option(
+            "Timing file for --engine sim, as written by `tllm bench calibrate`. Default: "
+            "estimate the timing.",
+            metavar="FILE",
+        ),
     ] = None
 
 
@@ -97,8 +108,8 @@ class RepositorySection:
     layout: Annotated[
         Layout,
         Option(
-            "Layout of the model repository. inflight and llmapi are upstream's layouts; vllm is "
-            "for Triton's vLLM backend (see docs/concepts/contract.md)."
+            "Layout of the model repository. inflight and llmapi are NVIDIA's layouts, and vllm is "
+            "the layout for Triton's vLLM backend (see docs/concepts/contract.md)."
         ),
     ] = "inflight"
     dir: Annotated[
@@ -112,8 +123,8 @@ class RepositorySection:
     parameters: Annotated[
         Mapping[str, str],
         Option(
-            "Set a parameter of the model repository, for example decoupled_mode=false; "
-            "repeatable.",
+            "Set a parameter of the model repository, for example decoupled_mode=false. "
+            "Repeatable.",
             flags=("--param",),
         ),
     ] = field(default_factory=dict)

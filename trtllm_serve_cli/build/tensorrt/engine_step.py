@@ -76,7 +76,7 @@ def _timing_cache(version: Version) -> RequestedFlag:
 
 
 def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Yield the flags for length limits. Versions before 0.11 limit input and output separately."""
+    """Yield the flags for length limits. Before 0.11, input and output have separate limits."""
     yield from request_value("--max_input_len", options.max_input_len, "max_input_len")
     if options.max_seq_len is None:
         return

@@ -38,7 +38,7 @@ class Family:
 
     @property
     def converter(self) -> str:
-        """The program name of the converter, as `flags_of` expects it."""
+        """The name of the converter, in the form that `flags_of` expects."""
         return f"{self.name}/convert_checkpoint.py"
 
 

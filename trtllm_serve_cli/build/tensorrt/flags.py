@@ -68,7 +68,7 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
 
 
 class _ParseError(Exception):
-    """Raised if the arguments are not valid. By default, argparse would end the process."""
+    """Raised if the arguments are not valid. Without this class, argparse would end the process."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -138,7 +138,7 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 
 
 def _intersect(one: Flag, other: Flag) -> Flag | None:
-    """Return a flag for the values that both flags accept, or `None` if their types differ."""
+    """Return a flag for the values that both flags accept, or `None` if the types differ."""
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:

@@ -194,7 +194,7 @@ def _translate_rpc_error(
 ) -> TllmError:
     """Return the error for a failed gRPC call.
 
-    `has_begun` is true if the client had already received a response.
+    `has_begun` is true if the client received a response before the failure.
     """
     # Use `Any`, because gRPC has no type for an error that is both an `RpcError` and a `Call`.
     call: Any = error

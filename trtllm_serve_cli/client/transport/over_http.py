@@ -117,8 +117,8 @@ def _request(
 ) -> bytes:
     """Send a request and return the response body.
 
-    `token` grants access to restricted APIs. Error messages use `model` as the name of the model
-    or server.
+    `token` grants access to restricted APIs. `model` is the name of the model or server in error
+    messages.
     """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:

@@ -33,7 +33,7 @@ _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
 
 
 def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
-    """Return the values of the parameters that the user requested, by parameter name."""
+    """Return the values of the parameters that the user set, by parameter name."""
     values = {name: str(value) for name, value in requested_limits(options).items()}
     return values | check_parameters(options.parameters, engine.kind)
 

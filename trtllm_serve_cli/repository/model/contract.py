@@ -120,7 +120,7 @@ def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version, or a maximum if the text is not a version."""
+    """Return the major and the minor version, or `_LAST` if the text is not a version."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else _LAST
 

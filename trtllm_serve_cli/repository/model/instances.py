@@ -97,9 +97,9 @@ def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...]
 
 
 def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, str]:
-    """Return `overrides` with the number of instances that the groups of GPUs require.
+    """Return `overrides` with the number of instances that `gpu_device_ids` requires.
 
-    Each group requires one instance with a separate engine. Raise `BadInput` if `overrides`
+    Each group of GPUs requires one instance with a separate engine. Raise `BadInput` if `overrides`
     requests a different number of instances, or a shared engine for several groups.
     """
     gpus = overrides.get(_GPUS)

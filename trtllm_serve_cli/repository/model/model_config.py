@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """The limits and priorities for Triton's request queue. A value of 0 is Triton's default."""
+    """The limits and priorities for Triton's request queue. 0 selects Triton's default."""
 
     max_queue_size: int = 0
     default_timeout_microseconds: int = 0
@@ -29,6 +29,7 @@ class ModelConfig:
 
     `module` is the runtime module that serves the model, or None if the backend does not need a
     `model.py`. `files` maps the name of each additional file in the version folder to its text.
+    `is_batched` enables the dynamic batcher.
     """
 
     name: str
@@ -54,8 +55,8 @@ class RepositoryPlan:
 
     `parameters` contains the value of each parameter that applies to the engine kind. `requested`
     contains the names of the parameters that the user set. `preserved` contains the values that
-    `tllm set` wrote to the previous repository of this model. `declaration` is the import's entry
-    in a `tllm.yaml`.
+    `tllm set` wrote to the previous repository of this model. `declaration` contains the sections
+    of a `tllm.yaml` that describes the import.
     """
 
     name: str

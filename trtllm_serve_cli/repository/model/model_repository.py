@@ -83,7 +83,7 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-        """Yield (model, place) for each place that `fills` lists for the model's role."""
+        """Yield each model with each place (field) that `fills` lists for the model's role."""
         for model in self.texts:
             for place in fills.get(self.role(model) or "", ()):
                 yield model, place
@@ -131,7 +131,7 @@ def open_repository(directory: Path) -> OpenRepository:
         raise RepositoryError(
             f"{directory} is not a model repository.",
             why=f"none of its folders contains a {CONFIG}",
-            next_step="set --repo to the folder that Triton would serve",
+            next_step="set --repo to the folder that contains the model folders",
         )
     return OpenRepository(directory, texts, manifest)
 

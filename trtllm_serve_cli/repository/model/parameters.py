@@ -129,13 +129,13 @@ def _check_version(parameter: Parameter, kind: str, version: str) -> None:
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not version or not is_read_by_backend or parameter.is_in(version):
         return
-    why = f"TensorRT-LLM reads it since version {parameter.since}"
+    why = f"TensorRT-LLM supports the parameter since version {parameter.since}"
     if parameter.until:
-        why = f"TensorRT-LLM reads it in the versions {parameter.since} to {parameter.until}"
+        why = f"TensorRT-LLM supports the parameter from {parameter.since} to {parameter.until}"
     raise BadInput(
         f"The parameter {parameter.name} has no effect with TensorRT-LLM {version}.",
         why=why,
-        next_step="omit it",
+        next_step="omit the parameter",
     )
 
 
@@ -220,7 +220,7 @@ def find_parameter(name: str, kind: str) -> Parameter:
         near = renamed or difflib.get_close_matches(name, choosable, n=3)
         raise BadInput(
             f"There is no parameter {name!r}.",
-            why="parameters have the names of upstream's template variables",
+            why="parameters have the names of the variables in NVIDIA's templates",
             next_step=f"use {' or '.join(near)} instead"
             if near
             else f"choose a parameter of the engine kind {kind}: {', '.join(sorted(choosable))}",
@@ -241,7 +241,7 @@ def find_parameter(name: str, kind: str) -> Parameter:
 def check_value(parameter: Parameter, value: str, kind: str) -> str:
     """Return the canonical form of `value`. Raise `BadInput` if the parameter rejects the value.
 
-    If `may_be_empty` allows an empty value, it is valid and selects the engine's default.
+    An empty value selects the engine's default. It is valid only if `may_be_empty` returns true.
     """
     if not value and may_be_empty(parameter, kind):
         return value

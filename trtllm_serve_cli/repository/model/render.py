@@ -48,7 +48,7 @@ def _version_files(model: ModelConfig, runtime: Mapping[str, str]) -> dict[str, 
 
 
 def write_repository(plan: RepositoryPlan, destination: Path) -> None:
-    """Write the repository to `destination`. If this fails, `destination` is unchanged."""
+    """Write the repository to `destination`. If an error occurs, `destination` is unchanged."""
     files = render_files(plan)
     with write_aside(destination) as aside:
         for relative, text in files.items():

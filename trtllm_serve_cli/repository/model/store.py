@@ -19,8 +19,9 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 class ImportedModel:
     """An imported model, as described by the manifest of its repository.
 
-    `created_at` is in seconds since the epoch. `declaration` is the import's entry in a
-    `tllm.yaml`. `preserved` contains the values that `tllm set` has written since the import.
+    `created_at` is in seconds since the epoch. `declaration` contains the sections of a `tllm.yaml`
+    that describes the import. `preserved` contains the values that `tllm set` has written since the
+    import.
     """
 
     name: str

@@ -23,15 +23,16 @@ def read_repository(directory: Path) -> ImportedModel:
     """Return the model in a repository that tllm rendered, or in a copy of upstream's repository.
 
     For a copy, the name of the returned model is the name of the copy's folder. Raise
-    `RepositoryError` if `directory` is neither of these repositories, or if template variables in a
-    copy are not filled in.
+    `RepositoryError` if `directory` contains neither, or if template variables in a copy are not
+    filled in.
     """
     if (directory / MANIFEST).exists():
         return read_manifest(directory)
     copy = open_repository(directory)
     if _CORE not in copy.texts or copy.value(_CORE, "backend") not in ("", "tensorrtllm"):
         raise RepositoryError(
-            f"{directory} is neither a tllm model repository nor a copy of upstream's repository.",
+            f"{directory} is neither a tllm model repository nor a copy of NVIDIA's "
+            "inflight_batcher_llm.",
             why=f"it contains neither the file {MANIFEST} nor a model {_CORE} that uses the "
             "backend tensorrtllm",
             next_step="start a Triton server that has the required backends: "

@@ -69,7 +69,7 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
 
 
 def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
-    """Write the repository to `destination`. If this fails, `destination` is unchanged."""
+    """Write the repository to `destination`. If an error occurs, `destination` is unchanged."""
     with write_aside(destination) as aside:
         for model in models:
             folder = aside / model.name

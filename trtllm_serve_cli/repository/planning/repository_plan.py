@@ -33,7 +33,8 @@ from trtllm_serve_cli.repository.model.parameters import (
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Users cannot choose these names, because the models in the inflight layout have these names.
+# Users cannot choose these names for a model, because the inflight layout uses them for its Triton
+# models.
 RESERVED_NAMES = frozenset(
     ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
 )
@@ -310,8 +311,8 @@ def _contracts(engine: Engine) -> Mapping[str, Contract]:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    # Even the ensemble is a Python model here, so both text models use the tensor types of
-    # `tensorrt_llm_bls`.
+    # In repositories from tllm, `ensemble` is a Python model, too. Therefore, both text models use
+    # the tensor types of `tensorrt_llm_bls`.
     version = find_kind(engine.kind).serving.contract_version(engine)
     contract = type_tensors("tensorrt_llm_bls", load_text_contract(kind, version), values)
     return ModelConfig(

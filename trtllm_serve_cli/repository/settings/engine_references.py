@@ -126,7 +126,7 @@ def _repositories(home: Home) -> set[Path]:
 
 
 def _engines_of(repository: Path, store: Path) -> set[Path]:
-    """Return the folders of the engines in `store` that the repository's manifest names."""
+    """Return the folders of the engines in `store` that the repository's manifest contains."""
     paths = [path for path in _paths_in(repository) if store in path.parents]
     return {store / path.relative_to(store).parts[0] for path in paths}
 

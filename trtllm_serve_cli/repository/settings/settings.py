@@ -102,7 +102,7 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
 
 
 def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> list[Change]:
-    """Return the changes that set the parameters to these values.
+    """Return the changes that set the parameters in `requested` to their new values.
 
     A parameter is changed in all models that have a value for the parameter. If no model has a
     value, the value is added. Raise `BadInput` if a name or value is not valid for the engine kind,

@@ -157,7 +157,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield an error if a repository rendered by tllm needs upstream's Python model."""
+    """Yield an error if a repository that tllm rendered requires upstream's Python model."""
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
     if (

@@ -203,8 +203,9 @@ def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = contracts.get(model) or contracts.get(role)
     if checked.repository.has_manifest and role == "tensorrt_llm_bls":
         contract = load_text_contract("ensemble" if model == "ensemble" else role, version)
-    # Skip layouts with a single text-to-text model, because its tensors differ from the contract.
-    # In a copy of upstream's repository, this model is named `tensorrt_llm`.
+    # Skip layouts with a single text-to-text model, because the tensors of this model differ from
+    # those in the inflight layout. In a copy of upstream's repository, this model is named
+    # `tensorrt_llm`.
     is_other = checked.repository.layout != "inflight" or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
