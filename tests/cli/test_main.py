@@ -83,7 +83,7 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range x>=1"),
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
-        (("remove",), "A model name, --all or --engines is required."),
+        (("remove",), "Pass a model name, --all or --engines."),
         (("remove", "a", "--all"), "A model name and --all cannot be used together."),
     ],
 )

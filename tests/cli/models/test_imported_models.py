@@ -141,7 +141,7 @@ def test_remove_engines_frees_what_nothing_uses(tllm: Tllm, home: Home) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        ((), "A model name, --all or --engines is required."),
+        ((), "Pass a model name, --all or --engines."),
         (("a", "--all"), "A model name and --all cannot be used together."),
     ],
 )

@@ -51,7 +51,9 @@ def report(
     Example:  tllm bench report results/before results/after -o both.html
     """
     if file is None and len(folders) > 1:
-        raise typer.BadParameter("A report on several folders requires -o FILE.")
+        raise typer.BadParameter(
+            "A report on several folders requires an output file. Add -o FILE."
+        )
     from trtllm_serve_cli.bench.report.page import render_page
     from trtllm_serve_cli.bench.report.perfetto import render_trace
     from trtllm_serve_cli.bench.report.result_reader import read_results

@@ -41,7 +41,9 @@ def run_search_job(
             "A search requires at least one objective. Pass, for example, --slo 'ttft:p95<500ms'."
         )
     if options.max_rate is not None and options.max_rate < options.min_rate:
-        raise typer.BadParameter("--max-rate must not be below --min-rate.")
+        raise typer.BadParameter(
+            "--max-rate is below --min-rate. Increase --max-rate, or decrease --min-rate."
+        )
 
     from trtllm_serve_cli.bench.model.slo import parse_objective
     from trtllm_serve_cli.bench.report.result_json import check_output_folder

@@ -129,7 +129,9 @@ def _open_target(
 
 def _check_usage(prompt: str | None, options: InferOptions) -> None:
     if prompt is not None and options.batch is not None:
-        raise typer.BadParameter("PROMPT and --batch cannot be used together.", param_hint="PROMPT")
+        raise typer.BadParameter(
+            "PROMPT and --batch cannot be used together. Omit one of them.", param_hint="PROMPT"
+        )
     if options.system is not None and options.chat is False:
         raise typer.BadParameter(
             "A system prompt requires the chat template. Omit --raw.", param_hint="--system"

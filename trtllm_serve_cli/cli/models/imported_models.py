@@ -35,7 +35,9 @@ def list_models(
     Example:  tllm list --engines
     """
     if catalog and engines:
-        raise typer.BadParameter("--catalog and --engines cannot be used together.")
+        raise typer.BadParameter(
+            "--catalog and --engines cannot be used together. Omit one of them."
+        )
     if catalog:
         _list_catalog(as_json=as_json)
         return
@@ -85,9 +87,13 @@ def remove(
     Example:  tllm remove --engines
     """
     if name is not None and everything:
-        raise typer.BadParameter("A model name and --all cannot be used together.")
+        raise typer.BadParameter(
+            "A model name and --all cannot be used together. Omit one of them."
+        )
     if name is None and not everything and not engines:
-        raise typer.BadParameter("A model name, --all or --engines is required.")
+        raise typer.BadParameter(
+            "Nothing to remove is specified. Pass a model name, --all or --engines."
+        )
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model import store
     from trtllm_serve_cli.repository.settings import engine_references

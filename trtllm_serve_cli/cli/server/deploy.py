@@ -132,7 +132,9 @@ def slurm(
             param_hint="-o",
         )
     if as_json and not submit:
-        raise typer.BadParameter("The option requires --submit.", param_hint="--json")
+        raise typer.BadParameter(
+            "The option requires --submit. Add --submit, or omit --json.", param_hint="--json"
+        )
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.launch.launch_options import LaunchOptions
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
