@@ -254,3 +254,39 @@ def test_engine_version_is_not_checked_in_a_container(
     with pytest.raises(BadInput, match="was built with another version of TensorRT-LLM"):
         plan_for_this_machine(home, [], {"mode": "mpi"})
     assert plan_for_this_machine(home, [], {"mode": "container"}).mode == "container"
+
+
+@pytest.mark.parametrize(
+    ("mode", "num_ranks", "program", "missing"),
+    [
+        ("auto", 1, "tritonserver", "Triton"),
+        ("local", 1, "tritonserver", "Triton"),
+        ("mpi", 2, "mpirun", "mpirun is not installed"),
+        ("container", 1, "docker", "No container engine works"),
+    ],
+)
+def test_dry_run_lists_the_missing_programs(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    mode: str, num_ranks: int, program: str, missing: str,
+) -> None:  # fmt: skip
+    copy = copy_of_upstream(tmp_path, num_ranks)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    options = {"mode": mode, "world_size": num_ranks} if num_ranks > 1 else {"mode": mode}
+    with pytest.raises(MissingPart):
+        plan_for_this_machine(home, [], options, repositories=[copy])
+    made = plan_for_this_machine(home, [], options, repositories=[copy], is_dry_run=True)
+    assert made.argv[0].endswith(program)
+    assert missing in " ".join(made.missing)
+    assert "Missing on this machine: " in made.describe()
+
+
+def test_dry_run_without_missing_programs_equals_the_plan(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = copy_of_upstream(tmp_path, 1)
+    install_programs(tmp_path, monkeypatch)
+    made, dry = (
+        plan_for_this_machine(home, [], {}, repositories=[copy], is_dry_run=each)
+        for each in (False, True)
+    )
+    assert (made.hide_token(made.argv), dry.missing) == (dry.hide_token(dry.argv), ())

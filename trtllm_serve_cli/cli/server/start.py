@@ -67,7 +67,9 @@ def start(
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
-    plan = plan_for_this_machine(home, model or (), launch, repositories=repo or ())
+    plan = plan_for_this_machine(
+        home, model or (), launch, repositories=repo or (), is_dry_run=dry_run
+    )
     if dry_run:
         if as_json:
             output.show_json(plan.as_dict())

@@ -86,6 +86,7 @@ class LaunchPlan:
     `exit_timeout_s` is the time limit for requests in flight when the server stops.
     `container` is set if the server runs in a container.
     `reason` explains why the mode `auto` selected a container.
+    `missing` contains a sentence for each program that this machine lacks, in a dry run.
     """
 
     argv: tuple[str, ...]
@@ -107,6 +108,7 @@ class LaunchPlan:
     exit_timeout_s: int = DRAIN_S
     model_control_mode: ModelControlMode = "none"
     request: LaunchRequest | None = None
+    missing: tuple[str, ...] = ()
 
     @property
     def runs_mpirun(self) -> bool:
@@ -159,6 +161,7 @@ class LaunchPlan:
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             *((self.reason,) if self.reason else ()),
+            *(f"Missing on this machine: {each}" for each in self.missing),
             f"Serve {', '.join(self.models)} from {self.repository}",
             *(f"  {line}" for line in self._describe_combined()),
             f"on {self.endpoint.http} (HTTP), {self.endpoint.grpc} (gRPC), "
@@ -210,6 +213,7 @@ class LaunchPlan:
                 "models": tuple(plan["models"]),
                 "text_models": tuple(plan.get("text_models", plan["models"])),
                 "loading": tuple(plan["loading"]),
+                "missing": tuple(plan.get("missing", ())),
                 "directory": Path(plan["directory"]),
                 "repository": Path(plan["repository"]),
                 "endpoint": _read_endpoint(plan["endpoint"]),

@@ -13,14 +13,23 @@ from typing import Any
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import detect_machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
-from trtllm_serve_cli.launch.containers.container import IN_IMAGE, ContainerSetup, plan_container
-from trtllm_serve_cli.launch.containers.container_engine import find_container_host
+from trtllm_serve_cli.launch.containers.container import (
+    IN_IMAGE,
+    ContainerHost,
+    ContainerSetup,
+    plan_container,
+)
+from trtllm_serve_cli.launch.containers.container_engine import ENGINES, find_container_host
 from trtllm_serve_cli.launch.containers.deployment import check_engine_fits, describe_deployable
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
+from trtllm_serve_cli.launch.planning.requirements import Requirements
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
 from trtllm_serve_cli.launch.topology.ranks import parse_gpus
+from trtllm_serve_cli.launch.triton.triton_command import check_backend
 from trtllm_serve_cli.launch.triton.triton_install import (
+    IN_CONTAINER,
+    TritonInstallation,
     count_nvidia_gpus,
     find_libpython,
     find_triton,
@@ -42,33 +51,45 @@ def plan_for_this_machine(
     overrides: Mapping[str, Any],
     *,
     repositories: Sequence[Path] = (),
+    is_dry_run: bool = False,
 ) -> LaunchPlan:
     """Plan a server for the imported models `names` and the models in `repositories`.
 
     By default, serve the only imported model. A name may also refer to a model in `repositories`.
     `overrides` are fields of `LaunchOptions` that take precedence over the models' declarations.
     Raise `UnknownModel` if a model is not imported, `BadInput` if the models cannot be served
-    together, and `MissingPart` if software is missing.
+    together, and `MissingPart` if software is missing. In a dry run, the plan lists the missing
+    software instead.
     """
     models = _load_models(home, names, repositories)
     options = choose_options(overrides, {model.name: model.launch for model in models})
-    plan = (_plan_auto if options.mode == "auto" else _plan)(home, models, options)
-    return replace(plan, request=_request(models, repositories, overrides))
+    requirements = Requirements(is_dry_run)
+    plan = (_plan_auto if options.mode == "auto" else _plan)(home, models, options, requirements)
+    request = _request(models, repositories, overrides)
+    return replace(plan, request=request, missing=requirements.describe())
 
 
-def _plan_auto(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
+def _plan_auto(
+    home: Home,
+    models: Sequence[ImportedModel],
+    options: LaunchOptions,
+    requirements: Requirements,
+) -> LaunchPlan:
     """Plan for the local Triton or, if it cannot serve the models, for a container.
 
-    For a container, the plan's `reason` contains the error of the local plan.
+    For a container, the plan's `reason` contains the error of the local plan. If neither is
+    possible in a dry run, plan for the local Triton.
     """
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
-        return _plan(home, models, local)
+        return _plan(home, models, local, Requirements())
     except (BadInput, MissingPart) as error:
         local_error = error
     try:
-        plan = _plan(home, models, replace(options, mode="container"))
+        plan = _plan(home, models, replace(options, mode="container"), Requirements())
     except TllmError as error:
+        if requirements.is_dry_run and isinstance(local_error, MissingPart):
+            return _plan(home, models, local, requirements)
         if error.what == local_error.what:  # The error does not depend on the mode.
             raise
         raise MissingPart(
@@ -87,19 +108,21 @@ def _one_line(error: TllmError) -> str:
     return f"{error.what.removesuffix('.')} ({error.why})" if error.why else error.what
 
 
-def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -> LaunchPlan:
+def _plan(
+    home: Home,
+    models: Sequence[ImportedModel],
+    options: LaunchOptions,
+    requirements: Requirements,
+) -> LaunchPlan:
     _check_engines_fit(models, options)
-    setup = _plan_containers(models, options) if options.mode == "container" else None
-    triton = IN_IMAGE if setup is not None else find_triton(os.environ)
-    libpython_dir = find_libpython()
-    if triton.backend_parts is not None and libpython_dir is None:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
-        raise MissingPart(
-            f"Triton's Python stub needs libpython{version}.so.1.0.",
-            why="neither this Python nor the system provides this library",
-            next_step=f"run `apt-get install libpython{version}`, then run `tllm doctor` to check "
-            "this machine",
-        )
+    is_container = options.mode == "container"
+    setup = _plan_containers(models, options, requirements) if is_container else None
+    triton = (
+        IN_IMAGE
+        if setup is not None
+        else requirements.find(lambda: _find_triton(models), IN_CONTAINER)
+    )
+    libpython_dir = requirements.find(lambda: _find_libpython(triton), "")
     return plan_launch(
         models,
         triton,
@@ -110,19 +133,46 @@ def _plan(home: Home, models: Sequence[ImportedModel], options: LaunchOptions) -
         if len(models) > 1
         else (),
         engines=_read_engines(models),
-        libpython_dir=libpython_dir or "",
+        libpython_dir=libpython_dir,
         has_gpu=bool(setup.gpus) if setup is not None else has_nvidia_gpu(),
-        mpi=_detect_mpi_host(options, setup),
+        mpi=_detect_mpi_host(options, setup, requirements),
         setup=setup,
     )
 
 
-def _plan_containers(models: Sequence[ImportedModel], options: LaunchOptions) -> ContainerSetup:
-    return plan_container(
-        [describe_deployable(model, open_repository(model.path)) for model in models],
-        find_container_host(options.container_engine),
-        image=options.image,
-        gpus=parse_gpus(options.gpus),
+def _find_triton(models: Sequence[ImportedModel]) -> TritonInstallation:
+    triton = find_triton(os.environ)
+    for model in models:
+        check_backend(model, triton)
+    return triton
+
+
+def _find_libpython(triton: TritonInstallation) -> str:
+    """Return the folder of libpython, or "" if Triton does not need a folder."""
+    folder = find_libpython()
+    if folder is None and triton.backend_parts is not None:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise MissingPart(
+            f"Triton's Python stub needs libpython{version}.so.1.0.",
+            why="neither this Python nor the system provides this library",
+            next_step=f"run `apt-get install libpython{version}`, then run `tllm doctor` to check "
+            "this machine",
+        )
+    return folder or ""
+
+
+def _plan_containers(
+    models: Sequence[ImportedModel], options: LaunchOptions, requirements: Requirements
+) -> ContainerSetup:
+    engine = options.container_engine
+    assumed = ContainerHost(engine or ENGINES[0], version="")
+    host = requirements.find(lambda: find_container_host(engine), assumed)
+    deployables = [describe_deployable(model, open_repository(model.path)) for model in models]
+    gpus = parse_gpus(options.gpus)
+    with_toolkit = replace(host, has_gpu_toolkit=True)
+    setup = plan_container(deployables, with_toolkit, image=options.image, gpus=gpus)
+    return requirements.find(
+        lambda: plan_container(deployables, host, image=options.image, gpus=gpus), setup
     )
 
 
@@ -169,12 +219,14 @@ def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
     return engines
 
 
-def _detect_mpi_host(options: LaunchOptions, setup: ContainerSetup | None) -> MpiHost:
+def _detect_mpi_host(
+    options: LaunchOptions, setup: ContainerSetup | None, requirements: Requirements
+) -> MpiHost:
     num_gpus = len(options.gpus.split(",")) if options.gpus else count_nvidia_gpus()
     if setup is not None:
         return MpiHost(setup.host.runs_as is None, num_gpus)
     if options.mode == "mpi":
-        check_mpirun(os.environ)
+        requirements.find(lambda: check_mpirun(os.environ), None)
     return MpiHost(os.geteuid() == 0, num_gpus)
 
 

@@ -1,0 +1,40 @@
+"""Check the programs that a plan requires, or collect the missing ones for a dry run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from trtllm_serve_cli.errors import MissingPart
+
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirements:
+    """The programs that a plan requires on this machine.
+
+    In a dry run, a missing program does not prevent the plan. The plan assumes that the program is
+    installed, and `missing` contains its error.
+    """
+
+    is_dry_run: bool = False
+    missing: list[MissingPart] = field(default_factory=list)
+
+    def find(self, find: Callable[[], _Found], assumed: _Found) -> _Found:
+        """Return what `find` returns. In a dry run, return `assumed` if `find` fails.
+
+        Raise `MissingPart` if `find` raises it and this is not a dry run.
+        """
+        try:
+            return find()
+        except MissingPart as error:
+            if not self.is_dry_run:
+                raise
+            self.missing.append(error)
+            return assumed
+
+    def describe(self) -> tuple[str, ...]:
+        """Return a sentence for each missing program, with the next step."""
+        return tuple(f"{each.what} To fix it, {each.next_step}." for each in self.missing)
