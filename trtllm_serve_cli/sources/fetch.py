@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
+from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.sources.checkpoint import (
     WEIGHTS_INDEX,
@@ -77,6 +79,25 @@ def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[st
     if path is None:
         raise explain_no_config(str(source))
     return read_object(path)
+
+
+def fetch_adapter(
+    source: CheckpointSource, files: Sequence[str], *, hub: Hub | None = None
+) -> Path:
+    """Fetch the files of a LoRA adapter, and return the folder that contains them.
+
+    Raise `SourceError` if a file is missing or cannot be fetched.
+    """
+    paths = {name: source.find_small_file(name, hub) for name in files}
+    folders = [path.parent for path in paths.values() if path is not None]
+    if len(folders) < len(files):
+        missing = ", ".join(name for name, path in paths.items() if path is None)
+        raise SourceError(
+            f"{source} does not contain a LoRA adapter.",
+            why=f"{missing} is missing",
+            next_step="pass an adapter that PEFT saved in the safetensors format",
+        )
+    return folders[0]
 
 
 def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any] | None:

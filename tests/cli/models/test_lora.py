@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.running import Tllm
+from tests.fakes.hub import FakeHub, serve
 from tests.samples.lora_adapters import SITES, make_adapter, write_peft
 
 
@@ -39,3 +40,24 @@ def test_dry_run_writes_nothing(tllm: Tllm, tmp_path: Path, source: Path) -> Non
 def test_folder_without_an_adapter_is_refused(tllm: Tllm, tmp_path: Path) -> None:
     code, _, err = tllm("lora", "convert", str(tmp_path), str(tmp_path / "out"))
     assert (code, "does not contain a PEFT adapter" in err) == (3, True)
+
+
+def test_adapter_is_fetched_from_the_hub(
+    tllm: Tllm, tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    files = {each.name: each.read_bytes() for each in source.iterdir()}
+    with serve(FakeHub(files, repository="acme/adapter")) as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        code, _, err = tllm("lora", "convert", "hf:acme/adapter", str(tmp_path / "out"))
+    assert (code, "q_proj of 2 layers" in err) == (0, True)
+
+
+def test_repository_without_an_adapter_is_refused(
+    tllm: Tllm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    with serve(FakeHub({"config.json": b"{}"})) as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        code, _, err = tllm("lora", "convert", "hf:acme/tiny", str(tmp_path / "out"))
+    assert (code, "hf:acme/tiny does not contain a LoRA adapter" in err) == (3, True)

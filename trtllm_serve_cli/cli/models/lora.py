@@ -26,8 +26,12 @@ class Dtype(str, Enum):
 @lora_app.command()
 def convert(
     source: Annotated[
-        Path,
-        typer.Argument(metavar="IN", help="Folder of a PEFT adapter in the safetensors format."),
+        str,
+        typer.Argument(
+            metavar="IN",
+            help="PEFT adapter in the safetensors format: a folder, or hf:ORG/NAME for a "
+            "repository of the Hugging Face hub.",
+        ),
     ],
     destination: Annotated[
         Path, typer.Argument(metavar="OUT", help="Folder to write the two files to.")
@@ -54,7 +58,7 @@ def convert(
     """
     from trtllm_serve_cli.build.lora import convert_lora, write_lora
 
-    files = convert_lora(source, destination, dtype.value)
+    files = convert_lora(_find_adapter(source), destination, dtype.value)
     if not dry_run:
         write_lora(files, force=force)
     if as_json:
@@ -66,3 +70,17 @@ def convert(
         f"{'Would write' if dry_run else 'Wrote'} {destination}: {modules}; adapter size {sizes}; "
         f"{files.weights.nbytes / 1e6:.1f} MB of {dtype.value}."
     )
+
+
+def _find_adapter(source: str) -> Path:
+    """Return the folder of the adapter, which is downloaded if `source` is on the hub."""
+    if not source.startswith("hf:"):
+        return Path(source)
+    from trtllm_serve_cli.runtime.lora.peft import PEFT_CONFIG, PEFT_WEIGHTS
+    from trtllm_serve_cli.sources.fetch import fetch_adapter
+    from trtllm_serve_cli.sources.registry import parse_source
+    from trtllm_serve_cli.sources.source import CheckpointSource
+
+    parsed = parse_source(source)
+    assert isinstance(parsed, CheckpointSource)
+    return fetch_adapter(parsed, (PEFT_CONFIG, PEFT_WEIGHTS))
