@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.ports import free_ports
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.launch.containers.container import Container
+from trtllm_serve_cli.containers.container import Container
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.processes import last_lines
 

@@ -11,6 +11,7 @@ from trtllm_serve_cli.sizing.gpus import (
     find_card,
     load_gpu,
     load_gpus,
+    parse_gpu_ids,
     parse_gpus,
 )
 
@@ -106,3 +107,23 @@ def test_rejects_present_gpus_that_cannot_be_planned(table: str, listing: str, w
 
 def test_find_card_returns_none_for_unknown_gpu() -> None:
     assert find_card("NVIDIA K80") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus"),
+    [
+        (None, ()),
+        ("", ()),
+        ("0", ("0",)),
+        ("0, 1", ("0", "1")),
+        ("MIG-GPU-0a/1/0", ("MIG-GPU-0a/1/0",)),
+    ],
+)  # fmt: skip
+def test_gpus_by_index_and_by_id(text, gpus) -> None:
+    assert parse_gpu_ids(text) == gpus
+
+
+@pytest.mark.parametrize("text", ["all", "0,,1", "0;1", "-1", "0,0"])
+def test_invalid_gpus_are_rejected(text) -> None:
+    with pytest.raises(BadInput):
+        parse_gpu_ids(text)

@@ -33,6 +33,9 @@ _TIMEOUT_S = 20.0
 _GPU_LINE = re.compile(r"GPU (\d+):")
 _MIG_LINE = re.compile(r"\s+MIG (\S+)\s+Device")
 
+# A GPU in CUDA_VISIBLE_DEVICES.
+_GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -181,3 +184,21 @@ def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
         elif match := _MIG_LINE.match(line):
             devices[index] = (*devices.get(index, ()), match[1])
     return devices
+
+
+def parse_gpu_ids(text: str | None) -> tuple[str, ...]:
+    """Parse GPUs in the format of CUDA_VISIBLE_DEVICES: indices, or ids of GPUs or MIG devices.
+
+    Raise `BadInput` if a GPU is not valid or is listed twice.
+    """
+    gpus = tuple(word.strip() for word in text.split(",")) if text else ()
+    for gpu in gpus:
+        if not _GPU.fullmatch(gpu):
+            raise BadInput(
+                f"{gpu!r} is not a valid GPU.",
+                why="a GPU is an index, GPU-<uuid> or MIG-<uuid>",
+                next_step="run `nvidia-smi -L` to list the GPUs, and pass for example --gpus 0,1",
+            )
+    if len(set(gpus)) < len(gpus):
+        raise BadInput(f"--gpus {text} contains a GPU twice.", next_step="list each GPU once")
+    return gpus

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from trtllm_serve_cli.containers.container import ContainerHost
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.containers.container import ContainerHost
 from trtllm_serve_cli.launch.doctor.diagnosis import Finding, diagnose
 from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.doctor.schedulers import Scheduler

@@ -11,7 +11,7 @@ import psutil
 
 from tests.samples.launch_plans import fake_plan
 from tests.waiting import wait_until
-from trtllm_serve_cli.launch.containers.container import Container
+from trtllm_serve_cli.containers.container import Container
 from trtllm_serve_cli.launch.server_state import ServerState, describe_supervisor
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.server_processes import (

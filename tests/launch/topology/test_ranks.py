@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trtllm_serve_cli.choices import LaunchMode
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.topology.ranks import Ranks, parse_gpus, plan_ranks
+from trtllm_serve_cli.launch.topology.ranks import Ranks, plan_ranks
 from trtllm_serve_cli.repository.model.instances import EngineInstances
 
 ONE, TP2 = EngineInstances("tensorrt_llm", 1), EngineInstances("tensorrt_llm", 2)
@@ -97,26 +97,6 @@ def test_error_names_the_right_world_size() -> None:
         "Why: tensorrt_llm's engine needs 2 processes\n"
         "Next: omit --world-size, or set --world-size 2"
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "gpus"),
-    [
-        (None, ()),
-        ("", ()),
-        ("0", ("0",)),
-        ("0, 1", ("0", "1")),
-        ("MIG-GPU-0a/1/0", ("MIG-GPU-0a/1/0",)),
-    ],
-)  # fmt: skip
-def test_gpus_by_index_and_by_id(text, gpus) -> None:
-    assert parse_gpus(text) == gpus
-
-
-@pytest.mark.parametrize("text", ["all", "0,,1", "0;1", "-1", "0,0"])
-def test_invalid_gpus_are_rejected(text) -> None:
-    with pytest.raises(BadInput):
-        parse_gpus(text)
 
 
 @given(st.integers(1, 8), st.integers(1, 4))

@@ -20,7 +20,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch.containers.container import Container
+    from trtllm_serve_cli.containers.container import Container
     from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
     from trtllm_serve_cli.launch.servers.running import RunningServer
 
@@ -111,7 +111,7 @@ def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
 
 
 def _fetch_image(container: Container) -> None:
-    from trtllm_serve_cli.launch.containers.container_engine import is_image_here, pull_image
+    from trtllm_serve_cli.containers.container_engine import is_image_here, pull_image
 
     if is_image_here(container):
         return

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_serve_cli.containers.container import outermost, with_link_targets
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput
@@ -157,12 +158,6 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
     return chosen
 
 
-def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
-    """Return `folders` without duplicates and without folders inside other folders."""
-    found = dict.fromkeys(folders)
-    return tuple(path for path in found if not any(other in path.parents for other in found))
-
-
 def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
     """Return the number of GPUs, and the processes that MPI must start."""
     deployment = find_kind(model.engine_kind).deployment
@@ -183,10 +178,4 @@ def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Pat
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)
-    return outermost(each for path in paths for each in _with_targets(path))
-
-
-def _with_targets(folder: Path) -> list[Path]:
-    """Return `folder` and the folders that contain its links' targets, such as the hub's cache."""
-    links = [each for each in folder.rglob("*") if each.is_symlink()] if folder.is_dir() else []
-    return [folder, *(link.resolve().parent for link in links)]
+    return outermost(each for path in paths for each in with_link_targets(path))

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
 from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.containers.container import ContainerHost, missing_toolkit
+from trtllm_serve_cli.containers.container_engine import NOT_INSTALLED, suggest_fix
 from trtllm_serve_cli.engine_kinds.machine import Finding, Machine
 from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds
-from trtllm_serve_cli.launch.containers.container import ContainerHost, missing_toolkit
-from trtllm_serve_cli.launch.containers.container_engine import NOT_INSTALLED, suggest_fix
 from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
 from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.doctor.schedulers import Scheduler

@@ -20,12 +20,12 @@ from pathlib import Path
 import psutil
 
 from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.containers.container import ContainerHost
+from trtllm_serve_cli.containers.container_engine import ENGINES, probe_engine
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import detect_machine
 from trtllm_serve_cli.errors import MissingPart, TllmError
-from trtllm_serve_cli.launch.containers.container import ContainerHost
-from trtllm_serve_cli.launch.containers.container_engine import ENGINES, probe_engine
 from trtllm_serve_cli.launch.containers.deployment import check_engine_fits
 from trtllm_serve_cli.launch.doctor.schedulers import (
     Scheduler,

@@ -13,13 +13,9 @@ from typing import Any
 
 from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
+from trtllm_serve_cli.containers.container import Container, ContainerSetup, container_command
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.containers.container import (
-    Container,
-    ContainerSetup,
-    container_command,
-    name_container,
-)
+from trtllm_serve_cli.launch.containers.server_container import name_container
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.launch.topology.mpi import (
     MpiHost,

@@ -10,22 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.containers.container import ContainerHost, ContainerSetup
+from trtllm_serve_cli.containers.container_engine import ENGINES, find_container_host
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import detect_machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
-from trtllm_serve_cli.launch.containers.container import (
-    IN_IMAGE,
-    ContainerHost,
-    ContainerSetup,
-    plan_container,
-)
-from trtllm_serve_cli.launch.containers.container_engine import ENGINES, find_container_host
 from trtllm_serve_cli.launch.containers.deployment import check_engine_fits, describe_deployable
+from trtllm_serve_cli.launch.containers.server_container import IN_IMAGE, plan_container
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.planning.requirements import Requirements
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
-from trtllm_serve_cli.launch.topology.ranks import parse_gpus
 from trtllm_serve_cli.launch.triton.triton_command import check_backend
 from trtllm_serve_cli.launch.triton.triton_install import (
     IN_CONTAINER,
@@ -43,6 +38,7 @@ from trtllm_serve_cli.repository.model.upstream_repository import read_repositor
 from trtllm_serve_cli.repository.planning.combined import plan_combination, prefixed
 from trtllm_serve_cli.repository.validation.engine_limits import read_limits
 from trtllm_serve_cli.repository.validation.validate import check_loadable
+from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 
 
 def plan_for_this_machine(
@@ -168,7 +164,7 @@ def _plan_containers(
     assumed = ContainerHost(engine or ENGINES[0], version="")
     host = requirements.find(lambda: find_container_host(engine), assumed)
     deployables = [describe_deployable(model, open_repository(model.path)) for model in models]
-    gpus = parse_gpus(options.gpus)
+    gpus = parse_gpu_ids(options.gpus)
     with_toolkit = replace(host, has_gpu_toolkit=True)
     setup = plan_container(deployables, with_toolkit, image=options.image, gpus=gpus)
     return requirements.find(
@@ -193,7 +189,7 @@ def _request(
 
 def _check_engines_fit(models: Sequence[ImportedModel], options: LaunchOptions) -> None:
     machine = detect_machine()
-    chosen = [int(gpu) for gpu in parse_gpus(options.gpus) if gpu.isdecimal()]
+    chosen = [int(gpu) for gpu in parse_gpu_ids(options.gpus) if gpu.isdecimal()]
     if chosen:
         # Skip GPUs that this machine does not have.
         gpus = tuple(machine.gpus[index] for index in chosen if index < len(machine.gpus))

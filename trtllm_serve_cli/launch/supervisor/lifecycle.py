@@ -15,9 +15,9 @@ from pathlib import Path
 
 import psutil
 
+from trtllm_serve_cli.containers.container_engine import remove_container
 from trtllm_serve_cli.errors import BadInput, LaunchFailed, NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import cancel_job
-from trtllm_serve_cli.launch.containers.container_engine import remove_container
 from trtllm_serve_cli.launch.logs.triton_log import find_loading
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (

@@ -31,8 +31,8 @@ from typing import Any
 import psutil
 
 from trtllm_serve_cli.client.server import probe_token
+from trtllm_serve_cli.containers.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.errors import TllmError
-from trtllm_serve_cli.launch.containers.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (

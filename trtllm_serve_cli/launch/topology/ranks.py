@@ -12,7 +12,6 @@ triton-inference-server/tensorrtllm_backend.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -20,8 +19,7 @@ from typing import Literal
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.repository.model.instances import EngineInstances
-
-_GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
+from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
     If `engines` is empty, plan for an engine that runs in Python. Raise `BadInput` if the options
     do not match the engines.
     """
-    gpus = parse_gpus(options.gpus)
+    gpus = parse_gpu_ids(options.gpus)
     if options.mode == "container" and options.hostfile is not None:
         raise BadInput(
             "--hostfile cannot be used with containers.",
@@ -85,24 +83,6 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
         "orchestrator",
         spawns=True,
     )
-
-
-def parse_gpus(text: str | None) -> tuple[str, ...]:
-    """Parse GPUs in the format of CUDA_VISIBLE_DEVICES: indices, or ids of GPUs or MIG devices.
-
-    Raise `BadInput` if a GPU is not valid or is listed twice.
-    """
-    gpus = tuple(word.strip() for word in text.split(",")) if text else ()
-    for gpu in gpus:
-        if not _GPU.fullmatch(gpu):
-            raise BadInput(
-                f"{gpu!r} is not a valid GPU.",
-                why="a GPU is an index, GPU-<uuid> or MIG-<uuid>",
-                next_step="run `nvidia-smi -L` to list the GPUs, and pass for example --gpus 0,1",
-            )
-    if len(set(gpus)) < len(gpus):
-        raise BadInput(f"--gpus {text} contains a GPU twice.", next_step="list each GPU once")
-    return gpus
 
 
 def _plan_alone(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ranks:

@@ -11,16 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.containers.container import Container, ContainerHost, lower_limit
 from trtllm_serve_cli.errors import BadInput, MissingPart
-from trtllm_serve_cli.launch.containers.container import (
+from trtllm_serve_cli.launch.containers.deployment import Deployable
+from trtllm_serve_cli.launch.containers.server_container import (
     IN_IMAGE,
-    Container,
-    ContainerHost,
-    lower_limit,
     name_container,
     plan_container,
 )
-from trtllm_serve_cli.launch.containers.deployment import Deployable
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, plan_launch
 from trtllm_serve_cli.repository.model.instances import EngineInstances

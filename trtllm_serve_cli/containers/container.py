@@ -1,4 +1,4 @@
-"""Plan the docker or podman command that runs a server in a container.
+"""Plan the docker or podman command that runs a command in a container.
 
 The command is based on upstream's documented command for Triton's image with TensorRT-LLM
 (README.md of triton-inference-server/tensorrtllm_backend). Like upstream's command, it uses the
@@ -10,18 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trtllm_serve_cli.choices import ContainerEngine
 from trtllm_serve_cli.errors import BadInput, MissingPart
-from trtllm_serve_cli.launch.containers.deployment import Deployable, check_image, outermost
-from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 
-# Look up `tritonserver` on the image's PATH, because custom images may install the binary outside
-# /opt/tritonserver/bin.
-IN_IMAGE = TritonInstallation(Path("tritonserver"), "the image")
 _UNLIMITED = -1
 _ULIMITS = {"memlock": _UNLIMITED, "stack": 64 * 1024 * 1024}
 _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
@@ -46,9 +41,9 @@ class ContainerHost:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The container in which a server runs.
+    """The container in which a command runs.
 
-    `name` is derived from the server's folder, so that tllm can find a stale container.
+    `name` is derived from a folder that the command uses, so that tllm can find a stale container.
     """
 
     engine: ContainerEngine
@@ -96,40 +91,9 @@ class ContainerSetup:
         return {"NVIDIA_TRITON_SERVER_VERSION": found[1]} if found else {}
 
 
-def plan_container(
-    models: Sequence[Deployable], host: ContainerHost, *, image: str | None, gpus: tuple[str, ...]
-) -> ContainerSetup:
-    """Plan a container that serves `models` on `gpus`, or on all GPUs if `gpus` is empty.
-
-    Raise `BadInput` if no single image can serve all models or if a folder cannot be mounted. Raise
-    `MissingPart` if a model needs GPUs but containers on this machine cannot access GPUs.
-    """
-    images = {check_image(model, image): model.name for model in models}
-    if len(images) > 1:
-        raise BadInput(
-            f"{' and '.join(images.values())} cannot be served from one container.",
-            why=f"their engines need different images: {' and '.join(images)}",
-            next_step="serve each model in its own container, or pass an image that can serve all "
-            "models with --image",
-        )
-    folders = outermost(folder for model in models for folder in model.folders)
-    _check_mounts(folders)
-    gpu_models = [model.name for model in models if model.num_gpus]
-    if gpu_models and not host.has_gpu_toolkit:
-        raise missing_toolkit(" and ".join(gpu_models), host.engine)
-    return ContainerSetup(
-        host, next(iter(images)), folders, (gpus or ("all",)) if gpu_models else ()
-    )
-
-
-def name_container(directory: Path) -> str:
-    """Return a container name that is unique on this machine, for the server in `directory`.
-
-    The name includes a hash of the path, because several TLLM_HOME folders may have servers with
-    the same port.
-    """
-    digest = hashlib.sha256(str(directory).encode()).hexdigest()[:8]
-    return f"tllm-{directory.name}-{digest}"
+def hash_folder(folder: Path) -> str:
+    """Return a short hash of the path, which makes container names unique on this machine."""
+    return hashlib.sha256(str(folder).encode()).hexdigest()[:8]
 
 
 def container_command(
@@ -138,30 +102,55 @@ def container_command(
     command: Sequence[str],
     *,
     folders: Sequence[Path] = (),
+    writable: Sequence[Path] = (),
     environ: Mapping[str, str],
+    passed_on: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the command that runs `command` in an attached container.
 
-    The container mounts the setup's folders and `folders` read-only.
+    The container mounts the setup's folders and `folders` read-only, and the folders in `writable`
+    writable. It gets the variables in `environ`. It also gets the variables named in `passed_on`
+    from the environment of the container engine's client, so that their values are not part of the
+    command. `options` are other options of `run`.
     """
     words: list[str] = [
-        # Stay attached, so that the docker or podman client writes the server's output to the log
-        # and forwards signals to the server.
+        # Stay attached, so that the docker or podman client writes the command's output to the log
+        # and forwards signals to the command.
         container.engine, "run", "--rm", f"--name={container.name}",
-        # Do not pull the image here, because `tllm start` has already pulled it and shown progress.
+        # Do not pull the image here, because tllm has already pulled it and shown progress.
         "--pull=never",
-        # Disable the container engine's log, which would be unlimited and repeat the server's log.
+        # Disable the container engine's log, which would be unlimited and repeat tllm's log.
         "--log-driver=none",
         "--net=host",
         "--shm-size=2g",
+        *options,
     ]  # fmt: skip
     words += [f"--ulimit={name}={value}" for name, value in _ulimits(setup.host).items()]
     words += _gpu_options(container.engine, setup.gpus)
     words += _user_options(setup.host)
     words += [f"--env={name}={value}" for name, value in environ.items()]
-    mounts = outermost((*setup.folders, *folders))
-    words += [f"--volume={folder}:{folder}:ro" for folder in mounts]
+    words += [f"--env={name}" for name in passed_on]
+    # Docker rejects a folder that is mounted twice.
+    read_only = [each for each in (*setup.folders, *folders) if each not in writable]
+    words += [f"--volume={folder}:{folder}:ro" for folder in outermost(read_only)]
+    words += [f"--volume={folder}:{folder}" for folder in outermost(writable)]
     return (*words, container.image, *command)
+
+
+def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
+    """Return `folders` without duplicates and without folders inside other folders."""
+    found = dict.fromkeys(folders)
+    return tuple(path for path in found if not any(other in path.parents for other in found))
+
+
+def with_link_targets(path: Path) -> list[Path]:
+    """Return `path` and the folders that contain the targets of links in it.
+
+    For example, the files of a checkpoint in the hub's cache are links to files in another folder.
+    """
+    links = [each for each in path.rglob("*") if each.is_symlink()] if path.is_dir() else []
+    return [path, *(link.resolve().parent for link in links)]
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
@@ -202,7 +191,8 @@ def _user_options(host: ContainerHost) -> list[str]:
     return words
 
 
-def _check_mounts(folders: Sequence[Path]) -> None:
+def check_mounts(folders: Iterable[Path]) -> None:
+    """Raise `BadInput` if a folder cannot be mounted."""
     for folder in folders:
         if ":" in str(folder):
             raise BadInput(

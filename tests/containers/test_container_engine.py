@@ -9,9 +9,8 @@ import pytest
 
 from tests.fakes.container_engines import calls_of, write_engine
 from trtllm_serve_cli.choices import ContainerEngine
-from trtllm_serve_cli.errors import LaunchFailed, MissingPart
-from trtllm_serve_cli.launch.containers.container import Container
-from trtllm_serve_cli.launch.containers.container_engine import (
+from trtllm_serve_cli.containers.container import Container
+from trtllm_serve_cli.containers.container_engine import (
     explain_pull,
     find_container_host,
     find_first_process,
@@ -20,6 +19,7 @@ from trtllm_serve_cli.launch.containers.container_engine import (
     pull_image,
     remove_container,
 )
+from trtllm_serve_cli.errors import MissingPart
 
 DAEMON = "Cannot connect to the Docker daemon at unix:///var/run/docker.sock."
 NGC = "nvcr.io/nvidia/tritonserver:24.07-trtllm-python-py3"
@@ -162,7 +162,7 @@ def test_failed_pull_is_explained(image: str, output: str, why: str, fix: str) -
 
 def test_failed_pull_is_an_error(programs: Path) -> None:
     write_engine(programs, "docker", pull="echo unauthorized >&2; exit 1")
-    with pytest.raises(LaunchFailed, match="The image img could not be pulled"):
+    with pytest.raises(MissingPart, match="The image img could not be pulled"):
         pull_image(Container("docker", "img", "tllm-1"), lambda text: None)
 
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from trtllm_serve_cli.choices import ContainerEngine
-from trtllm_serve_cli.errors import LaunchFailed, MissingPart
-from trtllm_serve_cli.launch.containers.container import Container, ContainerHost, lower_limit
+from trtllm_serve_cli.containers.container import Container, ContainerHost, lower_limit
+from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.processes import CommandResult, run_captured, run_streamed
 
 ENGINES: tuple[ContainerEngine, ...] = ("docker", "podman")
@@ -126,7 +126,7 @@ def pull_image(
 ) -> None:
     """Pull the container's image, and pass the output to `on_output`.
 
-    The output is formatted for `terminal`, if set. Raise `LaunchFailed` with the reason if the pull
+    The output is formatted for `terminal`, if set. Raise `MissingPart` with the reason if the pull
     fails.
     """
     code, output = run_streamed(container.pull, on_output, terminal=terminal)
@@ -134,7 +134,7 @@ def pull_image(
         raise explain_pull(container, output)
 
 
-def explain_pull(container: Container, output: str) -> LaunchFailed:
+def explain_pull(container: Container, output: str) -> MissingPart:
     """Return the error for a failed pull, with the cause found in the engine's `output`."""
     first, _, rest = container.image.partition("/")
     registry = first if rest and re.search(r"[.:]|^localhost$", first) else "docker.io"
@@ -150,7 +150,7 @@ def explain_pull(container: Container, output: str) -> LaunchFailed:
         if re.search(pattern, output, re.IGNORECASE):
             why, next_step = f"{meaning.format(**names)}: ", fix
             break
-    return LaunchFailed(
+    return MissingPart(
         f"The image {container.image} could not be pulled.",
         why=f"{why}{_last_line(output) or 'the engine reported no reason'}",
         next_step=next_step.format(**names),
