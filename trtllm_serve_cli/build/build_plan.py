@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.container import BuildContainer, ContainerTools
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.fingerprint import facts_of_checkpoint
 from trtllm_serve_cli.errors import BadInput
@@ -28,7 +30,7 @@ class Toolchain:
     `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
     interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if tllm's table of
     GPUs does not contain this GPU. In the second case, `gpu_name` is the name that the driver
-    reports for the GPU.
+    reports for the GPU. `container` is set if the steps run in a container.
     """
 
     python: str
@@ -37,6 +39,7 @@ class Toolchain:
     gpu: Gpu | None = None
     gpu_name: str | None = None
     num_gpus: int | None = None
+    container: ContainerTools | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +73,8 @@ class BuildPlan:
 
     `steps` is empty if the engine kind serves the checkpoint directly. `facts` contains everything
     that determines the engine, and `fingerprint` is the hash of `facts`. `requires` lists the
-    modules that must be installed before the first step runs.
+    modules that must be installed before the first step runs. `container` is the container in which
+    the steps run, or None if they run on this machine.
     """
 
     model_name: str
@@ -83,6 +87,14 @@ class BuildPlan:
     estimated_bytes: int
     facts: Mapping[str, Any] = field(default_factory=dict)
     requires: tuple[RequiredModule, ...] = ()
+    container: BuildContainer | None = None
+
+    def command_of(self, step: BuildStep, work: Path) -> tuple[str, ...]:
+        """Return the command that runs `step`, which writes to `work`."""
+        command = step.command_in(work)
+        if self.container is None or step.is_local:
+            return command
+        return self.container.command_for(command, work)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan for `--json`."""
@@ -99,7 +111,7 @@ class BuildPlan:
             "steps": [
                 {
                     "title": step.title,
-                    "command": list(step.command_in(self.engine_dir)),
+                    "command": list(self.command_of(step, self.engine_dir)),
                     "inputs": list(step.inputs_in(self.engine_dir)),
                     "outputs": [str(path) for path in step.outputs_in(self.engine_dir)],
                     "estimated_bytes": step.estimated_bytes,
@@ -119,7 +131,13 @@ class BuildPlan:
             f"{self.checkpoint.source}",
             f"into {self.engine_dir} (about {show_size(self.estimated_bytes)}):",
         ]
-        lines += [f"  {step.title}:\n    {step.show(self.engine_dir)}" for step in self.steps]
+        if self.container is not None and (problem := self.container.problem):
+            lines.insert(
+                0, f"Missing on this machine: {problem.what} To fix it, {problem.next_step}."
+            )
+        for step in self.steps:
+            command = shlex.join(self.command_of(step, self.engine_dir))
+            lines.append(f"  {step.title}:\n    {command}")
         return "\n".join(lines)
 
 

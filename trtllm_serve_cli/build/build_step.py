@@ -19,6 +19,7 @@ class BuildStep:
 
     `inputs` and `outputs` are the files and folders that the command reads and writes. The outputs
     must exist after the command has ended. `estimated_bytes` is the expected size of the outputs.
+    If `is_local` is set, the command runs on this machine even if the build runs in a container.
     """
 
     title: str
@@ -26,6 +27,7 @@ class BuildStep:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     estimated_bytes: int = 0
+    is_local: bool = False
 
     def show(self, work: Path) -> str:
         """Return the command as a shell command line that writes to `work`."""

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.build_step import SCRATCH_NAME, BuildStep
+from trtllm_serve_cli.build.container import prepare_container
 from trtllm_serve_cli.build.engine import (
     ENGINE_FILE,
     BuildRecord,
@@ -32,6 +33,7 @@ from trtllm_serve_cli.build.partial_build import (
     record_step,
     resume_or_start,
 )
+from trtllm_serve_cli.containers.container_engine import remove_container
 from trtllm_serve_cli.errors import BadInput, BuildFailed, MissingPart
 from trtllm_serve_cli.paths import put_in_place
 from trtllm_serve_cli.processes import last_lines, run_logged
@@ -67,12 +69,15 @@ def build_engine(
             why = "the package is not installed"
             raise MissingPart(module.what, why=why, next_step=module.next_step)
     for step in plan.steps:
-        _check_program(step)
+        if plan.container is None or step.is_local:
+            _check_program(step)
     _check_replaceable(plan.engine_dir, plan.model_name)
     started_at = int(time.time())
     build = resume_or_start(plan, rebuild=force)
     try:
         check_space(plan.engine_dir.parent, plan.estimated_bytes - build.num_bytes)
+        if plan.container is not None:
+            prepare_container(plan.container, notify, on_line)
         build = _run_steps(plan, build, notify, on_line)
         add_build_record(build.work, _record_of(plan, build, started_at))
         shutil.copyfile(build.log, build.work / BUILD_LOG)
@@ -97,7 +102,7 @@ def _run_steps(
     for step in plan.steps[len(build.finished) :]:
         notify(f"{step.title} …")
         started = time.monotonic()
-        _run(step, build, on_line)
+        _run(plan, step, build, on_line)
         took_s = time.monotonic() - started
         build = record_step(build, step, took_s)
         notify(f"  took {show_duration(took_s)}")
@@ -172,9 +177,9 @@ def _check_replaceable(engine_dir: Path, name: str) -> None:
         )
 
 
-def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
-    command = step.command_in(build.work)
-    command_line = f"$ {step.show(build.work)}"
+def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
+    command = plan.command_of(step, build.work)
+    command_line = f"$ {shlex.join(command)}"
     with build.log.open("a", encoding="utf-8") as file:
         file.write(f"{command_line}\n")
     on_line(command_line)
@@ -185,6 +190,11 @@ def _run(step: BuildStep, build: PartialBuild, on_line: Notify) -> None:
         code = run_logged(command, build.log, environ=environ, on_line=on_line)
     except FileNotFoundError as error:
         raise _failure(step, f"the program {command[0]} was not found", build.log) from error
+    except BaseException:
+        if plan.container is not None:
+            # The container is not a child process of tllm, so it would continue to run.
+            remove_container(plan.container.named_for(build.work))
+        raise
     if code:
         lines = last_lines(build.log, 400, since=log_start)
         if explanation := explain_failure(code, lines):

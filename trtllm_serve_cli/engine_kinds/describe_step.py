@@ -50,7 +50,7 @@ def plan_describe_step(
     )  # fmt: skip
     if details is not None:
         command += ("--details", json.dumps(details))
-    return BuildStep(title, command, outputs=(f"{WORK}/{ENGINE_FILE}", *outputs))
+    return BuildStep(title, command, outputs=(f"{WORK}/{ENGINE_FILE}", *outputs), is_local=True)
 
 
 def main() -> None:

@@ -7,9 +7,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
+
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.container import ContainerOptions, find_container_tools
 from trtllm_serve_cli.build.engine import Engine, read_engine
 from trtllm_serve_cli.build.installed import find_versions
+from trtllm_serve_cli.build.tensorrt.images import BuildImage, choose_image
 from trtllm_serve_cli.build.tensorrt.versions import find_trtllm_version, parse_version
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds, find_kind
@@ -75,17 +79,23 @@ def read_details(kind: str, path: Path) -> Any:
         ) from error
 
 
-def find_tools(trtllm_version: str | None = None) -> Toolchain:
+def find_tools(
+    trtllm_version: str | None = None, container: ContainerOptions | None = None
+) -> Toolchain:
     """Return this machine's toolchain: the running Python, its packages and the GPUs.
 
     If `trtllm_version` is set, builds are planned for this version of TensorRT-LLM instead of the
-    installed version. Raise `BadInput` if `trtllm_version` is not a version.
+    installed version. If `container` is set, they are planned for a container image with this
+    version. Raise `BadInput` if `trtllm_version` is not a version, or if no image contains it.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = find_gpus()
     card = find_card(gpus[0].shown_as) if gpus else None
-    installed = find_trtllm_version()
-    version = parse_version(trtllm_version) if trtllm_version else installed
+    image = choose_image(container.image, trtllm_version) if container else None
+    if image is not None:
+        version: Version | None = image.trtllm
+    else:
+        version = parse_version(trtllm_version) if trtllm_version else find_trtllm_version()
     return Toolchain(
         python=sys.executable,
         versions=find_versions(packages),
@@ -93,7 +103,24 @@ def find_tools(trtllm_version: str | None = None) -> Toolchain:
         gpu=card,
         gpu_name=card.name if card else (gpus[0].shown_as if gpus else None),
         num_gpus=len(gpus) or None,
+        container=find_container_tools(container, image.name, _find_examples(container, image))
+        if container and image
+        else None,
     )
+
+
+def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
+    """Return the folder of TensorRT-LLM's example scripts in the container."""
+    if container.examples is not None:
+        return container.examples
+    if image.examples is None:
+        raise BadInput(
+            f"{image.name} does not contain TensorRT-LLM's example scripts.",
+            why=f"the build of an engine with TensorRT-LLM {image.trtllm} runs these scripts",
+            next_step=f"run `git clone -b v{image.trtllm} "
+            "https://github.com/NVIDIA/TensorRT-LLM`, and add --examples TensorRT-LLM/examples",
+        )
+    return image.examples
 
 
 def refuse_foreign_options(name: str, options: dict[str, object]) -> None:

@@ -68,6 +68,7 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
             declared.engine,
             dir=_join(folder, declared.engine.dir),
             timing=_join(folder, declared.engine.timing),
+            examples=_join(folder, declared.engine.examples),
         ),
         build=with_absolute_paths(declared.build, folder),
         repository=_repository_in(folder, declared.repository),

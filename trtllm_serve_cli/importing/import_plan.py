@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest
+from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.container import ContainerOptions
 from trtllm_serve_cli.build.engine import Engine, find_engine
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
 from trtllm_serve_cli.engine_kinds.dispatch import find_tools, plan_build, refuse_foreign_options
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
-from trtllm_serve_cli.engine_kinds.registry import AUTO, find_kind
+from trtllm_serve_cli.engine_kinds.registry import AUTO, UPSTREAM, find_kind
 from trtllm_serve_cli.engine_kinds.selection import (
     choose_engine_kind,
     choose_for_format,
@@ -38,6 +39,7 @@ from trtllm_serve_cli.repository.settings.preserved_settings import (
     PreservedSettings,
     choose_preserved,
 )
+from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
 from trtllm_serve_cli.sources.engine_source import EngineSource
 from trtllm_serve_cli.sources.fetch import apply_revision, inspect_source, plan_fetch
@@ -146,6 +148,7 @@ def plan_import(
     refuse_foreign_options(
         choice.kind, {"gpu": declaration.engine.gpu, "timing": declaration.engine.timing}
     )
+    _check_mode(declaration, choice.kind)
     check_layout(declaration.repository.layout, choice.kind)
     check_parameters(declaration.repository.parameters, choice.kind)
     options = fetch_options(declaration, choice)
@@ -237,9 +240,42 @@ def request_build(
     )
 
 
+def find_build_tools(declaration: Declaration) -> Toolchain:
+    """Return the toolchain for the declared engine, on this machine or in a container.
+
+    Raise `BadInput` if no known container image contains the requested version.
+    """
+    engine = declaration.engine
+    container = None
+    if engine.mode == "container":
+        gpus = parse_gpu_ids(engine.gpus)
+        examples = engine.examples and engine.examples.absolute()
+        container = ContainerOptions(engine.container_engine, engine.image, examples, gpus)
+    return find_tools(engine.trtllm_version, container)
+
+
+def _check_mode(declaration: Declaration, kind: str) -> None:
+    """Raise `BadInput` if the options for a build in a container do not apply."""
+    engine = declaration.engine
+    if engine.mode == "container":
+        if kind != UPSTREAM:
+            raise BadInput(
+                f"The engine kind {kind} is not built in a container.",
+                why=f"--mode container applies only to the engine kind {UPSTREAM}",
+                next_step=f"omit --mode, or add --engine {UPSTREAM}",
+            )
+        return
+    for name in ("image", "container_engine", "gpus", "examples"):
+        if getattr(engine, name) is not None:
+            raise BadInput(
+                f"--{name.replace('_', '-')} applies only to builds in a container.",
+                next_step="omit the option, or add --mode container",
+            )
+
+
 def plan_engine(request: BuildRequest, declaration: Declaration, home: Home) -> BuildPlan:
     """Plan the build of an engine and choose the engine's folder."""
-    plan = plan_build(request, find_tools(declaration.engine.trtllm_version))
+    plan = plan_build(request, find_build_tools(declaration))
     return choose_engine_dir(plan, declaration, home) if plan.steps else plan
 
 
@@ -268,6 +304,8 @@ def _choose_kind(
     requested = declaration.engine.kind
     if isinstance(source, EngineSource):
         return _choose_for_engine_source(source, requested)
+    if declaration.engine.mode == "container" and requested == AUTO:
+        return EngineChoice(UPSTREAM, f"Engine kind {UPSTREAM}: --mode container requires it.")
     layout = declaration.repository.layout
     fitting = kinds_in_layout(layout)
     if len(fitting) == 1 and requested in (AUTO, fitting[0].name):

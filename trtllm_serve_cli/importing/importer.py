@@ -16,7 +16,6 @@ from trtllm_serve_cli.build.store import lock_of
 from trtllm_serve_cli.engine_kinds.dispatch import (
     complete_engine,
     describe_checkpoint,
-    find_tools,
 )
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput, RepositoryError
@@ -26,6 +25,7 @@ from trtllm_serve_cli.importing.import_plan import (
     choose_engine_dir,
     describe_engine_source,
     fetch_options,
+    find_build_tools,
     find_preserved_settings,
     plan_engine,
     plan_import,
@@ -158,7 +158,7 @@ def _obtain_engine(
     )
     request = request_build(declaration, plan.choice, checkpoint, home)
     if find_kind(request.kind).serves_checkpoints:
-        yield describe_checkpoint(request, find_tools(declaration.engine.trtllm_version))
+        yield describe_checkpoint(request, find_build_tools(declaration))
         return
     planned = plan_engine(request, declaration, home)
     with hold_lock(

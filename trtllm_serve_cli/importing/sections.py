@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
-from trtllm_serve_cli.choices import Layout
+from trtllm_serve_cli.choices import ContainerEngine, Layout
 from trtllm_serve_cli.engine_kinds.registry import AUTO, kind_names
 from trtllm_serve_cli.option_fields import OneOf, Option
 
@@ -81,6 +81,41 @@ class EngineSection:
         Option(
             "Folder for the engine. Default: a folder in the engine store in TLLM_HOME.",
             flags=("--engine-dir",),
+            metavar="DIR",
+        ),
+    ] = None
+    mode: Annotated[
+        Literal["local", "container"],
+        Option(
+            "Where to build a TensorRT engine: on this machine, or in a container with docker or "
+            "podman."
+        ),
+    ] = "local"
+    image: Annotated[
+        str | None,
+        Option(
+            "Container image for the build. Default: NVIDIA's Triton image with the version in "
+            "--trtllm-version.",
+            metavar="IMAGE",
+        ),
+    ] = None
+    container_engine: Annotated[
+        ContainerEngine | None,
+        Option("Container engine to use. Default: docker if it works, otherwise podman."),
+    ] = None
+    gpus: Annotated[
+        str | None,
+        Option(
+            "Comma-separated list of the GPUs for a build in a container, for example 0,1. "
+            "Default: all GPUs.",
+            metavar="IDS",
+        ),
+    ] = None
+    examples: Annotated[
+        Path | None,
+        Option(
+            "Folder `examples` of TensorRT-LLM's repository, for container images without it "
+            "(before TensorRT-LLM 0.17).",
             metavar="DIR",
         ),
     ] = None

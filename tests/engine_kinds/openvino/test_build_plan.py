@@ -48,6 +48,7 @@ def describe(checkpoint: str, source: str, architecture: str, weights: str, mark
             "--checkpoint", checkpoint, "--engine", json.dumps(engine),
         ),
         outputs=("{work}/engine.json",),
+        is_local=True,
     )  # fmt: skip
 
 

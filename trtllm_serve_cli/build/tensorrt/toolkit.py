@@ -8,15 +8,15 @@ from pathlib import Path
 
 from packaging.version import Version
 
-# The folder of the converters in NVIDIA's containers since TensorRT-LLM 0.17.
-_IN_CONTAINER = Path("/app/examples")
+# The folder of the converters in NVIDIA's images of Triton since TensorRT-LLM 0.17.
+IN_IMAGE = Path("/app/examples")
 # Earlier containers do not contain the converters. The documentation of
 # triton-inference-server/tensorrtllm_backend describes how to mount a checkout of the repository.
 # The mounted checkout contains the converters in this folder.
 _IN_CHECKOUT = Path("/tensorrtllm_backend/tensorrt_llm/examples")
 # Folders to search for the converters, in order of preference.
-_CANDIDATES = (_IN_CONTAINER, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)
-_FIRST_IN_CONTAINER = Version("0.17.0")
+_CANDIDATES = (IN_IMAGE, Path("/app/tensorrt_llm/examples"), _IN_CHECKOUT)
+FIRST_IN_IMAGE = Version("0.17.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +41,4 @@ def find_examples_dir(version: Version, is_there: Callable[[Path], bool] = Path.
     for folder in _CANDIDATES:
         if is_there(folder / "quantization/quantize.py"):
             return folder
-    return _IN_CONTAINER if version >= _FIRST_IN_CONTAINER else _IN_CHECKOUT
+    return IN_IMAGE if version >= FIRST_IN_IMAGE else _IN_CHECKOUT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from trtllm_serve_cli.build.build_plan import (
     check_num_gpus,
     facts_of_engine,
 )
+from trtllm_serve_cli.build.build_step import BuildStep
+from trtllm_serve_cli.build.container import BuildContainer, plan_container
 from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
@@ -42,7 +44,8 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         )
     version = parse_version(tools.trtllm_version)
     shape = parse_shape(read_config(checkpoint))
-    toolkit = Toolkit(version, find_examples_dir(version))
+    in_image = tools.container.examples if tools.container else None
+    toolkit = Toolkit(version, in_image or find_examples_dir(version))
     steps = plan_tensorrt(shape, checkpoint.path, options, toolkit, tools.gpu)
     weights = options.quantization or options.dtype
     facts = {
@@ -70,7 +73,18 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         fingerprint=fingerprint,
         estimated_bytes=sum(step.estimated_bytes for step in steps),
         facts=facts,
+        container=_plan_container(tools, steps, request.engine_dir),
     )
+
+
+def _plan_container(
+    tools: Toolchain, steps: Sequence[BuildStep], engine_dir: Path
+) -> BuildContainer | None:
+    if tools.container is None:
+        return None
+    words = (word for step in steps for word in step.inputs)
+    inputs = [Path(word) for word in words if word.startswith("/")]
+    return plan_container(tools.container, inputs, engine_dir)
 
 
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:

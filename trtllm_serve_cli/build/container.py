@@ -1,0 +1,173 @@
+"""Run the steps of a build in a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.choices import ContainerEngine
+from trtllm_serve_cli.containers.container import (
+    Container,
+    ContainerHost,
+    ContainerSetup,
+    check_mounts,
+    container_command,
+    hash_folder,
+    missing_toolkit,
+    outermost,
+    with_link_targets,
+)
+from trtllm_serve_cli.containers.container_engine import (
+    find_container_host,
+    is_image_here,
+    pull_image,
+)
+from trtllm_serve_cli.errors import MissingPart
+from trtllm_serve_cli.sources.hub_address import find_hub
+
+# Variables that the programs in the container inherit from tllm: for downloads from the hub, for
+# proxies, and for the log level of TensorRT-LLM (tensorrt_llm/logger.py). The container engine
+# reads their values, so that the token is not part of the command.
+_PASSED_ON = (
+    "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+    "TLLM_LOG_LEVEL",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerOptions:
+    """The options for a build in a container.
+
+    `examples` is a folder with TensorRT-LLM's example scripts, for images without them. `gpus` is
+    empty for all GPUs.
+    """
+
+    engine: ContainerEngine | None = None
+    image: str | None = None
+    examples: Path | None = None
+    gpus: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerTools:
+    """The container engine and the image for a build.
+
+    `examples` is the folder of TensorRT-LLM's example scripts in the container. `folders` are other
+    folders that the container mounts. `cache` is the cache folder of the Hugging Face hub.
+    `variables` are the names of the environment variables that the container inherits. `problem` is
+    the error to raise when the build starts, if this machine cannot run the container. The build
+    can be planned in spite of a problem.
+    """
+
+    host: ContainerHost
+    image: str
+    gpus: tuple[str, ...]
+    examples: Path
+    folders: tuple[Path, ...]
+    cache: Path
+    variables: tuple[str, ...] = ()
+    problem: MissingPart | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContainer:
+    """The container in which the steps of a build run.
+
+    `ContainerTools` describes `cache`, `variables` and `problem`.
+    """
+
+    setup: ContainerSetup
+    cache: Path
+    variables: tuple[str, ...] = ()
+    problem: MissingPart | None = None
+
+    def named_for(self, work: Path) -> Container:
+        """Return the container for a step that writes to `work`."""
+        name = f"tllm-build-{hash_folder(work)}"
+        return Container(self.setup.host.engine, self.setup.image, name)
+
+    def command_for(self, command: Sequence[str], work: Path) -> tuple[str, ...]:
+        """Return the command that runs `command`, a step that writes to `work`, in a container."""
+        return container_command(
+            self.named_for(work),
+            self.setup,
+            command,
+            writable=(work, self.cache),
+            environ={"PYTHONUNBUFFERED": "1", "HF_HUB_CACHE": str(self.cache)},
+            passed_on=self.variables,
+            # Programs may write to the working directory, but the user may not write to the image's
+            # default directory.
+            options=("--workdir=/tmp",),
+        )
+
+
+def find_container_tools(options: ContainerOptions, image: str, examples: Path) -> ContainerTools:
+    """Find a container engine that can run the build.
+
+    If no engine works, assume that the preferred engine does, so that the build can be planned on a
+    machine without a container engine.
+    """
+    problem = None
+    try:
+        host = find_container_host(options.engine)
+        if not host.has_gpu_toolkit:
+            problem = missing_toolkit("the build", host.engine)
+    except MissingPart as error:
+        host, problem = _assume_host(options.engine or "docker"), error
+    return ContainerTools(
+        host=host,
+        image=image,
+        gpus=options.gpus or ("all",),
+        examples=examples,
+        folders=(options.examples,) if options.examples else (),
+        cache=find_hub().cache,
+        variables=tuple(name for name in _PASSED_ON if name in os.environ),
+        problem=problem,
+    )
+
+
+def plan_container(
+    tools: ContainerTools, inputs: Iterable[Path], engine_dir: Path
+) -> BuildContainer:
+    """Plan the container for the steps that read `inputs` and build the engine in `engine_dir`.
+
+    Raise `BadInput` if a folder cannot be mounted.
+    """
+    paths = (*inputs, *tools.folders)
+    folders = outermost(each for path in paths for each in with_link_targets(path))
+    check_mounts((*folders, tools.cache, engine_dir))
+    setup = ContainerSetup(tools.host, tools.image, folders, tools.gpus)
+    return BuildContainer(setup, tools.cache, tools.variables, tools.problem)
+
+
+def prepare_container(
+    container: BuildContainer, notify: Callable[[str], None], on_line: Callable[[str], None]
+) -> None:
+    """Pull the image if it is not on this machine.
+
+    `on_line` receives the output of the pull. Raise `MissingPart` if this machine cannot run the
+    container, or if the image cannot be pulled.
+    """
+    if container.problem is not None:
+        raise container.problem
+    # The container engine would create a missing folder with root as its owner.
+    container.cache.mkdir(parents=True, exist_ok=True)
+    image = container.named_for(Path())
+    if not is_image_here(image):
+        notify(f"Fetching {image.image} …")
+        pull_image(image, lambda output: _show_lines(output, on_line))
+
+
+def _assume_host(engine: ContainerEngine) -> ContainerHost:
+    is_daemons = engine == "docker" and os.geteuid() != 0
+    runs_as = f"{os.geteuid()}:{os.getegid()}" if is_daemons else None
+    return ContainerHost(engine, version="", runs_as=runs_as, has_gpu_toolkit=True)
+
+
+def _show_lines(output: bytes, on_line: Callable[[str], None]) -> None:
+    for line in output.decode(errors="replace").splitlines():
+        if line.strip():
+            on_line(line)
