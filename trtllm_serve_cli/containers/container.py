@@ -1,8 +1,8 @@
 """Plan the docker or podman command that runs a command in a container.
 
-The command is based on upstream's documented command for Triton's image with TensorRT-LLM
-(README.md of triton-inference-server/tensorrtllm_backend). Like upstream's command, it uses the
-host's network, 2 GiB of shared memory and the same limits. Comments in this module explain the
+The command is based on the documented command for Triton's image with TensorRT-LLM (README.md of
+triton-inference-server/tensorrtllm_backend). Like the documented command, it uses the host's
+network, 2 GiB of shared memory and the same limits. Comments in this module explain the
 differences.
 """
 
@@ -120,7 +120,7 @@ def container_command(
         container.engine, "run", "--rm", f"--name={container.name}",
         # Do not pull the image here, because tllm has already pulled it and shown progress.
         "--pull=never",
-        # Disable the container engine's log, which would be unlimited and repeat tllm's log.
+        # Disable the container engine's log, which would duplicate tllm's log without limit.
         "--log-driver=none",
         "--net=host",
         "--shm-size=2g",
@@ -154,7 +154,7 @@ def with_link_targets(path: Path) -> list[Path]:
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
-    """Return upstream's documented limits, lowered to the user's hard limits.
+    """Return the ulimits of the documented command, lowered to the user's hard limits.
 
     Also set the limits on files and processes, because rootless podman fails if its defaults exceed
     the user's hard limits.

@@ -88,8 +88,8 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
     if answer.failure:
         return answer.failure
     version, _, security = answer.out.strip().partition(" ")
-    # If the engine runs as the current user, containers can run as root, because their root has
-    # only the current user's access to files.
+    # If the engine runs as the current user, containers can run as root, because root in these
+    # containers has only the current user's file permissions.
     is_users_own = engine == "podman" or "rootless" in security or os.geteuid() == 0
     return ContainerHost(
         engine=engine,

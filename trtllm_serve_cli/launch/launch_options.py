@@ -1,4 +1,4 @@
-"""Define the options for starting a server, and merge them with the models' declarations."""
+"""Define the options for starting a server, and merge them with the options that models declare."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ _TLS = "TLS"
 class LaunchOptions:
     """The options for `tllm start` and for the section `launch` in tllm.yaml.
 
-    The options from `world_size` to `oversubscribe` have the same names as in upstream's launch
-    script. The options in the Triton and TLS panels have the same names as in Triton.
+    The options from `world_size` to `oversubscribe` have the same names as in TensorRT-LLM's
+    launch script (`launch_triton_server.py`). The options in the Triton and TLS panels have the
+    same names as in Triton.
     """
 
     host: Annotated[
@@ -76,8 +77,8 @@ class LaunchOptions:
     gpus: Annotated[
         str | None,
         Option(
-            "Comma-separated list of the GPUs to use, such as 0,1 or GPU-… or MIG-…. Default: all "
-            "GPUs.",
+            "Comma-separated list of the GPUs to use, by index, GPU id or MIG device id, for "
+            "example 0,1. Default: all GPUs.",
             metavar="IDS",
             panel=_PROCESSES,
         ),
@@ -109,8 +110,8 @@ class LaunchOptions:
     multi_model: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, in which Triton spawns the engines' processes. Several engines "
-            "always run in this mode.",
+            "Use orchestrator mode, in which Triton spawns the engines' processes. With MPI, a "
+            "server that runs several engines always uses this mode.",
             flags=("--multi-model/--no-multi-model",),
             panel=_PROCESSES,
         ),
@@ -118,8 +119,8 @@ class LaunchOptions:
     disable_spawn_processes: Annotated[
         bool,
         Option(
-            "Use orchestrator mode, but start the engines' processes with mpirun. Each model must "
-            "set participant_ids.",
+            "Use orchestrator mode, but start the engines' processes with mpirun. Requires the "
+            "model parameter participant_ids.",
             flags=("--disable-spawn-processes/--no-disable-spawn-processes",),
             panel=_PROCESSES,
         ),
@@ -160,8 +161,8 @@ class LaunchOptions:
     cache_config: Annotated[
         str | None,
         Option(
-            "Configuration of Triton's response cache, such as local,size=1048576. Default: no "
-            "cache.",
+            "Configuration of Triton's response cache, for example local,size=1048576. Default: "
+            "no cache.",
             metavar="CONFIG",
             panel=_TRITON,
         ),
@@ -169,7 +170,7 @@ class LaunchOptions:
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Trace setting for Triton, such as level=TIMESTAMPS. Can be repeated.",
+            "Trace setting for Triton, for example level=TIMESTAMPS. Can be repeated.",
             metavar="CONFIG",
             panel=_TRITON,
         ),
@@ -184,12 +185,17 @@ class LaunchOptions:
     ] = None
     grpc_server_key: Annotated[
         Path | None,
-        Option("Private key file for the TLS certificate.", metavar="PEM", panel=_TLS),
+        Option(
+            "Private key file for the TLS certificate. Required with --grpc-server-cert.",
+            metavar="PEM",
+            panel=_TLS,
+        ),
     ] = None
     grpc_root_cert: Annotated[
         Path | None,
         Option(
-            "CA certificate file. gRPC clients must present a certificate that this CA signed.",
+            "CA certificate file. gRPC clients must present a certificate that this CA signed. "
+            "Default: clients do not need a certificate.",
             metavar="PEM",
             panel=_TLS,
         ),
@@ -219,8 +225,8 @@ class LaunchOptions:
     ] = None
 
 
-# Maps options to the only modes in which they apply. In other modes, tllm ignores these options if
-# a model declares them.
+# Options that apply only in some modes, with these modes. In other modes, tllm ignores these
+# options if a model declares them.
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
 _MODES_OF = {
@@ -239,8 +245,8 @@ def choose_options(
 
     `overrides` take precedence over declarations, and declarations over defaults. `declared` maps
     each model's name to its declared options. Ignore declared options that do not apply to the
-    mode. Raise `BadInput` if two models declare different values, or if container options are set
-    in a mode that does not use containers.
+    mode. Raise `BadInput` if two models declare different values for an option, or if container
+    options are set in a mode that does not use containers.
     """
     merged: dict[str, tuple[str, Any]] = {}
     modes = (

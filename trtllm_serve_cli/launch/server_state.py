@@ -137,7 +137,7 @@ def read_stop_timeout_s(directory: Path, default_s: float) -> float:
 
 
 def reset_state_files(directory: Path) -> None:
-    """Remove a previous server's state from `directory`. Preallocate the stop timeout's file."""
+    """Remove a previous server's state, and preallocate the file for the stop timeout."""
     (directory / STATE_FILE).unlink(missing_ok=True)
     _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)
 

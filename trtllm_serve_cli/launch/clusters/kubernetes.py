@@ -77,8 +77,8 @@ def plan_kubernetes(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
             why="the leader pod starts ranks in the other pods with kubectl, which NVIDIA's images "
             "do not contain",
-            next_step="add kubectl to the image that `tllm deploy k8s` uses for one node, and pass "
-            "the new image with --image",
+            next_step="add kubectl to the image in the manifests that `tllm deploy k8s` prints "
+            "without --nodes, and pass the new image with --image",
         )
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home)
@@ -115,7 +115,7 @@ def render_manifests(manifests: Sequence[Manifest]) -> str:
 
 
 def _object_name(model: str) -> str:
-    """Return a valid Service name that leaves room for the suffixes in pod names."""
+    """Return a valid Service name for `model`, short enough for the suffixes in pod names."""
     return f"tllm-{re.sub('[^a-z0-9]+', '-', model.lower())}"[:50].strip("-")
 
 
@@ -124,7 +124,7 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def _server_labels(name: str) -> dict[str, str]:
-    """Return the labels of pods that serve requests. Only these pods have the component label."""
+    """Return the labels of the pods that serve requests. Other pods lack the component label."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
 
@@ -243,7 +243,10 @@ def _pod(
 
 
 def _probes(launch: LaunchOptions) -> Manifest:
-    """Return the probes. Kubernetes runs the others only after the startup probe has succeeded."""
+    """Return the startup, readiness and liveness probes.
+
+    Kubernetes runs the readiness and liveness probes only after the startup probe has succeeded.
+    """
 
     def probe(path: str, period_s: int, failures: int) -> Manifest:
         return {

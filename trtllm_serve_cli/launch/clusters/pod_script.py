@@ -51,12 +51,14 @@ def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
 
 def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[str]:
     if model.is_llm_api:
-        # trtllm-llmapi-launch starts the server only on the first rank.
+        # Run the same command on every rank, because trtllm-llmapi-launch starts the server only on
+        # the first rank.
         return [f"-n {model.num_ranks} trtllm-llmapi-launch", *server]
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Ignore Triton's version. Every version that supports several instances has these flags.
+        # Do not check Triton's version, because every version that supports several instances also
+        # supports these flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

@@ -38,7 +38,7 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
-# Maps each port flag to its part of a shell variable's name, for example HTTP in TLLM_HTTP_PORT.
+# Maps each port flag to the protocol in its shell variable's name, for example TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
 # Flags that only the first rank receives, because only this rank serves requests.
 _FIRST_RANK_FLAGS = (
@@ -111,8 +111,8 @@ def plan_slurm(
 ) -> SlurmPlan:
     """Plan a job that serves `model` with `triton`, which is on the nodes or in the container.
 
-    The job writes its files to `directory`. By default, the job writes its files to the folder in
-    which it was submitted, and adds the model's name and the job's id to the file names. `environ`
+    The job writes its files to `directory`. If `directory` is None, the job uses the folder in
+    which it was submitted, and adds the model's name and its own id to the file names. `environ`
     contains additional environment variables for the job. Raise `BadInput` if the model cannot run
     on these nodes under Slurm, or if the options conflict.
     """
@@ -127,8 +127,8 @@ def plan_slurm(
     if options.ntasks_per_node not in (None, tasks):
         raise BadInput(
             f"--ntasks-per-node must be {tasks} for {model.name}, not {options.ntasks_per_node}.",
-            why=f"the engine's number of ranks is {model.num_ranks}, and the job's number of nodes "
-            f"is {options.nodes}",
+            why=f"the engine's number of ranks ({model.num_ranks}) is divided by the number of "
+            f"nodes ({options.nodes})",
             next_step="omit --ntasks-per-node, or change --nodes",
         )
     in_slurm, in_shell = _file_prefixes(model, directory)
@@ -188,8 +188,8 @@ def _check_not_spawning(model: Deployable) -> None:
     if model.spawns:
         raise BadInput(
             f"{model.name} cannot run several instances under Slurm.",
-            why="several instances require MPI to spawn processes (upstream's orchestrator mode), "
-            "which srun does not support",
+            why="several instances require MPI to spawn processes (TensorRT-LLM's orchestrator "
+            "mode), which srun does not support",
             next_step=f"run `tllm set {model.name} gpu_device_ids= tensorrt_llm_instance_count=1`, "
             "then submit one job per instance",
         )

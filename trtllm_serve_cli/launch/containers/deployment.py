@@ -159,7 +159,7 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
 
 
 def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
-    """Return the number of GPUs, and the processes that MPI must start."""
+    """Count the GPUs that the model needs, and plan the processes that MPI must start."""
     deployment = find_kind(model.engine_kind).deployment
     size = deployment.count_gpus(model, repository)
     if size == 0:
@@ -168,13 +168,13 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
         return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
     engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
-    # If the model has several instances, each instance starts its own processes.
+    # MPI does not start the ranks of several instances, because each instance starts its own.
     is_launched = deployment.ranks == "llm_api" and engine.count == 1
     return engine.num_gpus, Ranks(size) if is_launched else Ranks()
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """List the folders of the repository and the engine, and the folders in model parameters."""
+    """List the model's repository, its engine's folder and the folders in its parameters."""
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)

@@ -17,8 +17,8 @@ from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
 
 _GIB = 1 << 30
 _MIB = 1 << 20
-# These minimums are enough for the demo's engine and checkpoint. Each of Triton's Python stubs
-# needs 1 MiB of shared memory.
+# These minimums are enough for the demo model's engine and checkpoint. The shared memory is enough
+# for 64 of Triton's Python stubs, which need 1 MiB each.
 _MIN_DISK = 1 * _GIB
 _MIN_MEMORY = 2 * _GIB
 _MIN_SHARED_MEMORY = 64 * _MIB
@@ -110,7 +110,7 @@ def _numpy(facts: MachineFacts) -> Finding:
 
 
 def _engines(machine: Machine) -> list[Finding]:
-    """Report the engine kinds. A kind that cannot run is a problem only if no other can run."""
+    """Report the engine kinds. A kind that cannot run is a problem only if no kind can run."""
     kinds = sorted(all_kinds(), key=lambda kind: kind.name != EMBEDDED)
     found = [each for kind in kinds if (each := kind.check_machine(machine)) is not None]
     if any(each.verdict == "ok" for each in found):

@@ -15,7 +15,7 @@ TRITON_PREFIX = re.compile(
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
-# If Triton rejects an option, it prints its usage. The error precedes or follows the usage.
+# If the log contains this line, Triton rejected an option. The error precedes or follows the line.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
 # Lines with these words may explain a failure. They are reported only if the log does not contain

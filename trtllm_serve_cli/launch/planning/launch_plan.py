@@ -47,8 +47,8 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.combined import PlacedModel, prefixed
 
 _DEFAULT_MPI = MpiHost()
-# The supervisor enforces the time limit for requests in flight, because `tllm stop` can change this
-# limit. Triton's limit must be longer than any limit that the supervisor enforces.
+# Set Triton's own time limit for requests in flight to 24 hours, so that it never applies. The
+# supervisor enforces the real limit, because `tllm stop` can change it.
 _NO_EXIT_TIMEOUT_S = "86400"
 
 
@@ -193,7 +193,7 @@ class LaunchPlan:
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
-        """Return all fields as a dict, with the request's overrides under the key `given`."""
+        """Return all fields as a dict, in which the request's `overrides` are named `given`."""
         plan = dataclasses.asdict(self)
         if self.request is not None:
             plan["request"]["given"] = plan["request"].pop("overrides")

@@ -66,12 +66,12 @@ def _rank(part: str) -> int:
 def load_models(
     server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
 ) -> None:
-    """Load `name` with its current configuration. `timeout_s` applies to each Triton model.
+    """Load the model `name` with its current configuration.
 
-    If any Triton model of `name` is loaded, unload `name` first, because the old and the new engine
-    may not fit in memory together. Raise `RequestFailed` with Triton's reason if a Triton model
-    cannot be loaded. Models that were loaded before the failure stay loaded. Raise `TimedOut` if
-    unloading takes too long.
+    `timeout_s` applies to each Triton model of `name`. If any of them is loaded, unload `name`
+    first, because the old and the new engine may not fit in memory together. Raise `RequestFailed`
+    with Triton's reason if a Triton model cannot be loaded. Models that were loaded before the
+    failure stay loaded. Raise `TimedOut` if unloading takes too long.
     """
     plan = server.plan
     loaded = {each.name for each in fetch_index(plan.endpoint) if each.state == "READY"}
@@ -95,10 +95,11 @@ def load_models(
 def unload_models(
     server: RunningServer, name: str, timeout_s: float, *, on_model: Callable[[str], None]
 ) -> None:
-    """Unload `name` and wait until it is unloaded. `timeout_s` applies to each Triton model.
+    """Unload the model `name`, and wait until it is unloaded.
 
-    Before unloading, wait up to `timeout_s` for requests in flight. Raise `TimedOut` if the
-    requests or the unloading take longer. In this case, unfinished requests continue.
+    Before unloading, wait up to `timeout_s` for requests in flight. `timeout_s` also applies to
+    unloading each Triton model of `name`. Raise `TimedOut` if the requests or the unloading take
+    longer. In this case, unfinished requests continue.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))

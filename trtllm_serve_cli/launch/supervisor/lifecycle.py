@@ -127,7 +127,7 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 def remove_stale_container(directory: Path) -> None:
     """Remove a container that is still running although the server in `directory` has ended.
 
-    This happens if both the supervisor and the docker or podman client were killed.
+    A container keeps running if both the supervisor and the docker or podman client were killed.
     """
     import filelock
 
@@ -283,7 +283,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
 
 
 def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:
-    """Start the supervisor. If `is_attached`, it stops gracefully when this process ends."""
+    """Start the supervisor. If `is_attached` is set, it stops gracefully when this process ends."""
     command = (
         sys.executable,
         "-m",
@@ -318,7 +318,7 @@ def _wait(
     supervisor: subprocess.Popen[bytes],
     on_progress: Callable[[Sequence[str]], None],
 ) -> ServerState:
-    """Wait until the server is ready, failed or stopped. The supervisor enforces the timeout."""
+    """Wait until the server is ready, fails or is stopped. The supervisor enforces the timeout."""
     while True:
         state = read_state(plan.directory)
         if state is not None and state.phase in ("ready", "failed", "stopped"):

@@ -48,7 +48,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 
 
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
-    """Return the processes that the server requires. Its first process has the id `first_pid`."""
+    """Return the processes that the server requires. `first_pid` is the id of its first process."""
     parts: dict[psutil.Process, Part] = {}
     # Ignore errors because the server may have exited. The supervisor detects an exit elsewhere.
     with contextlib.suppress(psutil.Error):
@@ -67,8 +67,8 @@ def update_parts(before: Parts, now: Parts) -> Parts:
 
     The result does not contain the processes of models that were unloaded.
     """
-    # Only zombies have died unexpectedly, because Triton reaps a model's process when it unloads
-    # the model.
+    # A model's process has died unexpectedly only if it is a zombie. If Triton had unloaded the
+    # model, Triton would have reaped the process.
     died = {
         process: part
         for process, part in before.items()
@@ -101,7 +101,7 @@ def describe_dead(dead: Parts) -> tuple[str, ...]:
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
-    """Send a signal. Return False if this fails, for example for another user's process."""
+    """Send a signal to the process. Return False if this process is not allowed to."""
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)
         return True

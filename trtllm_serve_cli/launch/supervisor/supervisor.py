@@ -158,8 +158,8 @@ class Supervisor:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # Clear `why`. After a stop request, it may only contain a message about cancelled
-            # requests.
+            # Clear the reasons of earlier failures. After a stop request, `why` must contain only
+            # a message about cancelled requests.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -241,7 +241,7 @@ class Supervisor:
         return ()
 
     def _has_container_ended(self) -> bool:
-        """Return whether the container has ended. If so, wait until its exit code is available."""
+        """Return whether the container has ended, after waiting for its exit code."""
         first = self._state.server_pid
         if self._plan.container is None or first is None or not is_gone(first):
             return False
@@ -307,8 +307,8 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # Kill Triton if one of its processes has died. After SIGTERM, Triton would exit only after
-        # its time limit.
+        # Kill Triton if one of its processes has died, because after SIGTERM, Triton would exit
+        # only when its time limit has passed.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )

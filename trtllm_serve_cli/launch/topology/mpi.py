@@ -132,7 +132,7 @@ def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
     # Do not use an absolute path, because mpirun would then put its folder first in the ranks'
     # PATH.
     words = ["mpirun"]
-    if is_root:  # Upstream's script always adds this option because it always runs as root.
+    if is_root:  # Without this option, Open MPI refuses to run as root.
         words.append("--allow-run-as-root")
     # Without --bind-to none, Open MPI may bind all threads of a rank to one core.
     return [*words, *placement, "--bind-to", "none"]

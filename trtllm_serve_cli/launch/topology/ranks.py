@@ -70,7 +70,7 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
         )
     if options.disable_spawn_processes:
         required = 1 + max(_highest_participant(engine) for engine in engines)
-        reason = "the orchestrator and participant_ids need"
+        reason = "the orchestrator and the ranks in participant_ids need"
         return Ranks(_check_world_size(options, required, reason), "orchestrator", engines=names)
     if options.hostfile is not None:
         raise BadInput(

@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-# This environment variable contains the path of the folder with the markers. A marker is a file
-# with the name of a draining model. Each model reads the variable in runtime/triton/drain_check.py.
+# This environment variable contains the path of a folder with markers. A marker is an empty file
+# with the name of a draining model. Models look for their marker (runtime/triton/drain_check.py).
 _VARIABLE = "TLLM_DRAINING"
 _FOLDER = "draining"
 
@@ -52,10 +52,7 @@ def clear_drains(directory: Path) -> None:
 
 
 def format_in_flight(in_flight: Mapping[str, int] | None) -> str:
-    """Format the number of in-flight requests for each engine.
-
-    If `in_flight` is None, the numbers are unknown.
-    """
+    """Format the number of requests in flight for each engine, or for None, an unknown number."""
     if in_flight is None:
         return "an unknown number (the server does not respond)"
     return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())
