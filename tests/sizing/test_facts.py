@@ -118,7 +118,7 @@ def test_reads_shape_from_gguf_header(tmp_path: Path) -> None:
 def test_rejects_gguf_of_unknown_architecture(tmp_path: Path) -> None:
     path = _write_gguf(tmp_path / "model.gguf", "mamba")
     with pytest.raises(
-        BadInput, match="GGUF models with the architecture 'mamba' cannot be planned"
+        BadInput, match="GGUF models with the architecture 'mamba' cannot be estimated"
     ):
         _read(f"gguf:{path}")
 
@@ -126,7 +126,7 @@ def test_rejects_gguf_of_unknown_architecture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        ("engine:/e", "engine:/e is an engine, which cannot be planned."),
+        ("engine:/e", "engine:/e is an engine, but `tllm plan` supports only checkpoints."),
         ("pypi:a==1#b.gguf", "pypi:a==1#b.gguf has not been fetched yet."),
     ],
 )

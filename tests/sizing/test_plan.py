@@ -205,7 +205,7 @@ def test_measures_quantization_without_a_fixed_size() -> None:
         (configs.LLAMA_2_7B, {"gpu": "a100", "kv_cache_dtype": "fp8"},
          "The GPU a100-80gb does not support a KV cache in fp8."),
         (configs.LLAMA_2_7B, {"max_seq_len": 5000},
-         "The model has 4096 positions, but --max-seq-len is 5000."),
+         "--max-seq-len 5000 exceeds the model's maximum length."),
         (configs.LLAMA_2_7B, {"max_seq_len": 100, "input_len": 100, "output_len": 1},
          "The input length 100 plus the output length 1 exceeds 100."),
         (configs.LLAMA_2_7B, {"input_len": 4096},

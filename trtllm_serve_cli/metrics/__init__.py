@@ -5,5 +5,5 @@ samples, and compute a `Summary` in readable units. They also generate configura
 Prometheus and Grafana.
 
 They raise a `TllmError` if a page is truncated or has another format. If a page does not contain a
-value, the value is `None`. Rates are never negative, even if a counter restarts.
+value, the summary contains `None`. Rates are never negative, even if a counter restarts.
 """

@@ -38,9 +38,9 @@ def watch_metrics(
 
 
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
-    """Start each watch in its own thread, and return a queue of the results.
+    """Run the watch for each of `sources` in its own thread, and return a queue of the results.
 
-    Each entry in the queue is a pair of the watch's name and a result.
+    Each item in the queue is a pair of the source's name, and a snapshot or an error.
     """
     results: WatchQueue = queue.SimpleQueue()
 

@@ -16,7 +16,7 @@ _MIB = 1 << 20
 # 13. The driver used 616 MiB. A PyTorch process that had run matrix multiplication and attention
 # used 693 MiB for its CUDA context and kernels.
 CONTEXT_BYTES = (616 + 693) * _MIB
-# An estimate for the other memory that an engine's kernels and runtime allocate.
+# An estimate for the memory that an engine's kernels and runtime allocate besides the context.
 WORKSPACE_BYTES = 512 * _MIB
 # An estimate for the buffers that NCCL allocates on each GPU if a model uses several GPUs.
 NCCL_BYTES = 512 * _MIB
@@ -78,7 +78,7 @@ def weight_bytes(stage: Stage, demand: Demand) -> float:
 
 
 def activation_bytes(shape: ModelShape, parallelism: Parallelism, demand: Demand) -> int:
-    """Return the bytes that activations for `max_num_tokens` tokens and the logits use.
+    """Return the size of the logits and of the activations for `max_num_tokens`, in bytes.
 
     Activations consist of two copies of the residual stream, plus the tensors in the attention or
     in the MLP, whichever are larger. The attention's tensors are queries, keys, values and an

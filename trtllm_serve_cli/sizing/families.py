@@ -106,7 +106,7 @@ _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bia
 _GEMMA_3 = Family(
     norms_per_layer=4,
     window_period=6,
-    # Published config.json files omit values that are equal to the config class's defaults.
+    # Repeat the config class's defaults, because published config.json files omit equal values.
     defaults={
         **_TIED,
         "vocab_size": 262208,

@@ -101,7 +101,7 @@ def load_gpu(name: str) -> Gpu:
     near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
         f"The GPU {name!r} is unknown.",
-        why=f"it is not a supported card (similar names: {', '.join(near)})"
+        why=f"the most similar names of supported cards are {', '.join(near)}"
         if near
         else f"the supported cards are {', '.join(load_gpus())}",
         next_step=f"choose a supported card, for example --gpu {near[0] if near else 'h200'}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from trtllm_serve_cli.sizing.shape import ModelShape
 
-# TensorRT-LLM's default block size. A sequence always uses whole blocks.
+# TensorRT-LLM's default number of tokens in a KV-cache block. Each sequence uses whole blocks.
 TOKENS_PER_BLOCK = 32
 
 

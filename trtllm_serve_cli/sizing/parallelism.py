@@ -34,7 +34,7 @@ def check_parallelism(
     moe_tp: int | None = None,
     moe_ep: int | None = None,
 ) -> Parallelism:
-    """Validate the numbers and return the parallelism, with TensorRT-LLM's defaults.
+    """Return the parallelism if it is valid, with TensorRT-LLM's defaults for unset numbers.
 
     If only one of `moe_tp` and `moe_ep` is set, the other is `tp` divided by the set number. If
     neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if the model cannot be

@@ -169,8 +169,8 @@ def _list_parallelisms(
         for each in _list_for_world_size(shape, world_size, num_gpus, options)
     )
     if not found:
-        # Only --moe-tp and --moe-ep can exclude every parallelism. This call raises an error with
-        # the reason.
+        # This call raises an error with the reason, because only --moe-tp and --moe-ep can exclude
+        # every parallelism.
         check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
     return found
 
@@ -312,8 +312,8 @@ def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:
         raise BadInput(
-            f"The model has {max_positions} positions, but --max-seq-len is {options.max_seq_len}.",
-            why="the model was not trained on more positions",
+            f"--max-seq-len {options.max_seq_len} exceeds the model's maximum length.",
+            why=f"the model has only {max_positions} positions",
             next_step=f"pass --max-seq-len {max_positions} or less",
         )
     limit = options.max_seq_len or max_positions

@@ -129,7 +129,7 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
     model_type = text.get("model_type", config.get("model_type"))
     if not isinstance(model_type, str) or model_type not in FAMILIES:
         raise BadInput(
-            f"Models of the type {model_type!r} cannot be planned.",
+            f"The size of models with the type {model_type!r} cannot be estimated.",
             why=f"the supported types are {', '.join(FAMILIES)}",
             next_step="choose a model with one of these types",
         )
@@ -195,7 +195,7 @@ def _parse(
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
     """Return the intermediate size of the MLP.
 
-    If the size is not set, an MLP that is not gated has 4 times the hidden size.
+    If the size is not set, the size of an MLP that is not gated is 4 times the hidden size.
     """
     if size := _find_count(config, "intermediate_size"):
         return size

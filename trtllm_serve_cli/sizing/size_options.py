@@ -42,5 +42,9 @@ class SizeOptions:
     kv_cache_free_gpu_mem_fraction: Annotated[
         float,
         Within(0.01, 1.0),
-        Option("Fraction of the remaining GPU memory that the KV cache uses.", metavar="F"),
+        Option(
+            "Fraction of the GPU memory to use for the KV cache, after subtracting the memory for "
+            "weights and activations.",
+            metavar="F",
+        ),
     ] = 0.9

@@ -94,7 +94,7 @@ def test_model_that_does_not_fit(tllm: Tllm) -> None:
         ("--gpu h200", "No model was specified."),
         ("-m no-such --gpu h200", "No model is known as 'no-such'."),
         (f"-m {'x' * 300} --gpu h200", "is not a valid model name."),
-        ("-s engine:e --gpu h200", "is an engine, which cannot be planned."),
+        ("-s engine:e --gpu h200", "is an engine, but `tllm plan` supports only checkpoints."),
         ("-s local:m --gpu h200 --revision main", "local:m does not support revisions."),
         ("-s local:m --gpu h200 --tp 3", "The model cannot run with --tp 3."),
         (
