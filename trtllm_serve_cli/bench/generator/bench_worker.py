@@ -38,9 +38,9 @@ class WorkerResult:
     """The measurements from one worker.
 
     `start` is the time when the run started, on the monotonic clock. `num_uncounted` is the number
-    of responses for which the server did not report a token count. `texts` maps the request index
-    and turn of each of these responses to its text. It is empty unless `keeps_text` is set in the
-    share.
+    of responses for which the server did not report a token count. If the share's `keeps_text` is
+    true, `texts` maps the request index and turn of each of these responses to its text. Otherwise,
+    `texts` is empty.
     """
 
     records: tuple[RequestRecord, ...]
@@ -72,7 +72,7 @@ async def run_share(
     report: Callable[[Counts], None],
     register_cancel: Callable[[Callable[[], object]], None],
 ) -> WorkerResult:
-    """Run the share, starting at the monotonic time that `wait_for_start` returns.
+    """Send the share's requests, starting at the monotonic time that `wait_for_start` returns.
 
     If the number of requests is limited, all requests are encoded before the run starts. The
     warm-up is also completed before the start. `report` is called about twice a second. It must be

@@ -1,7 +1,7 @@
 """Send requests when they are due and timestamp the responses.
 
 An open loop sends requests without waiting for earlier responses, unless a concurrency cap is set.
-Latency counts from a request's due time. If this process sends a request late, the delay is
+Latency is measured from a request's due time. If this process sends a request late, the delay is
 recorded as schedule lag.
 """
 
@@ -88,8 +88,8 @@ class LoadGenerator:
     ) -> None:
         """Send each request when it is due, and return when all requests have ended.
 
-        `due_s` are in seconds from `start`. `concurrency` limits the requests in flight: it delays
-        a request, but does not change its due time.
+        `due_s` are in seconds from `start`. `concurrency` limits the requests in flight.
+        The limit may delay a request, but does not change the due time of the request.
         """
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
@@ -99,7 +99,7 @@ class LoadGenerator:
         freed_s = 0.0
 
         def forget(task: asyncio.Task[None]) -> None:
-            # A task with an exception stays in the set, so that `gather` raises it.
+            # Keep a task with an exception in the set, so that `gather` raises the exception.
             if task.cancelled() or task.exception() is None:
                 tasks.discard(task)
 
@@ -251,9 +251,9 @@ class LoadGenerator:
 class _Answer:
     """The parts of a response that were received so far.
 
-    Parts that follow the final part are ignored. A part with tokens but without text is not a
-    chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens` tokens are the
-    prompt and do not count.
+    Parts that follow the final part are ignored. A part with tokens but without text does
+    not count as a chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens`
+    tokens are the prompt and do not count.
     """
 
     end_s: float

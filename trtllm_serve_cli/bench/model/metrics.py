@@ -83,8 +83,9 @@ class RateMetric:
     """A rate that is computed for a run, per second.
 
     The fields have the same meaning as in `TimeMetric`. A rate without a `label` appears only in
-    `summary.json`. `upstream` is the name of the same rate in the output of upstream's
-    `benchmark_core_model.py`. `read` returns `None` if the run did not measure the rate.
+    `summary.json`. `upstream` is the name of the same rate in the output of
+    tensorrtllm_backend's `benchmark_core_model.py`. `read` returns `None` if the run did not
+    measure the rate.
     """
 
     key: str

@@ -1,8 +1,8 @@
-"""Check a result against a reference file, like upstream's option `--check-perf-json`.
+"""Check a result against a reference file, like `--check-perf-json` of tensorrtllm_backend.
 
-The reference file maps each key to expected values. The values have the same names as in upstream's
-CSV file. A measured value passes if |measured - reference| <= atol + rtol * |reference|, as in
-NumPy.
+The reference file maps each key to expected values. The values have the same names as in the CSV
+file that tensorrtllm_backend's benchmark writes. A measured value passes if
+|measured - reference| <= atol + rtol * |reference|, as in NumPy.
 
 Source: `check_performance` in `tools/inflight_batcher_llm/benchmark_core_model.py` of
 tensorrtllm_backend@c2e65b8.
@@ -77,6 +77,6 @@ def _refuse(file: Path, why: str) -> BadInput:
     return BadInput(
         f"The reference file {file} cannot be used.",
         why=why,
-        next_step='write the expected values as {"KEY": {"Requests/Sec": 100.0}}, '
+        next_step='use the format of this example: {"KEY": {"Requests/Sec": 100.0}}, '
         "and pass `--check-perf-key KEY`",
     )

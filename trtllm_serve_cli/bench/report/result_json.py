@@ -1,4 +1,4 @@
-"""Convert a result to JSON and to upstream's CSV format, and write the result files.
+"""Convert a result to JSON and to tensorrtllm_backend's CSV format, and write the result files.
 
 docs/reference/benchmark-metrics.md and result.schema.json describe the formats.
 """
@@ -22,7 +22,7 @@ from trtllm_serve_cli.paths import write_aside
 
 SCHEMA_VERSION = 2
 SCHEMA_FILE = Path(__file__).with_name("result.schema.json")
-# Maps the names of rows in upstream's terminal output to their names in upstream's CSV file, if
+# Maps names in the terminal output of tensorrtllm_backend's benchmark to names in its CSV file, if
 # these names differ.
 _CSV_NAMES = {
     "Avg. IP tokens per request": "Avg. Input tokens per request",
@@ -32,9 +32,10 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
-    """Return the measured metrics with the names that upstream's `benchmark_core_model.py` prints.
+    """Return the measured metrics with the names in tensorrtllm_backend's terminal output.
 
-    Latencies are measured from the due time, whereas upstream measures them from the send time.
+    Latencies are measured from the due time, whereas tensorrtllm_backend's benchmark measures them
+    from the send time.
     """
     return {name: value for name, value in _all_upstream_rows(summary).items() if value is not None}
 
@@ -56,12 +57,12 @@ def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
-    """Return `upstream_rows` with the names from upstream's CSV and reference files."""
+    """Return `upstream_rows` with the names in tensorrtllm_backend's CSV and reference files."""
     return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 
 def append_csv(summary: Summary, file: Path) -> None:
-    """Append the metrics as a row to a CSV file in upstream's format.
+    """Append the metrics as a row to a CSV file in tensorrtllm_backend's format.
 
     Write the header first if the file is new or empty. Metrics that were not measured have empty
     cells.

@@ -29,7 +29,7 @@ OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
 
 
 def stat_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return the rows of upstream's table, followed by additional rates and request counts.
+    """Return the rows of tensorrtllm_backend's table, followed by more rates and request counts.
 
     If the load has a rate or recorded times, the last rows are the offered, achieved and completed
     rates. If the concurrency cap limited the run, the number of delayed requests replaces these
@@ -119,7 +119,7 @@ def describe_amount(settings: BenchmarkSettings) -> str:
     return f"{settings.num_requests} {what}{times}"
 
 
-# The p99 column of the last metric is omitted. Otherwise, the table would exceed 80 columns.
+# Omit the p99 column of the last metric, because the table would otherwise exceed 80 columns.
 POINT_COLUMNS = (
     "Load",
     "Req/s",

@@ -265,7 +265,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
     """Count the tokens in `text`, and distribute them evenly over the record's chunks."""
     if text is None or tokenizer is None or not record.chunk_s:
         return record
-    # By default, a tokenizer adds special tokens, which are not part of a response.
+    # Disable special tokens, which are not part of a response but are added by default.
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
     num_chunks = len(record.chunk_s)
     upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]

@@ -179,7 +179,7 @@ def conclude(
 ) -> SearchResult:
     """Return the search result for the probes.
 
-    If `ending` is `None`, the ending is also derived from the probes.
+    `ending` is the reason why the search ended. If it is `None`, derive the reason from the probes.
     """
     edge = _lowest_missed(probes)
     met = _met_below(probes, edge)

@@ -25,13 +25,13 @@ _LIMITS = {
 def read_imported_simulation(model: ImportedModel) -> Simulation:
     """Return the simulation of an imported model, with the limits set in its model repository.
 
-    Raise `BadInput` if the model's engine is not simulated.
+    Raise `BadInput` if the step timing of the model's engine is unknown.
     """
     simulation = read_details(model.engine_kind, model.engine_path)
     if not isinstance(simulation, Simulation):
         raise BadInput(
-            f"The engine of the model {model.name!r} is not simulated.",
-            why=f"the step timing of the engine kind {model.engine_kind} is unknown",
+            f"The engine of the model {model.name!r} cannot be simulated.",
+            why=f"the step timing of {model.engine_kind} engines is unknown",
             next_step="benchmark the model, then create a timing file: tllm bench calibrate "
             "RESULT_DIR -o timing.json",
         )

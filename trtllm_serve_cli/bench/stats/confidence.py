@@ -133,7 +133,7 @@ def resample(
 def resample_singles(
     ranked: NDArray[np.float64], percents: Sequence[float]
 ) -> list[NDArray[np.float64] | None]:
-    """Return the result of `resample` for sorted, independent values without drawing samples.
+    """Return the result of `resample` for sorted, independent values, but without sampling.
 
     The k-th smallest of n resampled values has the rank ceil(n · u) in the original sample. Here, u
     is the k-th smallest of n uniform random numbers, and has the distribution Beta(k, n - k + 1).

@@ -51,8 +51,8 @@ _MIN_BATCHES = 10
 class Distribution:
     """The distribution of a sample of times, in milliseconds.
 
-    Percentiles use the nearest rank, as in upstream's benchmark. For example, the 95th percentile
-    is the smallest measured value v such that at least 95 % of the sample is at most v.
+    Percentiles use the nearest rank, as in tensorrtllm_backend's benchmark. For example, the 95th
+    percentile is the smallest measured value v such that at least 95 % of the sample is at most v.
 
     `intervals_ms` contains the 95 % confidence intervals for the percentiles, computed with the
     percentile bootstrap and a fixed seed. A percentile has no interval if the sample is too small.

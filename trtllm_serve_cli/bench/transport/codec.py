@@ -225,7 +225,7 @@ def _count(outputs: Mapping[str, Any], *, num_ids: int, ids: bytes, is_final: bo
     text = outputs.get("text_output")
     counted = outputs.get("num_output_tokens")
     num_input_tokens = outputs.get("num_input_tokens")
-    if isinstance(text, list):  # The list has one text per sequence. Use the first text.
+    if isinstance(text, list):  # Use only the first sequence's text.
         text = text[0] if text else ""
     if text is None:
         num_tokens = num_ids

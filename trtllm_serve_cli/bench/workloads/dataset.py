@@ -14,7 +14,7 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, digest_of
 from trtllm_serve_cli.errors import BadInput, MissingPart
 
 HUB = "hf:"
-# The number of tokens per word that upstream's `benchmark_core_model.py` assumes for answers.
+# Tokens per word of an answer, as in tensorrtllm_backend's `benchmark_core_model.py`.
 UPSTREAM_TOKENS_PER_WORD = 1.3
 _INPUT_LENGTHS = ("input_length", "input_len", "input_tokens", "prompt_len", "num_input_tokens")
 _OUTPUT_LENGTHS = (
@@ -228,7 +228,7 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
 
 
 def _count_words(text: str, tokens_per_word: float | None = None) -> int:
-    """Estimate the number of tokens in a text, as upstream does.
+    """Estimate the number of tokens in a text, as tensorrtllm_backend's benchmark does.
 
     The estimate is `tokens_per_word` times the number of words, which are separated by single
     spaces. Return 0 if the text is empty.
@@ -254,7 +254,7 @@ def _parse(line: Line) -> Entry:
 
 
 def _parse_conversation(line: Line, messages: Any) -> Entry:
-    """Return an entry with the first user message as the prompt and the next as the answer."""
+    """Return an entry with the first user message as prompt and the next message as answer."""
     if not isinstance(messages, Sequence) or not all(isinstance(each, dict) for each in messages):
         raise line.refuse("the conversation is not a list of objects")
     turns = [

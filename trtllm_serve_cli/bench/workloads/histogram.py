@@ -49,7 +49,7 @@ class TokenHistogram:
 
     @property
     def num_available(self) -> int:
-        """The number of requests that upstream's program sends for these histograms."""
+        """The number of requests that tensorrtllm_backend sends for these histograms."""
         return min(sum(self.inputs.counts), sum(self.outputs.counts))
 
     def draw(
@@ -73,7 +73,7 @@ class TokenHistogram:
         }
 
 
-# From `tools/utils/utils.py` of triton-inference-server/tensorrtllm_backend@c2e65b8.
+# These histograms are from `tools/utils/utils.py` in tensorrtllm_backend@c2e65b8.
 _UPSTREAM_HISTOGRAMS = {
     "example_ip": Histogram(
         ((151, 175), (176, 200), (201, 225), (226, 250), (251, 275)), (220, 225, 150, 150, 140)
@@ -88,8 +88,8 @@ _FORM = '{"KEY_ip": {"buckets": [[1, 10], [11, 20]], "counts": [3, 7]}, "KEY_op"
 def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
     """Return a workload with the histograms `KEY_ip` and `KEY_op` from `file`.
 
-    If `file` is `None`, use the built-in histograms, which are copied from upstream. Raise
-    `BadInput` if the file is invalid or does not contain both histograms.
+    If `file` is `None`, use the built-in histograms, which are copied from
+    tensorrtllm_backend. Raise `BadInput` if the file is invalid or lacks one of the histograms.
     """
     known = _UPSTREAM_HISTOGRAMS if file is None else _read(file)
     origin = "the built-in histograms" if file is None else str(file)

@@ -29,7 +29,7 @@ class Line:
         )
 
     def text(self, *names: str) -> str:
-        """Return the first of the named fields that is set.
+        """Return the value of the first of the named fields that is set.
 
         Raise `BadInput` if no field is set or if the value is not a string.
         """
@@ -39,7 +39,7 @@ class Line:
         return value
 
     def count(self, *names: str) -> int:
-        """Return the first of the named fields that is set.
+        """Return the value of the first of the named fields that is set.
 
         Raise `BadInput` if no field is set or if the value is not an integer above 0.
         """
