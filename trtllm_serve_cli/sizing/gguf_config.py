@@ -48,7 +48,8 @@ def config_of_gguf(facts: GgufFacts) -> dict[str, Any]:
         raise BadInput(
             f"The size of GGUF models with the architecture {architecture!r} cannot be estimated.",
             why=f"the supported architectures are {', '.join(_MODEL_TYPES)}",
-            next_step="pass the checkpoint that the file was converted from: -s hf:ORG/NAME",
+            next_step="pass the checkpoint that the file was converted from, for example "
+            "-s hf:ORG/NAME",
         )
     found = {ours: facts.metadata.get(f"{architecture}.{key}") for ours, key in _KEYS.items()}
     tokens = facts.metadata.get("tokenizer.ggml.tokens")

@@ -117,7 +117,7 @@ def _check_experts(experts: Experts, moe_tp: int, moe_ep: int) -> None:
         raise _refuse(
             f"--moe-tp {moe_tp}",
             f"the width of an expert, {experts.intermediate_size}, is not divisible by {moe_tp}",
-            "divide the experts among the GPUs instead: --moe-tp 1 --moe-ep N",
+            "pass --moe-tp 1 --moe-ep N to divide the experts among the GPUs",
         )
 
 

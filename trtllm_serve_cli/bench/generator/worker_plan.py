@@ -69,7 +69,7 @@ class Share:
 
     @property
     def num_planned(self) -> int | None:
-        """The number of requests, counting each turn of a conversation; `None` if unlimited."""
+        """The number of requests, or `None` if unlimited. Each turn of a conversation counts."""
         if isinstance(self.specs, Stream):
             return None
         return sum(1 + len(spec.turns) for spec in self.specs)

@@ -49,7 +49,7 @@ def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResu
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[list[Callable[[], object]]]:
-    """Yield an empty list for functions, and call these functions on the first SIGINT.
+    """Yield a list to which the caller adds the functions to call on the first SIGINT.
 
     The previous handler receives the second SIGINT.
     """

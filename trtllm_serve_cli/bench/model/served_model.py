@@ -63,7 +63,10 @@ class ServedModel:
 
 
 def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) -> ServedModel:
-    """Query the model's metadata. Raise `NoServer`, `UnknownModel` or `RequestFailed`."""
+    """Query the model's metadata.
+
+    Raise `NoServer`, `UnknownModel` or `RequestFailed` if the query fails.
+    """
     endpoint, name, interface = target.endpoint, target.model, target.interface
     try:
         server_version, version = fetch_versions(endpoint, name, interface, timeout_s)

@@ -181,7 +181,7 @@ def open_benchmark(
     The benchmark sends its requests to the targets in turn. `metrics` maps a target's index to the
     address of its metrics page. Targets without an address are not sampled. `tokenizer` counts the
     tokens in a response if the server does not report their number. Raise `NoServer`,
-    `UnknownModel` or `RequestFailed`.
+    `UnknownModel` or `RequestFailed` if a query fails.
     """
     models = tuple(fetch_model(target, settings.input_kind) for target in targets)
 

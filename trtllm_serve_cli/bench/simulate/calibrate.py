@@ -111,8 +111,8 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
         raise BadInput(
             f"The result {result.name} contains measurements of several targets.",
             why="each target has its own engine, but a timing describes only one engine",
-            next_step="measure a single target: tllm bench token-norm-dist --stream "
-            "-u HOST:PORT -m NAME --output DIR",
+            next_step="run `tllm bench token-norm-dist --stream -u HOST:PORT -m NAME --output DIR` "
+            "to measure a single target",
         )
     load = result.settings["load"]
     closed = load["concurrency"] if load["kind"] == "concurrency" else None
@@ -201,8 +201,8 @@ def _observe(run: MeasuredRun) -> _Observed:
     if not answers:
         raise BadInput(
             f"No request in {run.name} completed.",
-            why="calibration requires completed requests",
-            next_step="measure again: tllm bench token-norm-dist --stream --output DIR",
+            why="calibration uses the times of completed requests",
+            next_step="run `tllm bench token-norm-dist --stream --output DIR` to measure again",
         )
     _check_streamed(run, answers)
     lengths = np.array([each.num_input_tokens for each in answers], np.float64)
@@ -265,7 +265,7 @@ def _observe_alone(
 
 
 def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
-    """Return the fitted times and the relative error of each row. Exclude outliers from the fit."""
+    """Fit the times without outliers, and return them with the relative error of each row."""
     weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
     counts = np.ones(len(duration_s), bool)
     for _ in range(_ROUNDS):
@@ -289,8 +289,8 @@ def _solve_without_negatives(rows: Floats, target: Floats) -> Floats:
     for number in range(1, len(known) + 1):
         for chosen in combinations(known, number):
             at = np.array(chosen)
-            # Scale the columns. The numbers of sequences and of token pairs differ by orders of
-            # magnitude, so `lstsq` would otherwise treat the smaller numbers as 0.
+            # Scale the columns, because the numbers of sequences and of token pairs differ by
+            # orders of magnitude. Otherwise, `lstsq` would treat the smaller numbers as 0.
             scaled = gram[np.ix_(at, at)] / np.outer(scale[at], scale[at])
             found = np.linalg.lstsq(scaled, moments[at] / scale[at], rcond=1e-12)[0] / scale[at]
             if (found < 0).any():
@@ -334,7 +334,7 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """Convert a measured request to a specification. No other prompt shares its prefix."""
+    """Convert a measured request to a specification with a prompt that shares no prefix."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 
@@ -344,8 +344,8 @@ def _check_streamed(run: MeasuredRun, answers: Sequence[RequestRecord]) -> None:
         raise BadInput(
             f"The result {run.name} does not have a timestamp for each token.",
             why="some responses contain several tokens",
-            next_step="measure again with streaming: tllm bench token-norm-dist --stream "
-            f"--output {shlex.quote(run.name + '-stream')}",
+            next_step="run `tllm bench token-norm-dist --stream "
+            f"--output {shlex.quote(run.name + '-stream')}` to measure again with streaming",
         )
 
 
@@ -372,8 +372,8 @@ def _check_steps_suffice(runs: Sequence[MeasuredRun], observed: Sequence[_Observ
         raise BadInput(
             f"The time per sequence in a step cannot be determined from {names}.",
             why=what,
-            next_step=f"measure again with --concurrency {other}, then calibrate from both "
-            "results: tllm bench calibrate DIR DIR",
+            next_step=f"measure again with --concurrency {other}, then run "
+            "`tllm bench calibrate DIR DIR` with both results",
         )
 
 
@@ -386,5 +386,6 @@ def _insufficient_steps(names: str, why: str, options: str) -> BadInput:
     return BadInput(
         f"The engine's step timing cannot be determined from {names}.",
         why=why,
-        next_step=f"measure again: tllm bench token-norm-dist --stream {options} --output DIR",
+        next_step=f"run `tllm bench token-norm-dist --stream {options} --output DIR` to measure "
+        "again",
     )

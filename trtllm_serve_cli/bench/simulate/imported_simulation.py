@@ -32,8 +32,8 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
         raise BadInput(
             f"The engine of the model {model.name!r} cannot be simulated.",
             why=f"the step timing of {model.engine_kind} engines is unknown",
-            next_step="benchmark the model, then create a timing file: tllm bench calibrate "
-            "RESULT_DIR -o timing.json",
+            next_step="benchmark the model, then run `tllm bench calibrate RESULT_DIR "
+            "-o timing.json` to create a timing file",
         )
     limits = read_scheduler_limits(open_repository(model.path), simulation.limits)
     return replace(simulation, limits=limits)

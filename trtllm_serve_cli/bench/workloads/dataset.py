@@ -278,7 +278,7 @@ def _read_hub(source: str) -> list[Line]:
         raise MissingPart(
             "The package `datasets` is not installed.",
             why=f"the data set {source} is read from the Hugging Face Hub with this package",
-            next_step="install the package: pip install datasets",
+            next_step="run `pip install datasets`",
         ) from error
     try:
         rows = datasets.load_dataset(name, split=split or "train")

@@ -38,7 +38,7 @@ class Deployable:
     start, or 1 for a model without ranks. `image` is a container image that fits the engine, or
     None if no public image is known to fit. `needs` names the software that the image must contain.
     `spawns` is true if the model has several instances of a TensorRT engine, which run in
-    upstream's orchestrator mode. `reports_waiting` is true if the metrics include the number of
+    TensorRT-LLM's orchestrator mode. `reports_waiting` is true if the metrics include the number of
     requests waiting in the engine. `is_llm_api` is true if `trtllm-llmapi-launch` starts the ranks.
     """
 
