@@ -172,7 +172,7 @@ def find_first_process(container: Container) -> int | None:
 
 
 def _may_raise_limits() -> bool:
-    if sys.platform != "linux":  # Podman runs in a virtual machine, which has its own limits.
+    if sys.platform != "linux":  # Podman runs in a virtual machine with its own limits.
         return True
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)

@@ -27,7 +27,7 @@ from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sizing.stages import split_stages
 
 _INPUT_LEN, _OUTPUT_LEN = 1024, 256
-# If the model does not fit on the available GPUs, plans with up to this many GPUs are tried.
+# If the model does not fit on the available GPUs, try plans with up to this many GPUs.
 _MAX_GPUS = 128
 # Limits for the ratio of the size on disk to the computed size. Above the maximum, weights are
 # stored in a wider type than the type in which they are served. Below the minimum, weights are

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 INTERRUPTED = "interrupted"
-# The client could not connect to the server, or the connection was lost.
+# The error kind if the client could not connect to the server or lost the connection.
 NO_CONNECTION = "connection"
 REJECTED = "rejected"
 TIMED_OUT = "timed_out"

@@ -167,7 +167,7 @@ class _Observed:
 
     Each row of `work` describes one step and contains a factor for each time in `_COLUMNS`.
     `duration_s` contains the durations of these steps. `sequences` contains the number of sequences
-    in each step. It omits the steps that computed the prompts of requests that ran alone.
+    in each step, except for the steps that computed the prompts of requests that ran alone.
     """
 
     work: Floats

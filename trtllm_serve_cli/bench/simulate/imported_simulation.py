@@ -68,5 +68,5 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # The LLM API uses upper case for scheduler policies, but `SchedulerLimits` uses lower case.
+    # Convert the LLM API's scheduler policies from upper case, which `SchedulerLimits` rejects.
     return int(value) if isinstance(default, int) else value.lower()

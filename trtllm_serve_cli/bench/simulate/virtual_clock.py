@@ -122,7 +122,7 @@ class _VirtualClock:
     answers: list[_Answer] = field(default_factory=list)
     num_started: int = 0
     num_in_flight: int = 0
-    # The time of the last scheduled wake-up. It prevents duplicate wake-ups at the same time.
+    # The time of the last scheduled wake-up, stored to avoid duplicate wake-ups at that time.
     wakeup_s: float = -1.0
     # A heap of (time, sequence number, event). The event is a `SimRequest` that arrives, an
     # `_Engine` that ends a step, a `_Conversation` with a turn that is due, or `None`. At a `None`

@@ -60,7 +60,7 @@ def ratio_of_runs(before: Sequence[float], after: Sequence[float]) -> Interval |
     error = math.sqrt(sum(parts))
     if not error:
         return math.exp(difference), math.exp(difference)
-    # The Welch-Satterthwaite equation approximates the degrees of freedom.
+    # Approximate the degrees of freedom with the Welch-Satterthwaite equation.
     shares = parts[0] ** 2 / (len(a) - 1) + parts[1] ** 2 / (len(b) - 1)
     half = t_quantile(sum(parts) ** 2 / shares) * error
     return math.exp(difference - half), math.exp(difference + half)

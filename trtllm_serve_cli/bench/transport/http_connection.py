@@ -40,7 +40,7 @@ class HttpConnection:
         self._options = options
         self._host, self._port = split_address(model.address)
         self._idle: list[_Link] = []
-        # A decoupled model may send several responses, which only `generate_stream` supports.
+        # Use `generate_stream` for decoupled models, because `generate` supports only one response.
         is_streamed = options.stream or model.is_decoupled
         endpoint = "generate_stream" if is_streamed else "generate"
         path = f"/v2/models/{quote(model.name, safe='')}/{endpoint}"

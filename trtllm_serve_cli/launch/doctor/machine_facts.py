@@ -239,7 +239,7 @@ def _check_hub(url: str) -> str | None:
         with contextlib.closing(urllib.request.urlopen(request, timeout=3)):
             return None
     except urllib.error.HTTPError:
-        return None  # An error response also shows that the hub is reachable.
+        return None  # The hub is reachable, even if its response is an error.
     except (OSError, ValueError, HTTPException) as error:
         return str(getattr(error, "reason", error))
 

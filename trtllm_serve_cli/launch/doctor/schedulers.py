@@ -24,7 +24,7 @@ Runner = Callable[[Sequence[str]], CommandResult | None]
 class Scheduler:
     """A scheduler that is installed on this machine.
 
-    `trouble` explains why the scheduler cannot be used. It is empty if the scheduler works.
+    `trouble` explains why the scheduler cannot be used, and is empty if the scheduler works.
     """
 
     version: str

@@ -26,7 +26,8 @@ _WORDS: tuple[tuple[str, Level], ...] = (
 _TRACEBACK = "Traceback (most recent call last):"
 # Python prints lines with these prefixes between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-# Triton logs a model's name in quotes, before a version, before an instance, or in a path.
+# Patterns for a model's name, which Triton logs in quotes, before a version or an instance, or in
+# a path.
 _MODEL_PATTERNS = (
     r"'{}'",
     r"(?<![\w.-]){}:-?\d+(?!\d)",
@@ -57,7 +58,7 @@ class LogReader:
             for model in sorted(models, key=len, reverse=True)
         ]
         self._last = LogLine("", "info")
-        # A traceback ends with the exception, which is the first line without indentation.
+        # True until the traceback ends with the exception, the first line without indentation.
         self._is_in_traceback = False
 
     def read(self, text: str) -> LogLine:

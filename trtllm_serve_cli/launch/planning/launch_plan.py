@@ -70,8 +70,8 @@ class LaunchPlan:
     """The complete plan from which `launch` starts a server.
 
     `environ` contains only the environment variables to add or change.
-    `directory` is the server's folder. It contains the state, the log, the token for the restricted
-    APIs and the links to backends.
+    `directory` is the server's folder, which contains the state, the log, the token for the
+    restricted APIs and the links to backends.
     `models` are the served models. `text_models` are the Triton models that receive the requests.
     `backends` maps the path of each backend's link, relative to `directory`, to the link's target.
     `repository` is the model repository. For several models, `launch` creates the repository in

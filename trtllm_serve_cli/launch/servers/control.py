@@ -16,7 +16,7 @@ from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.2
-# These models are loaded first, in this order, because other models call them.
+# The Triton models to load first, in this order, because other models call them.
 _LOAD_ORDER = ("tensorrt_llm", "preprocessing", "postprocessing")
 _BUSY = ("READY", "LOADING", "UNLOADING")
 

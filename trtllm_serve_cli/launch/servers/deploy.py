@@ -67,7 +67,8 @@ def submit_slurm(
     Raise the errors that `plan_slurm_here` and `submit_job` raise.
     """
     model = load_deployable(home, name)
-    plan_slurm_here(home, name, options, launch)  # Raise errors before creating the folder.
+    # Plan the job once without a folder, so that an error does not leave an empty folder behind.
+    plan_slurm_here(home, name, options, launch)
     directory = make_job_folder(home.servers, model.name)
     plan = plan_slurm_here(home, name, options, launch, directory=directory)
     return submit_job(render_script(plan), model, directory), directory

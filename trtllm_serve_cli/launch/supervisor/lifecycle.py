@@ -267,7 +267,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
             next_step=f"run `tllm start -m {' -m '.join(plan.models)}`",
         )
     if any("already in use" in line for line in state.why):
-        # Another process took the port during the start. Raise an error that names the process.
+        # Raise an error that names the other process, which took the port during the start.
         check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)

@@ -256,7 +256,7 @@ class Supervisor:
         """Record and return the server's exit code, or None while the server is running."""
         assert self._process is not None
         code = self._process.poll()
-        # If a signal ended the container, the attached client adds 128 to the signal's number.
+        # If a signal ended the container, the client's exit code is 128 plus the signal's number.
         if code is not None and code > 128 and self._plan.container is not None:
             code = 128 - code
         self._state = dataclasses.replace(self._state, exit_code=code)
@@ -354,7 +354,8 @@ class Supervisor:
         """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
-            self._remove_container()  # The attached client cannot forward SIGKILL.
+            # Remove the container, because the attached client cannot forward SIGKILL.
+            self._remove_container()
             return
         tritons: list[psutil.Process] = []
         if self._plan.container is None or self._plan.runs_mpirun:

@@ -31,7 +31,7 @@ _RESERVED: Mapping[str, tuple[str, str]] = {
     "exit-timeout-secs": ("`tllm stop` sets the time limit", "`tllm stop --timeout N`"),
     "log-file": ("tllm reads the log from Triton's output", "`tllm logs -f`"),
 }  # fmt: skip
-# Options that can be repeated. Triton uses both the values from tllm and those from the user.
+# Options that can be repeated. Triton uses the user's values in addition to tllm's values.
 _REPEATABLE = frozenset(
     ("backend-config", "cache-config", "trace-config", "http-restricted-api",
      "grpc-restricted-protocol", "rate-limit-resource", "host-policy")
