@@ -27,7 +27,7 @@ class ContainerHost:
     """A machine's container engine, with the settings for running containers.
 
     `hard_limits` maps the names of ulimits to the current user's hard limits, where -1 means
-    unlimited. It is empty if the user may raise the limits or if a daemon starts the containers.
+    unlimited, or is empty if the user may raise the limits or if a daemon starts the containers.
     `runs_as` is the user in the container as uid:gid, or None for the engine's default user.
     `has_gpu_toolkit` is true if containers can access NVIDIA GPUs.
     """
@@ -76,7 +76,7 @@ class ContainerSetup:
     """The image, folders and GPUs for a container on `host`.
 
     The container mounts `folders` at the same paths as on the host. `gpus` contains GPU ids, or
-    the single item "all". It is empty for a container without GPUs.
+    the single item "all", or is empty for a container without GPUs.
     """
 
     host: ContainerHost
@@ -154,7 +154,7 @@ def with_link_targets(path: Path) -> list[Path]:
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
-    """Return the ulimits of the documented command, lowered to the user's hard limits.
+    """Return the ulimits in tensorrtllm_backend's README, lowered to the user's hard limits.
 
     Also set the limits on files and processes, because rootless podman fails if its defaults exceed
     the user's hard limits.

@@ -4,6 +4,7 @@ The modules fetch the page of a server's metrics service, parse the page into a 
 samples, and compute a `Summary` in readable units. They also generate configuration files for
 Prometheus and Grafana.
 
-They raise a `TllmError` if a page is truncated or has another format. If a page does not contain a
-value, the summary contains `None`. Rates are never negative, even if a counter restarts.
+The modules raise a `TllmError` if a page is truncated or is not in Prometheus' format. If a page
+does not contain a value, the summary contains `None`. Rates are never negative, even if a counter
+restarts.
 """

@@ -23,7 +23,7 @@ InputKind = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on a server; `address` is HOST:PORT of the `interface` that the benchmark uses."""
+    """A model on a server. `address` is the HOST:PORT of the `interface` for the benchmark."""
 
     address: str
     model: str = CORE_MODEL

@@ -334,7 +334,7 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """Convert a measured request to a specification with a prompt that shares no prefix."""
+    """Convert a measured request to a specification, with a prompt that has a unique prefix."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 

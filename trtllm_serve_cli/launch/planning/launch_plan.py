@@ -378,7 +378,7 @@ def _choose_loaded(
 def _list_loaded(
     models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
 ) -> tuple[str, ...]:
-    """Return the Triton models of `models` in the combined repository."""
+    """Return the names that the Triton models of `models` have in the combined repository."""
     folders = {model.path for model in models}
     return tuple(each.name for each in combined if each.source.parent in folders)
 

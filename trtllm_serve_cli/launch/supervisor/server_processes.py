@@ -36,9 +36,10 @@ Parts = Mapping[psutil.Process, Part]
 
 
 def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
-    """Return Triton's processes on this machine: the ranks of `mpirun`, or the first process.
+    """Return Triton's processes on this machine, which are the ranks if `mpirun` starts them.
 
-    Raise `psutil.Error` if the first process has ended.
+    Otherwise, Triton is the server's first process. Raise `psutil.Error` if the first process has
+    ended.
     """
     first = psutil.Process(first_pid)
     if not plan.runs_mpirun:
