@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.triton.tensors import INTERNAL_ID_PREFIX, pack_fai
 from trtllm_serve_cli.runtime.worker.stop_forwarding import StopForwarder, stop_socket_name
 from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
 
-_INPUTS = ("text_input", "max_tokens", "stream", "top_k", "image_input")
+_INPUTS = ("text_input", "max_tokens", "stream", "top_k", "image_input", "num_draft_tokens")
 _PREPROCESSED = (
     "INPUT_ID", "REQUEST_INPUT_LEN", "REQUEST_OUTPUT_LEN", "STOP_WORDS_IDS", "BAD_WORDS_IDS",
     "OUT_END_ID", "OUT_PAD_ID",
@@ -44,10 +44,11 @@ def single_response_model(tmp_path: Path, triton_utils: Any, transformers: Any) 
 
 
 @contextmanager
-def _loaded(folder: Path, *, decoupled: bool = True) -> Iterator[Any]:
+def _loaded(folder: Path, *, decoupled: bool = True, **parameters: str) -> Iterator[Any]:
     from trtllm_serve_cli.runtime.models.text import TritonPythonModel
 
     values = {"tokenizer_dir": str(folder), "engine_kind": "scripted", "ask_preprocessing": "true"}
+    values |= parameters
     config = {
         "input": [{"name": name} for name in _INPUTS],
         "model_transaction_policy": {"decoupled": decoupled},
@@ -331,3 +332,109 @@ def test_stop_bypasses_the_queue(model: Any, monkeypatch: pytest.MonkeyPatch) ->
     responses = request.sender.responses()
     forwarder.close()
     assert (_texts(responses), len(received)) == (["a"], 1)
+
+
+def test_accumulated_pieces_contain_the_whole_text_so_far(
+    tmp_path: Path, triton_utils: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _stub_engine(monkeypatch, lambda request: [_tokens("Ma"), _tokens("chi"), _tokens("ne")])
+    request = _request(stream=[[True]])
+    with _loaded(tmp_path, accumulate_tokens="true") as model:
+        model.execute([request])
+        assert _texts(request.sender.responses()) == ["Ma", "Machi", "Machine"]
+
+
+def _drafting_engine(request: InferenceRequest) -> list[InferenceResponse]:
+    """Continue the alphabet after the prompt, and accept all draft tokens."""
+    last, count = (
+        int(request.inputs[name].flat[-1]) for name in ("input_ids", "request_output_len")
+    )
+    return [_tokens("".join(chr(last + 1 + each) for each in range(count)))]
+
+
+@pytest.fixture
+def drafting_model(tmp_path: Path, triton_utils: Any, transformers: Any) -> Iterator[Any]:
+    parameters = {
+        "tensorrt_llm_draft_model_name": "drafter", "engine_kind": "tensorrt",
+        "exclude_input_in_output": "true",
+    }  # fmt: skip
+    with _loaded(tmp_path, **parameters) as model:
+        yield model
+
+
+def _stub_drafting_engines(monkeypatch: pytest.MonkeyPatch, engine: Engine) -> None:
+    """Replace `preprocessing`, `tensorrt_llm` and `drafter`. The prompt is the letter "a"."""
+    preprocessed = {
+        "INPUT_ID": [[ord("a")]], "REQUEST_INPUT_LEN": [[1]], "REQUEST_OUTPUT_LEN": [[5]],
+        "OUT_END_ID": [[0]],
+    }  # fmt: skip
+
+    def execute(request: InferenceRequest, decoupled: bool = False) -> Any:
+        if request.model_name == "preprocessing":
+            return InferenceResponse(
+                [Tensor(name, np.array(value)) for name, value in preprocessed.items()]
+            )
+        return engine(request)
+
+    monkeypatch.setattr(pb_utils.InferenceRequest, "exec", execute)
+
+
+def test_draft_tokens_are_generated_and_checked_in_turns(
+    drafting_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[tuple[str, int]] = []
+
+    def engine(request: InferenceRequest) -> list[InferenceResponse]:
+        called.append((request.model_name, int(request.inputs["request_output_len"].flat[0])))
+        return _drafting_engine(request)
+
+    _stub_drafting_engines(monkeypatch, engine)
+    request = _request(num_draft_tokens=[[2]])
+    drafting_model.execute([request])
+    assert _texts(request.sender.responses()) == ["bcdef"]
+    assert called == [("drafter", 2), ("tensorrt_llm", 3), ("drafter", 1), ("tensorrt_llm", 2)]
+
+
+def test_cancelled_request_stops_both_models(
+    drafting_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+    is_stopped = threading.Event()
+
+    def engine(request: InferenceRequest) -> list[InferenceResponse]:
+        if "stop" in request.inputs:
+            stopped.append(request.model_name)
+            if set(stopped) == {"tensorrt_llm", "drafter"}:
+                is_stopped.set()
+            return []
+        assert is_stopped.wait(60)
+        return _drafting_engine(request)
+
+    _stub_drafting_engines(monkeypatch, engine)
+    request = _request(num_draft_tokens=[[2]])
+    request.sender.client_has_disconnected = True
+    drafting_model.execute([request])
+    assert _texts(request.sender.responses()) == ["bcd"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("tensorrt", "num_draft_tokens requires a draft model, but tensorrt_llm_draft_model_name"),
+        ("vllm", "num_draft_tokens (draft tokens from the client) is not supported by the engine"),
+    ],
+)
+def test_draft_tokens_require_a_draft_model(
+    tmp_path: Path,
+    triton_utils: Any,
+    transformers: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    why: str,
+) -> None:
+    _stub_drafting_engines(monkeypatch, _drafting_engine)
+    request = _request(num_draft_tokens=[[2]])
+    with _loaded(tmp_path, engine_kind=kind) as model:
+        model.execute([request])
+        (answer,) = request.sender.responses()
+    assert answer.startswith(why)

@@ -18,10 +18,14 @@ def _decode_all(sequences: Sequence[Sequence[int]]) -> list[str]:
     return [bytes(each).decode(errors="replace") for each in sequences]
 
 
-def _new_builder(*, is_streaming: bool, **fields: Any) -> RowTextResponseBuilder:
+def _new_builder(
+    *, is_streaming: bool, accumulates: bool = False, **fields: Any
+) -> RowTextResponseBuilder:
     fields = {"beam_width": 1, "num_return_sequences": 1, "input_ids": tuple(b"in "), **fields}
     row = RowRequest(fields, 0, 0, False, False, False)
-    return RowTextResponseBuilder(row, StepDecoder(_decode_all), 0, is_streaming=is_streaming)
+    return RowTextResponseBuilder(
+        row, StepDecoder(_decode_all), 0, is_streaming=is_streaming, accumulates=accumulates
+    )
 
 
 def _texts(builder: RowTextResponseBuilder, *updates: SequenceUpdate) -> list[str]:
@@ -33,6 +37,12 @@ def test_pieces_end_at_characters_and_the_last_has_the_rest() -> None:
     updates = [SequenceUpdate(1, 0, (byte,)) for byte in "é".encode()]
     last = SequenceUpdate(1, 0, (0xE2,), "length")
     assert _texts(_new_builder(is_streaming=True), *updates, last) == ["", "é", "\ufffd"]
+
+
+def test_accumulated_pieces_contain_the_whole_text_so_far() -> None:
+    updates = [SequenceUpdate(1, 0, tuple(b"out")), SequenceUpdate(1, 0, tuple(b"put"), "stop")]
+    builder = _new_builder(is_streaming=True, accumulates=True)
+    assert _texts(builder, *updates) == ["out", "output"]
 
 
 def test_whole_text_starts_with_the_prompt_unless_excluded() -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder, decode_whole
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder, TextStream, decode_whole
 
 Decode = Callable[[list[int]], str]
 
@@ -207,3 +207,20 @@ def test_decoded_windows_stay_short_for_long_sequences() -> None:
     assert (streamed, max(lengths)) == (" word" * 1000, 16)
     # Allow little more than one decode call per token.
     assert len(lengths) < 1100
+
+
+@pytest.mark.parametrize(
+    ("accumulates", "pieces"),
+    [(False, ["Hi", "", "\ufffd"]), (True, ["Hi", "Hi", "Hi\ufffd"])],
+)
+def test_stream_returns_new_text_or_the_whole_text(accumulates: bool, pieces: list[str]) -> None:
+    decoder = StreamDecoder(byte_level("replace")([b"Hi", b"\xe4", b"\xbd"]))
+    stream = TextStream(decoder, accumulates=accumulates)
+    assert [stream.push([0]), stream.push([1]), stream.push([2], is_last=True)] == pieces
+    assert stream.finish() == ""
+
+
+def test_stream_finishes_with_the_text_that_is_held_back() -> None:
+    decoder = StreamDecoder(byte_level("replace")([b"Hi", b"\xe4"]))
+    stream = TextStream(decoder, accumulates=True)
+    assert [stream.push([0, 1]), stream.finish()] == ["Hi", "Hi\ufffd"]

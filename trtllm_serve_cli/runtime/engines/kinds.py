@@ -51,6 +51,13 @@ def kind_names() -> tuple[str, ...]:
     return tuple(each.name for each in pkgutil.iter_modules(_folders()) if each.ispkg)
 
 
+def is_supported(tensor: str, engine_kind: str) -> bool:
+    """Return whether the engine kind supports the feature to which `tensor` belongs."""
+    if engine_kind not in kind_names():
+        return True
+    return find_feature(tensor) not in find_kind(engine_kind).capabilities.unsupported
+
+
 def explain_rejection(tensor: str, engine_kind: str) -> str:
     """Explain why a request that sets `tensor` is rejected, and which engine kinds support it."""
     feature = find_feature(tensor)

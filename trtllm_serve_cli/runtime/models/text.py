@@ -10,7 +10,7 @@ running step.
 
 from __future__ import annotations
 
-import contextlib
+import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,16 +22,23 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import PERF_OUTPUTS, InvalidRequest
-from ..engines.kinds import reject_tensors
+from ..engines.kinds import is_supported, reject_tensors
 from ..log import write_traceback
-from ..lora.adapter_request import NAME_PARAMETER, read_lora_name
+from ..lora.adapter_request import read_lora_name
 from ..requests.cancel_watch import CancelWatch
 from ..requests.core_adapter import CoreAdapter
+from ..requests.core_calls import CoreCaller, RequestError
+from ..requests.draft_decoding import (
+    DRAFT_INPUTS,
+    DraftRequest,
+    generate_with_drafts,
+    requests_drafts,
+)
 from ..requests.in_flight import InFlight, send_error
 from ..requests.request_record import RequestLedger, RequestRecord, ResponseRecorder
 from ..requests.responses import merge_responses
 from ..requests.text_response import RowTextResponseBuilder
-from ..text.detokenize import StreamDecoder, decode_whole
+from ..text.detokenize import StreamDecoder, TextStream, decode_whole
 from ..text.preprocessor import TEXT_INPUTS
 from ..text.step_decoder import StepDecoder
 from ..text.text_encoder import load_encoder
@@ -39,15 +46,8 @@ from ..text.tokenizer import load_tokenizer
 from ..triton.core_inputs import CORE_NAMES
 from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
-from ..triton.stub_workarounds import StreamKeeper, pick_requested, read_inputs
-from ..triton.tensors import (
-    INTERNAL_ID_PREFIX,
-    SUPPORTED_INPUTS,
-    Array,
-    find_failure,
-    parse_rows,
-)
-from ..worker.stop_forwarding import forward_stop, stop_socket_name
+from ..triton.stub_workarounds import pick_requested, read_inputs
+from ..triton.tensors import INTERNAL_ID_PREFIX, SUPPORTED_INPUTS, Array, parse_rows
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
 # A request occupies a thread until it is submitted to the engine. A request that runs through
@@ -61,9 +61,7 @@ _UNSUPPORTED_INPUTS = (
     "image_input",
     "image_sizes_input",
     "image_url_input",
-    "num_draft_tokens",
     "prompt_table_extra_id",
-    "use_draft_logits",
     "video_bytes_input",
 )
 _FORWARDED_OUTPUTS = (
@@ -77,13 +75,7 @@ _FORWARDED_OUTPUTS = (
     "num_output_tokens",
     *PERF_OUTPUTS,
 )
-# Parts of Triton's error messages for a full queue and for a request that has waited too long.
-_QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-
-class RequestError(Exception):
-    """Raised if `tensorrt_llm` fails; the client receives the message."""
 
 
 class TritonPythonModel:
@@ -96,28 +88,32 @@ class TritonPythonModel:
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
         self._encode = load_encoder(parameters, self._tokenizer)
         self._engine = parameters.text("tensorrt_llm_model_name", "tensorrt_llm")
+        self._draft_model = parameters.text("tensorrt_llm_draft_model_name", "")
+        self._accumulates = parameters.flag("accumulate_tokens", False)
         self._engine_kind = parameters.text("engine_kind")
+        has_drafts = is_supported("num_draft_tokens", self._engine_kind)
+        self._unsupported_inputs = _UNSUPPORTED_INPUTS + (() if has_drafts else DRAFT_INPUTS)
         self._core = CoreAdapter.of(parameters)
         # Forward all inputs except these. `tensorrt_llm` has the forwarded inputs under the same
         # names or the names in `CORE_NAMES`.
-        not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS}
+        not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS, *DRAFT_INPUTS}
         self._forwarded_inputs = set(parameters.input_names) - not_forwarded
+        self._is_decoupled = parameters.is_decoupled
         # Request only outputs that `tensorrt_llm` declares, because Triton rejects requests for
         # other outputs. Old versions of `tensorrt_llm` do not declare the token counts.
-        self._core_outputs = [
-            "output_ids",
-            "sequence_length",
-            *self._core.list_outputs(
-                name for name in _FORWARDED_OUTPUTS if name in parameters.output_names
-            ),
-        ]
-        self._is_decoupled = parameters.is_decoupled
+        outputs = self._core.list_outputs(
+            name for name in _FORWARDED_OUTPUTS if name in parameters.output_names
+        )
+        self._caller = CoreCaller(
+            self._core,
+            ("output_ids", "sequence_length", *outputs),
+            is_decoupled=self._is_decoupled,
+        )
         self._ledger = RequestLedger(
             pb_utils, parameters.model_name, parameters.model_version, is_text_model=True
         )
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
-        self._streams = StreamKeeper()
         self._decoder = StepDecoder(self._decode_all)
         self._worker = SharedWorkerClient(
             shared_socket_name(self._engine), self._decoder.decode_ahead
@@ -151,7 +147,7 @@ class TritonPythonModel:
     def _generate(self, request: Any, sender: Any, record: RequestRecord) -> None:
         reject_if_draining(self._name)
         received = read_inputs(request)
-        reject_tensors(received.get, _UNSUPPORTED_INPUTS, self._engine_kind)
+        reject_tensors(received.get, self._unsupported_inputs, self._engine_kind)
         if np.any(received.get("stream", False)) and not self._is_decoupled:
             raise InvalidRequest(
                 "stream requires a decoupled model, but decoupled_mode is false; omit stream, or "
@@ -168,8 +164,28 @@ class TritonPythonModel:
             CORE_NAMES.get(name, name): columns[name]
             for name in self._forwarded_inputs & columns.keys()
         }
-        generate = self._generate_on_worker if self._worker.was_open else self._generate_on_model
-        generate(request, sender, inputs, record)
+        if requests_drafts(columns.get):
+            drafts = self._plan_drafts(inputs, columns)
+            self._generate_on_model(request, sender, inputs, record, drafts)
+        elif self._worker.was_open:
+            self._generate_on_worker(request, sender, inputs, record)
+        else:
+            self._generate_on_model(request, sender, inputs, record)
+
+    def _plan_drafts(
+        self, inputs: Mapping[str, Array], columns: Mapping[str, Array]
+    ) -> DraftRequest:
+        if not self._draft_model:
+            raise InvalidRequest(
+                "num_draft_tokens requires a draft model, but tensorrt_llm_draft_model_name is not "
+                "set; omit num_draft_tokens, or import the model again with --draft NAME"
+            )
+        return DraftRequest.of(
+            inputs,
+            columns,
+            min_tokens_name=self._core.min_tokens_name,
+            excludes_input=self._core.excludes_input,
+        )
 
     def _generate_on_worker(
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
@@ -186,28 +202,41 @@ class TritonPythonModel:
             decoder=self._decoder,
             arrival_time_ns=record.arrival_ns,
             is_streaming=_is_streaming(inputs),
+            accumulates=self._accumulates,
         )
         self._in_flight.start(request, sender, get, rows, new_response_builder, record)
 
     def _generate_on_model(
-        self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
+        self,
+        request: Any,
+        sender: Any,
+        inputs: dict[str, Array],
+        record: RequestRecord,
+        drafts: DraftRequest | None = None,
     ) -> None:
-        """Generate through the `tensorrt_llm` model, which may have any backend or queue policy."""
-        core_request = self._core.adapt(inputs)
-        recorder = ResponseRecorder(record, inputs)
+        """Generate through the `tensorrt_llm` model, which may have any backend or queue policy.
+
+        If `drafts` is set, also call the draft model.
+        """
+        is_cancelled = threading.Event()
+        internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
 
         def stop() -> None:
             record.end("cancelled")
-            self._stop(internal_id)
+            is_cancelled.set()
+            for model in (self._engine, self._draft_model) if drafts else (self._engine,):
+                self._caller.stop(model, internal_id)
 
-        adapter = read_lora_name(request.parameters())
-        internal_id = f"{INTERNAL_ID_PREFIX}{uuid.uuid4().hex}"
+        if drafts is None:
+            adapter = read_lora_name(request.parameters())
+            responses = self._caller.call(self._engine, inputs, internal_id, adapter)
+        else:
+            responses = self._drafted_outputs(drafts, internal_id, is_cancelled)
+        recorder = ResponseRecorder(record, inputs)
         watched = self._watch.add(sender, stop)
         single_response = None
         try:
-            tensors = [pb_utils.Tensor(name, array) for name, array in core_request.inputs.items()]
-            responses = self._engine_outputs(tensors, internal_id, adapter)
-            engine_outputs = map(recorder.record, map(core_request.complete, responses))
+            engine_outputs = map(recorder.record, responses)
             for outputs in self._text_responses(engine_outputs, _is_streaming(inputs)):
                 response = _response(request, outputs)
                 if self._is_decoupled:
@@ -222,94 +251,53 @@ class TritonPythonModel:
         else:
             sender.send(single_response or pb_utils.InferenceResponse([]), flags=_FINAL)
 
+    def _drafted_outputs(
+        self, drafts: DraftRequest, internal_id: str, is_cancelled: threading.Event
+    ) -> Iterator[dict[str, Array]]:
+        """Yield the outputs of the only response to a request with draft tokens."""
+
+        def ask(model: str, inputs: dict[str, Array]) -> dict[str, Array]:
+            responses = list(self._caller.call(model, inputs, internal_id))
+            return responses[-1] if responses else {}
+
+        yield generate_with_drafts(
+            drafts,
+            partial(ask, self._draft_model),
+            partial(ask, self._engine),
+            is_cancelled.is_set,
+        )
+
     def _text_responses(
         self, engine_outputs: Iterable[dict[str, Array]], is_streaming: bool
     ) -> Iterator[list[Any]]:
         """Yield the tensors of each response.
 
         If `is_streaming` is true, a response contains a piece of the text, otherwise the whole
-        text.
+        text. With `accumulate_tokens`, each piece also contains the previous pieces.
         """
         if is_streaming:
-            decoders: dict[tuple[int, int], StreamDecoder] = {}
+            streams: dict[tuple[int, int], TextStream] = {}
             for outputs in engine_outputs:
-                yield self._as_pieces(outputs, decoders)
-            for (row, sequence), decoder in decoders.items():
-                if remaining_text := decoder.finish():
+                yield self._as_pieces(outputs, streams)
+            for (row, sequence), stream in streams.items():
+                if remaining_text := stream.finish():
                     yield _remaining_text(remaining_text, row, sequence)
         elif self._is_decoupled:
             yield from map(self._as_texts, engine_outputs)
         elif all_outputs := list(engine_outputs):
             yield self._as_texts(merge_responses(all_outputs))
 
-    def _engine_outputs(
-        self, inputs: list[Any], internal_id: str, adapter: str | None
-    ) -> Iterator[dict[str, Array]]:
-        """Yield the outputs in each response of `tensorrt_llm`.
-
-        Raise `InvalidRequest` if `tensorrt_llm` rejects the request, or `RequestError` if it fails.
-        """
-        parameters = {} if adapter is None else {NAME_PARAMETER: adapter}
-        responses = self._exec(internal_id, inputs, self._core_outputs, parameters)
-        try:
-            for response in responses:
-                if response.has_error():
-                    why = response.error().message()
-                    raise _failure(why, was_rejected=any(each in why for each in _QUEUE_REJECTIONS))
-                tensors = {each.name(): each.as_numpy() for each in response.output_tensors()}
-                if (failure := find_failure(tensors)) is not None:
-                    raise _failure(failure[0], was_rejected=failure[1])
-                # The last response of a stream may have no tensors.
-                if tensors:
-                    yield tensors
-        finally:
-            self._streams.keep(responses)
-
-    def _stop(self, internal_id: str) -> None:
-        """Stop the internal request of a client that has cancelled its request."""
-        # If possible, forward the stop directly to the instance that runs the request, because a
-        # stop request might wait in Triton's queue, behind requests that wait for this slot.
-        if forward_stop(stop_socket_name(self._engine), internal_id):
-            return
-        inputs = [
-            pb_utils.Tensor("stop", np.array([[True]])),
-            # Up to version 0.14, TensorRT-LLM requires these inputs even in a stop request.
-            pb_utils.Tensor("input_ids", np.zeros((1, 1), dtype=np.int32)),
-            pb_utils.Tensor("input_lengths", np.zeros((1, 1), dtype=np.int32)),
-            pb_utils.Tensor("request_output_len", np.zeros((1, 1), dtype=np.int32)),
-        ]
-        responses = self._exec(internal_id, inputs, ["output_ids"], {})
-        # Ignore errors, because the stop request fails if the request has just ended.
-        with contextlib.suppress(Exception):
-            list(responses)
-        self._streams.keep(responses)
-
-    def _exec(
-        self, request_id: str, inputs: list[Any], outputs: list[str], parameters: dict[str, str]
-    ) -> Any:
-        """Send a request to `tensorrt_llm`, and return its responses.
-
-        `tensorrt_llm` is decoupled only if this model is decoupled. The call must match, because a
-        decoupled call to a model that is not decoupled never returns (observed with Triton 2.51).
-        """
-        request = pb_utils.InferenceRequest(
-            model_name=self._engine,
-            request_id=request_id,
-            requested_output_names=outputs,
-            inputs=inputs,
-            parameters=parameters,
-        )
-        return request.exec(decoupled=True) if self._is_decoupled else [request.exec()]
-
     def _as_pieces(
-        self, outputs: dict[str, Array], decoders: dict[tuple[int, int], StreamDecoder]
+        self, outputs: dict[str, Array], streams: dict[tuple[int, int], TextStream]
     ) -> list[Any]:
         rows = _sequences(outputs)
         if len(rows[0]) > 1:  # beams are not streamed
             return self._as_texts(outputs)
         key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
-        decoder = decoders.setdefault(key, StreamDecoder(self._decode))
-        return _with_text([[decoder.push(rows[0][0])]], outputs)
+        if key not in streams:
+            decoder = StreamDecoder(self._decode)
+            streams[key] = TextStream(decoder, accumulates=self._accumulates)
+        return _with_text([[streams[key].push(rows[0][0])]], outputs)
 
     def _as_texts(self, outputs: dict[str, Array]) -> list[Any]:
         texts = [
@@ -323,10 +311,6 @@ class TritonPythonModel:
 
     def _decode(self, token_ids: list[int]) -> str:
         return self._tokenizer.decode(token_ids, skip_special_tokens=self._skips_special_tokens)
-
-
-def _failure(why: str, *, was_rejected: bool) -> Exception:
-    return InvalidRequest(why) if was_rejected else RequestError(why)
 
 
 def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:

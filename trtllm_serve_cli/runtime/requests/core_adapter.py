@@ -23,6 +23,8 @@ Version = tuple[int, int]
 # The first version that accepts several rows in a request. Older versions reject the request
 # ("Invalid size for tensor").
 _FIRST_WITH_ROWS = (0, 12)
+# The first version with the input `min_tokens`. Older versions name it `min_length`.
+_FIRST_WITH_MIN_TOKENS = (0, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,12 @@ class CoreAdapter:
         match = re.match(r"(\d+)\.(\d+)", parameters.text("tensorrt_llm_version", ""))
         version = (int(match[1]), int(match[2])) if match else None
         return cls(version, parameters.flag("exclude_input_in_output", False))
+
+    @property
+    def min_tokens_name(self) -> str:
+        """The name of the input for the minimum number of tokens."""
+        is_old = self.version is not None and self.version < _FIRST_WITH_MIN_TOKENS
+        return "min_length" if is_old else "min_tokens"
 
     def adapt(self, inputs: Mapping[str, Array]) -> CoreRequest:
         """Return the request to send to `tensorrt_llm` for `inputs`.

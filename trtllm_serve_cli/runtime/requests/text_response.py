@@ -5,14 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from ..engine import SequenceUpdate
-from ..text.detokenize import StreamDecoder, decode_whole
+from ..text.detokenize import TextStream, decode_whole
 from ..text.step_decoder import StepDecoder
 from ..triton.tensors import Array, RowRequest
 from .responses import RowResponseBuilder
 
 
 class RowTextResponseBuilder:
-    """A builder like `RowResponseBuilder`, for responses with text instead of token ids."""
+    """A builder like `RowResponseBuilder`, for responses with text instead of token ids.
+
+    If `accumulates` is true, each streamed response contains the whole text so far.
+    """
 
     def __init__(
         self,
@@ -21,11 +24,13 @@ class RowTextResponseBuilder:
         arrival_time_ns: int,
         *,
         is_streaming: bool,
+        accumulates: bool = False,
     ) -> None:
         self._token_responses = RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
         self._decoder = decoder
         self._is_streaming = is_streaming and not row.is_beam_search
-        self._streams: dict[int, StreamDecoder] = {}
+        self._accumulates = accumulates
+        self._streams: dict[int, TextStream] = {}
 
     @property
     def is_done(self) -> bool:
@@ -36,7 +41,8 @@ class RowTextResponseBuilder:
         """Add an update, and return the response to send now, if any."""
         sequence = update.sequence_index
         if self._is_streaming and sequence not in self._streams:
-            self._streams[sequence] = self._decoder.open_stream(update.request_id, sequence)
+            decoder = self._decoder.open_stream(update.request_id, sequence)
+            self._streams[sequence] = TextStream(decoder, accumulates=self._accumulates)
         tensors = self._token_responses.add(update)
         return tensors and self._decode_outputs(tensors, has_ended=update.finish_reason is not None)
 
@@ -55,7 +61,7 @@ class RowTextResponseBuilder:
         ]
         if self._is_streaming:
             stream = self._streams[int(tensors["sequence_index"][0, 0])]
-            texts = [stream.push(sequences[0]) + (stream.finish() if has_ended else "")]
+            texts = [stream.push(sequences[0], is_last=has_ended)]
         else:
             texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
         # `text_output` has only one dimension, as upstream's clients expect.

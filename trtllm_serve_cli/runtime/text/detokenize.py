@@ -88,6 +88,34 @@ class StreamDecoder:
         self._window, self._num_emitted, self._emitted = window, num_emitted, emitted
 
 
+class TextStream:
+    """The text of one streamed sequence, piece by piece.
+
+    A piece is the new text or, if `accumulates` is true, the whole text so far.
+    """
+
+    def __init__(self, decoder: StreamDecoder, *, accumulates: bool) -> None:
+        self._decoder = decoder
+        self._accumulates = accumulates
+        self._text = ""
+
+    def push(self, token_ids: Iterable[int], *, is_last: bool = False) -> str:
+        """Return the piece for `token_ids`, including text that is held back if `is_last`."""
+        new = self._decoder.push(token_ids)
+        return self._piece(new + self._decoder.finish() if is_last else new)
+
+    def finish(self) -> str:
+        """Return a last piece, or an empty string if no text is held back."""
+        remaining = self._decoder.finish()
+        return self._piece(remaining) if remaining else ""
+
+    def _piece(self, new: str) -> str:
+        if not self._accumulates:
+            return new
+        self._text += new
+        return self._text
+
+
 def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> str:
     """Return the text that a `StreamDecoder` returns for `token_ids` in total.
 

@@ -1,0 +1,318 @@
+"""Generate responses with draft-model speculative decoding, for requests with `num_draft_tokens`.
+
+In each step, the draft model generates a few tokens. The target model, which is `tensorrt_llm`,
+checks these draft tokens in one engine step. It keeps the tokens up to the first one that it would
+not generate, and adds one token. The next step continues with these tokens.
+
+As in upstream's `tensorrt_llm_bls`, such a request has one prompt and one sequence, is not
+streamed and returns no logits. Source: all_models/inflight_batcher_llm/tensorrt_llm_bls/1/lib
+(decode.py, triton_decoder.py) in triton-inference-server/tensorrtllm_backend v0.9.0 to v0.19.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..engine import PERF_OUTPUTS, InvalidRequest
+from ..triton.core_inputs import EXCLUDE_INPUT
+from ..triton.tensors import Array
+from ..triton.word_lists import decode_words, find_word_end
+
+DRAFT_INPUTS = ("num_draft_tokens", "use_draft_logits")
+# Sends a request to a model, and returns the outputs without the prompt, or {} if it was cancelled.
+Ask = Callable[[dict[str, Array]], dict[str, Array]]
+
+# Inputs for outputs that the response lacks or that `_Response` adds.
+_NEVER_FORWARDED = frozenset(
+    (
+        "streaming",
+        "return_context_logits",
+        "return_generation_logits",
+        "return_num_input_tokens",
+        "return_num_output_tokens",
+    )
+)
+# Inputs for outputs of the target model, and adapters that fit only the target model.
+_NOT_FOR_DRAFT_MODEL = frozenset(
+    (
+        "lora_config",
+        "lora_task_id",
+        "lora_weights",
+        "return_kv_cache_reuse_stats",
+        "return_log_probs",
+        "return_perf_metrics",
+    )
+)
+# Input -> the highest value that a request with draft tokens may have.
+_LIMITS = {
+    "streaming": 0,
+    "beam_width": 1,
+    "num_return_sequences": 1,
+    "return_context_logits": 0,
+    "return_generation_logits": 0,
+}
+# A guide or an embedding table describes the whole response or prompt, but each step has another
+# prompt.
+_REJECTED = ("guided_decoding_guide", "guided_decoding_guide_type", "prompt_embedding_table")
+_NAMES = {"streaming": "stream"}
+_FIRST_STEP = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns")
+_LAST_STEP = ("last_token_time_ns",)
+_DRAFTED, _ACCEPTED = "total_draft_tokens", "total_accepted_draft_tokens"
+
+
+def requests_drafts(get: Callable[[str], Array | None]) -> bool:
+    """Return whether a request asks for draft tokens."""
+    tensor = get("num_draft_tokens")
+    return tensor is not None and bool(np.any(tensor > 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """The tokens of the draft model, and their logits [tokens, vocabulary] if requested."""
+
+    token_ids: list[int] = field(default_factory=list)
+    logits: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DraftRequest:
+    """A request with draft tokens.
+
+    `inputs` are those of `tensorrt_llm` in the model's version of TensorRT-LLM. In this version,
+    `min_tokens_name` is the name of the input `min_tokens`. `excludes_input` is true if the
+    response omits the prompt.
+    """
+
+    inputs: Mapping[str, Array]
+    num_draft_tokens: int
+    uses_logits: bool
+    min_tokens_name: str
+    excludes_input: bool
+
+    @classmethod
+    def of(
+        cls,
+        inputs: Mapping[str, Array],
+        columns: Mapping[str, Array],
+        *,
+        min_tokens_name: str,
+        excludes_input: bool,
+    ) -> DraftRequest:
+        """Return the request for the tensors `columns` of the text model, encoded as `inputs`.
+
+        Raise `InvalidRequest` if the request cannot be combined with draft tokens.
+        """
+        _check(inputs)
+        if EXCLUDE_INPUT in inputs:
+            excludes_input = bool(np.any(inputs[EXCLUDE_INPUT]))
+        return cls(
+            inputs,
+            int(np.max(columns["num_draft_tokens"])),
+            bool(np.any(columns.get("use_draft_logits", False))),
+            min_tokens_name,
+            excludes_input,
+        )
+
+    @property
+    def prompt(self) -> list[int]:
+        """The token ids of the prompt."""
+        return _ids(self.inputs["input_ids"][0, : int(self.inputs["input_lengths"].flat[0])])
+
+    @property
+    def max_tokens(self) -> int:
+        """The maximum number of tokens to generate."""
+        return self._number("request_output_len", 0)
+
+    @property
+    def end_id(self) -> int | None:
+        """The id of the token that ends a response, or None."""
+        return self._number("end_id", -1) if "end_id" in self.inputs else None
+
+    def has(self, name: str) -> bool:
+        """Return whether the request sets the flag `name`."""
+        return bool(np.any(self.inputs.get(name, False)))
+
+    def draft_inputs(self, tokens: list[int], count: int) -> dict[str, Array]:
+        """Return the inputs with which the draft model generates `count` tokens after `tokens`.
+
+        As in upstream's model, the draft model cannot end the response, so that it generates
+        exactly `count` tokens.
+        """
+        inputs = self._continued(tokens, count, min_tokens=count)
+        inputs = {name: array for name, array in inputs.items() if name not in _NOT_FOR_DRAFT_MODEL}
+        if self.uses_logits:
+            inputs["return_generation_logits"] = np.array([[True]])
+        return inputs
+
+    def target_inputs(self, tokens: list[int], drafts: Drafts) -> dict[str, Array]:
+        """Return the inputs with which the target model checks `drafts` after `tokens`."""
+        num_left = self._number(self.min_tokens_name, 0) - len(tokens)
+        count = len(drafts.token_ids) + 1
+        inputs = self._continued(tokens, count, min_tokens=min(max(num_left, 0), count))
+        if drafts.token_ids:
+            inputs["draft_input_ids"] = np.array([drafts.token_ids], dtype=np.int32)
+        if drafts.token_ids and drafts.logits is not None:
+            inputs["draft_logits"] = drafts.logits[np.newaxis]
+        return inputs
+
+    def _continued(self, tokens: list[int], count: int, *, min_tokens: int) -> dict[str, Array]:
+        ids = [*self.prompt, *tokens]
+        inputs = {
+            name: array for name, array in self.inputs.items() if name not in _NEVER_FORWARDED
+        }
+        inputs.pop(self.min_tokens_name, None)
+        if min_tokens:
+            inputs[self.min_tokens_name] = _number(min_tokens)
+        return inputs | {
+            "input_ids": np.array([ids], dtype=np.int32),
+            "input_lengths": _number(len(ids)),
+            "request_output_len": _number(count),
+            EXCLUDE_INPUT: np.array([[True]]),
+        }
+
+    def _number(self, name: str, default: int) -> int:
+        return int(self.inputs[name].flat[0]) if name in self.inputs else default
+
+
+def generate_with_drafts(
+    request: DraftRequest, ask_draft: Ask, ask_target: Ask, is_cancelled: Callable[[], bool]
+) -> dict[str, Array]:
+    """Return the outputs of the whole response.
+
+    Between two steps, `is_cancelled` returns whether the client has cancelled the request. The
+    response then contains the tokens generated so far.
+    """
+    response = _Response(request)
+    while not response.has_ended and not is_cancelled():
+        drafts = _ask_for_drafts(request, response.tokens, ask_draft)
+        response.add(ask_target(request.target_inputs(response.tokens, drafts)), drafts)
+    return response.build()
+
+
+def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) -> Drafts:
+    # The target model adds a token to the draft tokens.
+    count = min(request.num_draft_tokens, request.max_tokens - len(tokens) - 1)
+    if count <= 0:
+        return Drafts()
+    outputs = ask_draft(request.draft_inputs(tokens, count))
+    token_ids = _new_tokens(outputs)
+    if not request.uses_logits or not token_ids:
+        return Drafts(token_ids)
+    return Drafts(token_ids, outputs["generation_logits"][0, 0, -len(token_ids) :])
+
+
+class _Response:
+    """The response so far: its tokens, and the other outputs of the target model's steps."""
+
+    def __init__(self, request: DraftRequest) -> None:
+        self.tokens: list[int] = []
+        self.has_ended = False
+        self._request = request
+        words = request.inputs.get("stop_words_list")
+        self._stop_words = decode_words(words[0]) if words is not None else ()
+        self._steps: list[dict[str, Array]] = []
+
+    def add(self, outputs: dict[str, Array], drafts: Drafts) -> None:
+        """Add the outputs of the target model, which checked `drafts`."""
+        start, new = len(self.tokens), _new_tokens(outputs)
+        self._steps.append(outputs)
+        self.tokens += new
+        word_end = find_word_end(self.tokens, start, self._stop_words)
+        if word_end is not None:
+            del self.tokens[word_end:]
+        # If the target model adds no token to the draft tokens, it has ended the response. The
+        # backend does not return the end id.
+        self.has_ended = (
+            word_end is not None
+            or not new
+            or new == drafts.token_ids
+            or new[-1] == self._request.end_id
+            or len(self.tokens) >= self._request.max_tokens
+        )
+
+    def build(self) -> dict[str, Array]:
+        """Return the outputs of the response."""
+        request, tokens = self._request, self.tokens
+        ids = tokens if request.excludes_input else [*request.prompt, *tokens]
+        outputs = {
+            "output_ids": np.array([[ids]], dtype=np.int32),
+            "sequence_length": _number(len(ids)),
+            "batch_index": _number(0),
+            "sequence_index": _number(0),
+        }
+        if request.has("return_log_probs"):
+            outputs |= self._log_probs()
+        if request.has("return_num_input_tokens"):
+            outputs["num_input_tokens"] = _number(len(request.prompt))
+        if request.has("return_num_output_tokens"):
+            outputs["num_output_tokens"] = _number(len(tokens))
+        return outputs | self._perf()
+
+    def _log_probs(self) -> dict[str, Array]:
+        steps = [each for each in self._steps if "output_log_probs" in each]
+        if not steps:
+            return {}
+        log_probs = np.concatenate([each["output_log_probs"] for each in steps], axis=2)
+        return {
+            "output_log_probs": log_probs[..., : len(self.tokens)],
+            "cum_log_probs": np.sum([each["cum_log_probs"] for each in steps], axis=0),
+        }
+
+    def _perf(self) -> dict[str, Array]:
+        """Return the times of the first and the last step, and the sums of all counts."""
+        perf = {}
+        for name in PERF_OUTPUTS:
+            values = [each[name] for each in self._steps if name in each]
+            if values and name in _FIRST_STEP:
+                perf[name] = values[0]
+            elif values and name in _LAST_STEP:
+                perf[name] = values[-1]
+            elif values:
+                perf[name] = np.sum(values, axis=0, dtype=values[0].dtype)
+        if {"acceptance_rate", _DRAFTED, _ACCEPTED} <= perf.keys():
+            drafted, accepted = (int(perf[name].flat[0]) for name in (_DRAFTED, _ACCEPTED))
+            rate = accepted / drafted if drafted else 0.0
+            perf["acceptance_rate"] = np.array([[rate]], dtype=np.float32)
+        return perf
+
+
+def _check(inputs: Mapping[str, Array]) -> None:
+    """Raise `InvalidRequest` if the request cannot be combined with draft tokens."""
+    if len(inputs["input_ids"]) > 1:
+        raise InvalidRequest(
+            f"num_draft_tokens supports one prompt per request, but the request has "
+            f"{len(inputs['input_ids'])}; send one request per prompt"
+        )
+    for name, limit in _LIMITS.items():
+        value: Any = np.max(inputs[name]) if name in inputs else 0
+        if value > limit:
+            shown = _NAMES.get(name, name)
+            allowed = f"; {shown} must be 1" if limit else ""
+            raise InvalidRequest(
+                f"{shown} is not supported together with num_draft_tokens{allowed}; omit one of "
+                "them"
+            )
+    for name in _REJECTED:
+        if name in inputs and inputs[name].size:
+            raise InvalidRequest(
+                f"{name} is not supported together with num_draft_tokens; omit one of them"
+            )
+
+
+def _new_tokens(outputs: Mapping[str, Array]) -> list[int]:
+    if "output_ids" not in outputs:
+        return []
+    return _ids(outputs["output_ids"][0, 0, : int(outputs["sequence_length"][0, 0])])
+
+
+def _ids(array: Array) -> list[int]:
+    ids: list[int] = array.tolist()
+    return ids
+
+
+def _number(value: int) -> Array:
+    return np.array([[value]], dtype=np.int32)
