@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.e2e.conftest import Tllm
@@ -52,9 +53,15 @@ def make_tllm(folder: Path) -> EmulatedTllm:
     return EmulatedTllm(folder / "home")
 
 
-def make_engine(folder: Path, version: str, **build: object) -> Path:
-    """Write an engine of one version for the letters tokenizer, on one GPU."""
+def make_engine(
+    folder: Path, version: str, *, emulator: Mapping[str, object] | None = None, **build: object
+) -> Path:
+    """Write an engine of one version for the letters tokenizer, on one GPU.
+
+    `emulator` contains settings of the emulator, which its docstring describes.
+    """
     config = engine_config(version, **{"plugin_config": {}, **build})
+    config["emulator"] = dict(emulator or {})
     config["pretrained_config"]["vocab_size"] = 257
     config["pretrained_config"]["mapping"] = {"world_size": 1, "tp_size": 1, "pp_size": 1}
     return write_engine(folder, config, num_ranks=1)

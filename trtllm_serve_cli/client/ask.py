@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import closing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -72,6 +73,9 @@ def stream(
 
         pieces = stream_http(endpoint.http, info, request, limit_s, cancellation)
     pieces = _translate_cancellation(pieces, cancellation)
+    is_server = isinstance(endpoint, Endpoint)
+    if is_server and request.stream and info is not None and info.accumulates_tokens:
+        pieces = _keep_new_text(pieces)
     return _mark_stopped(pieces) if is_stopping else pieces
 
 
@@ -144,6 +148,15 @@ def _translate_cancellation(
         if cancellation.is_set:
             raise error_mapping.cancelled() from error
         raise
+
+
+def _keep_new_text(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
+    """Yield the pieces with their new text, from pieces with the whole text so far."""
+    texts: dict[int, str] = {}
+    for piece in pieces:
+        previous = texts.get(piece.sequence_index, "")
+        texts[piece.sequence_index] = piece.text
+        yield replace(piece, text=piece.text.removeprefix(previous))
 
 
 def _mark_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:

@@ -168,6 +168,7 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     # Beam search cannot stream. The beam width may still be invalid here, because `plan_inputs`
     # checks it later.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
+    is_streamed = is_streamed and not overrides.get("num_draft_tokens")
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)
 
 

@@ -120,6 +120,23 @@ class GenerateRequest:
     num_return_sequences: Annotated[
         int | None, Within(1), Option("Number of responses to generate.", metavar="N")
     ] = None
+    num_draft_tokens: Annotated[
+        int | None,
+        Within(0),
+        Option(
+            "Number of tokens that the draft model generates per step (speculative decoding). "
+            "Values above 0 disable streaming.",
+            metavar="N",
+        ),
+    ] = None
+    use_draft_logits: Annotated[
+        bool,
+        Option(
+            "Compare the draft model's logits instead of its tokens. The draft engine must return "
+            "logits.",
+            flags=("--use-draft-logits",),
+        ),
+    ] = False
     lora_name: Annotated[
         str | None,
         Option("Name of a LoRA adapter on the server.", flags=("--lora",), metavar="NAME"),

@@ -17,7 +17,8 @@ class ModelInfo:
     """The settings in a model's `config.pbtxt` that clients use.
 
     Most fields are parameters that tllm writes to the file. If tllm did not render the model, these
-    fields are `None`, empty or false. Only a decoupled model can stream responses.
+    fields are `None`, empty or false. Only a decoupled model can stream responses. If
+    `accumulates_tokens` is true, each streamed response contains the whole text so far.
     """
 
     name: str
@@ -34,6 +35,7 @@ class ModelInfo:
     inputs: frozenset[str] = frozenset()
     tensorrt_llm_version: str = ""
     excludes_input: bool = False
+    accumulates_tokens: bool = False
 
 
 def fetch_model_config(
@@ -69,6 +71,9 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         inputs=frozenset(tensor["name"] for tensor in config.get("input", ())),
         excludes_input=parameters.get("exclude_input_in_output", "").lower() == "true",
         tensorrt_llm_version=parameters.get("tensorrt_llm_version", ""),
+        # The values that upstream's model reads as true.
+        accumulates_tokens=parameters.get("accumulate_tokens", "").lower()
+        in ("true", "yes", "1", "t"),
     )
 
 

@@ -113,6 +113,11 @@ class Serving:
     includes the user's value. `check_values` checks the final values against the engine. If
     `empty_is_default` is set, TensorRT-LLM chooses a default for each parameter that is empty.
 
+    `describe_draft` returns the engine that generates draft tokens in the model
+    `tensorrt_llm_draft`, if the parameters name one. It raises `BadInput` if the engines do not
+    fit. `draft_parameter` is the parameter that names the folder of a draft model's engine, or
+    empty if engines of this kind cannot use a draft model.
+
     `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
     parameters of the models, or an empty string for the newest version. `backends` maps each layout
     to the Triton backend that the layout requires. `model_yaml` is set if the file `model.yaml`
@@ -127,6 +132,10 @@ class Serving:
     merged: frozenset[str] = frozenset()
     check_values: Callable[[Engine, Mapping[str, str]], None] = lambda engine, values: None
     empty_is_default: bool = False
+    describe_draft: Callable[[Engine, Mapping[str, str]], Engine | None] = lambda engine, values: (
+        None
+    )
+    draft_parameter: str = ""
     contract_version: Callable[[Engine], str] = lambda engine: ""
     backends: Mapping[str, str] | None = None
     model_yaml: Callable[[Mapping[str, str]], tuple[dict[str, Any], Values]] | None = None

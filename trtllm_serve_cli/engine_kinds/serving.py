@@ -9,6 +9,8 @@ from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
 
+# The model that runs the engine of a draft model, as in upstream's examples.
+DRAFT_MODEL = "tensorrt_llm_draft"
 # Parameters that apply to every engine that runs in an engine worker.
 WORKER_PARAMETERS = frozenset(
     ("max_num_seqs", "max_seq_len", "max_num_tokens", "instances_share_engine", "engine_python")

@@ -28,7 +28,7 @@ from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration
 from trtllm_serve_cli.paths import Home, check_model_name
-from trtllm_serve_cli.repository.model.parameters import check_parameters
+from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
     check_layout,
@@ -151,6 +151,7 @@ def plan_import(
     _check_mode(declaration, choice.kind)
     check_layout(declaration.repository.layout, choice.kind)
     check_parameters(declaration.repository.parameters, choice.kind)
+    refuse_of_upstream(declaration.repository.parameters, choice.kind)
     options = fetch_options(declaration, choice)
     fetch = plan_fetch(source, home=home, needs_weights=options.needs_weights)
     repository = declaration.repository.dir or home.models / declaration.model.name

@@ -2,7 +2,11 @@
 
 The `config.json` of the engine determines the version, as for the backend itself. The emulator
 follows that version's rules for parameters, inputs and outputs. Its engine generates deterministic
-tokens: the prompt, again and again, each plus the seed. Source: inflight_batcher_llm/src
+tokens: it repeats the shortest period of the prompt, each token plus the seed. A response ends with
+a stop word. With draft tokens, the engine takes one step, and returns the draft tokens up to the
+first wrong one and one more token. In `config.json`, `emulator.error_period` is N if each N-th
+token of a sequence is wrong, and `emulator.step_log` is a file to which the emulator appends the
+number of steps of each request. Source: inflight_batcher_llm/src
 (`model_instance_state.cc`, `utils.cc`, `utils.h`, `work_item.cc`) in
 triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0, and `kTensorNames` in
 NVIDIA/TensorRT-LLM, cpp/include/tensorrt_llm/batch_manager/inferenceRequest.h. The rules after 0.19
@@ -68,6 +72,10 @@ class TritonPythonModel:
         major, minor = engine["version"].split(".")[:2]
         self._version = (int(major), int(minor))
         self._vocab_size = int(engine["pretrained_config"]["vocab_size"])
+        self._max_draft_len = _find_max_draft_len(engine["build_config"])
+        emulator = engine.get("emulator", {})
+        self._error_period = int(emulator.get("error_period", 0))
+        self._step_log = emulator.get("step_log", "")
         self._excludes_input = self._flag("exclude_input_in_output", default=False)
         plugins = engine["build_config"].get("plugin_config", {})
         reuses_kv_cache = self._flag("enable_kv_cache_reuse", default=self._version >= (0, 19))
@@ -76,6 +84,10 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(
                 "Assertion failed: When KV cache block reuse is set, model has to be built with "
                 "paged context FMHA support"
+            )
+        if self._max_draft_len and not reuses_kv_cache:
+            raise pb_utils.TritonModelException(
+                "KV cache block reuse must be enabled for speculative decoding target model"
             )
         self._stopped: set[str] = set()
         self._threads: list[threading.Thread] = []
@@ -179,17 +191,29 @@ class TritonPythonModel:
         end_id = int(_scalar(row, "end_id", -1))
         num_beams = int(_scalar(row, "beam_width", 1))
         offset = seed + sequence
+        drafts = self._read_drafts(row)
+        stop_words = _read_words(row)
         beams = []
         for beam in range(num_beams):
             ids: list[int] = []
-            for token in itertools.cycle(prompt):
+            for token in itertools.cycle(_period(prompt)):
                 if len(ids) >= int(row["request_output_len"][0]):
                     break
                 generated = (token + offset + beam) % self._vocab_size
+                if self._error_period and (len(prompt) + len(ids)) % self._error_period == 0:
+                    generated = (generated + 1) % self._vocab_size
                 if generated == end_id and len(ids) >= min_length:
                     break
                 ids.append(generated)
+                if any(ids[-len(word) :] == word for word in stop_words):
+                    break
+                if drafts is not None and ids != drafts[: len(ids)]:
+                    break
             beams.append(ids)
+        num_steps = len(beams[0]) if drafts is None else 1
+        if self._step_log:
+            with Path(self._step_log).open("a", encoding="utf-8") as log:
+                log.write(f"{num_steps}\n")
         if np.any(row.get("streaming", False)):
             for end in range(1, len(beams[0]) + 1):
                 yield self._outputs(row, prompt, [ids[end - 1 : end] for ids in beams], end == 1)
@@ -200,7 +224,30 @@ class TritonPythonModel:
         shown = beams if excludes_input else [prompt + ids for ids in beams]
         outputs = self._outputs(row, prompt, beams, True)
         outputs["output_ids"], outputs["sequence_length"] = _pack(shown)
+        if "acceptance_rate" in outputs and drafts:
+            num_accepted = max(len(beams[0]) - 1, 0)
+            outputs["total_draft_tokens"] = _number(len(drafts))
+            outputs["total_accepted_draft_tokens"] = _number(num_accepted)
+            outputs["acceptance_rate"] = np.array([[num_accepted / len(drafts)]], np.float32)
         yield outputs
+
+    def _read_drafts(self, row: Arrays) -> list[int] | None:
+        """Return the draft tokens, or None if the request has none."""
+        if "draft_input_ids" not in row:
+            return None
+        drafts: list[int] = row["draft_input_ids"].tolist()
+        if not 0 < len(drafts) <= self._max_draft_len:
+            raise ValueError(
+                f"the request has {len(drafts)} draft tokens, but max_draft_len of the engine is "
+                f"{self._max_draft_len}"
+            )
+        if int(row["request_output_len"][0]) != len(drafts) + 1:
+            raise ValueError("the emulator has no rule for further steps after draft tokens")
+        if "draft_logits" in row:
+            likeliest = row["draft_logits"].reshape(len(drafts), self._vocab_size).argmax(axis=-1)
+            if likeliest.tolist() != drafts:
+                raise ValueError("draft_logits are not those of draft_input_ids")
+        return drafts
 
     def _outputs(
         self, row: Arrays, prompt: list[int], beams: list[list[int]], is_first: bool
@@ -231,11 +278,41 @@ class TritonPythonModel:
         if self._version >= (0, 19) and np.any(row.get("return_perf_metrics", False)):
             outputs["kv_cache_reused_blocks"] = _number(0)
             outputs["arrival_time_ns"] = np.array([[time.monotonic_ns()]], np.int64)
+            outputs["total_draft_tokens"] = _number(0)
+            outputs["total_accepted_draft_tokens"] = _number(0)
+            outputs["acceptance_rate"] = np.zeros((1, 1), np.float32)
         if self._version >= (1, 0) and np.any(row.get("return_num_input_tokens", False)):
             outputs["num_input_tokens"] = _number(len(prompt))
         if self._version >= (1, 0) and np.any(row.get("return_num_output_tokens", False)):
             outputs["num_output_tokens"] = _number(sum(map(len, beams)))
         return outputs
+
+
+def _find_max_draft_len(build: dict[str, Any]) -> int:
+    """Return the maximum number of draft tokens of an engine for draft_tokens_external, or 0."""
+    mode = build.get("speculative_decoding_mode", 2)
+    return int(build.get("max_draft_len", 0)) if mode == 2 else 0
+
+
+def _period(tokens: list[int]) -> list[int]:
+    """Return the shortest tokens whose repetition continues `tokens`.
+
+    An engine thus generates the same tokens in one request as in several, which each continue the
+    response of the previous request.
+    """
+    for length in range(1, len(tokens) + 1):
+        if tokens[length:] == tokens[:-length]:
+            return tokens[-length:]
+    return tokens
+
+
+def _read_words(row: Arrays) -> list[list[int]]:
+    """Return the stop words of a request."""
+    if "stop_words_list" not in row:
+        return []
+    ids, ends = row["stop_words_list"].reshape(2, -1).tolist()
+    starts = [0, *ends]
+    return [ids[start:end] for start, end in zip(starts, ends, strict=False) if end > start]
 
 
 def _pack(beams: list[list[int]]) -> tuple[Any, Any]:

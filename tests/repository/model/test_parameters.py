@@ -17,9 +17,9 @@ from trtllm_serve_cli.repository.model.parameters import (
     list_unused,
     load_parameters,
 )
-from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.repository.planning.repository_plan import RESERVED_NAMES, plan_repository
 
-ROLES = {"preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls"}
+ROLES = set(RESERVED_NAMES)
 FIELDS = {
     "backend",
     "max_batch_size",
@@ -57,7 +57,7 @@ def test_row_is_consistent(parameter: Parameter) -> None:
     assert bool(parameter.choices) == (parameter.type == "choice")
     assert parameter.explanation.endswith(".")
     for role, places in parameter.fills.items():
-        contract = load_contracts()[role]
+        contract = load_contracts()[role.removesuffix("_draft")]
         tensors = {f"input.{each.name}.data_type" for each in contract.inputs}
         tensors |= {f"output.{each.name}.data_type" for each in contract.outputs}
         assert all(place in FIELDS | tensors or place[:11] == "parameters." for place in places)
@@ -81,7 +81,7 @@ def test_table_has_every_rendered_entry() -> None:
     [
         ("max_beam_widht", "use max_beam_width instead"),
         ("gpt_model_path", "use engine_dir instead"),
-        ("zzz", "choose a parameter of the engine kind openvino: add_special_tokens, "),
+        ("zzz", "choose a parameter of the engine kind openvino: accumulate_tokens, "),
     ],
 )
 def test_unknown_parameter_error_suggests_similar_names(name: str, next_step: str) -> None:

@@ -41,6 +41,15 @@ BuildOptionsOption = Annotated[
         "lists the names.",
     ),
 ]
+DraftOption = Annotated[
+    str | None,
+    typer.Option(
+        "--draft",
+        metavar="NAME",
+        help="Imported model that generates draft tokens for this model (speculative decoding). "
+        "Its engine kind must be tensorrt, and its tokenizer that of this model.",
+    ),
+]
 
 
 _MODEL, _ENGINE, _BUILD = map(option_fields, (ModelSection, EngineSection, EngineOptions))
@@ -57,6 +66,7 @@ def import_model(
     build: OptionValues,
     build_option: BuildOptionsOption = None,
     repository: OptionValues,
+    draft: DraftOption = None,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
@@ -69,14 +79,19 @@ def import_model(
     Example:  tllm import -m demo
 
     Example:  tllm import -m mine -s gguf:./model.gguf --max-batch-size 16
+
+    Example:  tllm import -m llama-3.1-8b --engine tensorrt --draft llama-3.2-1b
     """
     sections = {"model": model, "engine": engine, "build": build, "repository": repository}
     declaration = _declare(file, build_option or [], sections)
     from trtllm_serve_cli.importing import importer
+    from trtllm_serve_cli.importing.draft_model import with_draft_model
     from trtllm_serve_cli.importing.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
+    if draft is not None:
+        declaration = with_draft_model(declaration, draft, home)
     if dry_run:
         plan = plan_import(declaration, home, is_dry_run=True)
         last = [*plan.preserved.describe(), f"Render the model repository {plan.repository}"]

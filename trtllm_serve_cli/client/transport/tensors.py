@@ -29,6 +29,8 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
         "stop_words": "BYTES",
         "bad_words": "BYTES",
         "min_tokens": "INT32",
+        "num_draft_tokens": "INT32",
+        "use_draft_logits": "BOOL",
         "repetition_penalty": "FP32",
         "presence_penalty": "FP32",
         "frequency_penalty": "FP32",
@@ -47,6 +49,8 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
         "return_num_output_tokens": "BOOL",
     }
 )
+# Flags that models may set to true by default.
+_ALWAYS_SENT = frozenset({"stream", "exclude_input_in_output"})
 WORD_LISTS = frozenset({"stop_words", "bad_words"})
 RAW_TENSORS = frozenset({"lora_weights", "lora_config"})
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?", "INT64": "<q"}
@@ -57,13 +61,13 @@ _LARGEST_FP32 = 3.4028234663852886e38
 def plan_inputs(request: GenerateRequest) -> dict[str, Value]:
     """Return the values of the tensors to send, by tensor name.
 
-    Omit fields that are not set. Also omit `return_…` fields that are false, because older servers
+    Omit fields that are not set. Also omit flags that are false by default, because older servers
     do not have some of these tensors. Raise `BadInput` if a value does not fit its tensor.
     """
     inputs: dict[str, Value] = {}
     for name, datatype in INPUTS.items():
         value = getattr(request, name)
-        if value is None or value == () or (name.startswith("return_") and value is False):
+        if value is None or value == () or (value is False and name not in _ALWAYS_SENT):
             continue
         _check(name, datatype, value)
         inputs[name] = value

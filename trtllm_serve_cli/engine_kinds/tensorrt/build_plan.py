@@ -27,6 +27,9 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import read_config
 
+# The default maximum number of tokens that a draft model may propose in one step.
+_MAX_DRAFT_LEN = 10
+
 
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
@@ -88,12 +91,19 @@ def _plan_container(
 
 
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
-    """Enable paged context FMHA if the repository's parameters or the decoding mode require it.
+    """Add the options that the repository's parameters or the decoding mode require.
 
-    Raise `BadInput` if it is required but `options` disables it. If a draft model proposes tokens,
+    With a draft model, the engine must accept draft tokens. The engine needs paged context FMHA for
+    some features. Raise `BadInput` if `options` disables it. If a draft model proposes tokens,
     the runtime requires KV cache reuse for the target model ("KV cache block reuse must be enabled
     for speculative decoding target model"). KV cache reuse requires paged context FMHA.
     """
+    if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:
+        options = replace(
+            options,
+            speculative_decoding_mode="draft_tokens_external",
+            max_draft_len=options.max_draft_len or _MAX_DRAFT_LEN,
+        )
     reasons = [
         f"{name}=true" for name in PAGED_CONTEXT_PARAMETERS if parameters.get(name) == "true"
     ]

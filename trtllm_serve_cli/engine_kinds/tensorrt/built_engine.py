@@ -21,13 +21,19 @@ from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
 from trtllm_serve_cli.engine_kinds.tokenizer_files import copy_tokenizer
 from trtllm_serve_cli.errors import BadInput
 
+# The values of `speculative_decoding_mode` in `build_config`. The number is the value of
+# `SpeculativeDecodingMode.DRAFT_TOKENS_EXTERNAL` in tensorrt_llm/models/modeling_utils.py, which
+# `trtllm-build` writes.
+_EXTERNAL_DRAFTS = (2, "draft_tokens_external", "DRAFT_TOKENS_EXTERNAL")
+
 
 @dataclass(frozen=True, slots=True)
 class TensorRtBuild:
     """The build settings of a TensorRT engine.
 
     Lengths are in tokens. `world_size` is the number of GPUs. KV cache reuse and chunked context
-    require an engine with `has_paged_context_fmha`.
+    require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can check the
+    tokens of a draft model.
     """
 
     version: str
@@ -42,6 +48,7 @@ class TensorRtBuild:
     max_seq_len: int
     world_size: int
     has_paged_context_fmha: bool = False
+    accepts_drafts: bool = False
 
 
 def read_tensorrt_build(directory: Path) -> TensorRtBuild:
@@ -133,6 +140,18 @@ def has_paged_context_fmha(build_config: Mapping[str, Any]) -> bool:
     return bool(plugins.get("use_paged_context_fmha", False))
 
 
+def accepts_drafts(build_config: Mapping[str, Any]) -> bool:
+    """Return whether the engine of this build can check the tokens of a draft model.
+
+    Up to 0.9, `build_config` has no `speculative_decoding_mode`, and each engine that was built for
+    draft tokens accepts those of a draft model.
+    """
+    mode = build_config.get("speculative_decoding_mode")
+    if mode is None:
+        return bool(build_config.get("max_draft_len"))
+    return mode in _EXTERNAL_DRAFTS
+
+
 def _ranks(directory: Path, build: TensorRtBuild) -> list[Path]:
     return [directory / f"rank{rank}.engine" for rank in range(build.world_size)]
 
@@ -154,4 +173,5 @@ def _parse(config: dict[str, Any]) -> TensorRtBuild:
         max_seq_len=int(length),
         world_size=int((model.get("mapping") or {}).get("world_size") or 1),
         has_paged_context_fmha=has_paged_context_fmha(build),
+        accepts_drafts=accepts_drafts(build),
     )

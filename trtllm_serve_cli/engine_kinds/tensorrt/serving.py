@@ -14,16 +14,18 @@ from collections.abc import Mapping
 
 from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
 from trtllm_serve_cli.engine_kinds.kind import Serving
-from trtllm_serve_cli.engine_kinds.serving import CoreModel, ServingOptions
+from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL, CoreModel, ServingOptions
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
+from trtllm_serve_cli.engine_kinds.tensorrt.draft import describe_draft
 from trtllm_serve_cli.errors import BadInput
 
 # Upstream parameters that only certain engine kinds support. The C++ backend supports all of them.
 _PARAMETERS = frozenset(
     (
         "tokenizer_type", "visual_model_path", "max_num_sequences", "max_kv_cache_length",
-        "multimodal_model_path", "max_num_images", "accumulate_tokens",
-        "tensorrt_llm_draft_model_name", "multimodal_encoders_name", "triton_backend",
+        "multimodal_model_path", "max_num_images", "tensorrt_llm_draft_model_name",
+        "draft_engine_dir", "draft_gpu_device_ids", "draft_kv_cache_free_gpu_mem_fraction",
+        "multimodal_encoders_name", "triton_backend",
         "encoder_engine_dir", "batching_strategy", "max_beam_width",
         "max_tokens_in_paged_kv_cache", "kv_cache_free_gpu_mem_fraction",
         "cross_kv_cache_fraction", "kv_cache_host_memory_bytes", "kv_cache_onboard_blocks",
@@ -59,6 +61,7 @@ def _plan_values(
     """Return the parameter values. Raise `BadInput` if an option exceeds the engine's limits."""
     built = built_of(engine)
     _check_decided_at_build(options)
+    has_draft = bool(overrides.get("draft_engine_dir"))
     batch_size = options.max_batch_size or built.max_batch_size
     beam_width = options.max_beam_width or built.max_beam_width
     _check_within("--max-batch-size", batch_size, built.max_batch_size)
@@ -72,6 +75,7 @@ def _plan_values(
         "enable_kv_cache_reuse": str(built.has_paged_context_fmha).lower(),
         "logits_datatype": _tensor_type(built.logits_dtype),
         "prompt_embedding_table_data_type": _tensor_type(built.dtype),
+        **({"tensorrt_llm_draft_model_name": DRAFT_MODEL} if has_draft else {}),
     }
 
 
@@ -127,6 +131,8 @@ SERVING = Serving(
     core=CoreModel(backend_parameter="triton_backend", entries=_FIXED),
     check_values=_check_values,
     empty_is_default=True,
+    describe_draft=describe_draft,
+    draft_parameter="draft_engine_dir",
     contract_version=lambda engine: built_of(engine).version,
     backends={"inflight": _BACKEND},
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from trtllm_serve_cli.containers.container import outermost, with_link_targets
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.engine_kinds.registry import find_kind
+from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.topology.ranks import Ranks, plan_ranks
@@ -22,6 +23,7 @@ from trtllm_serve_cli.repository.model.instances import (
 )
 from trtllm_serve_cli.repository.model.model_repository import OpenRepository
 from trtllm_serve_cli.repository.model.store import ImportedModel, command_to_import_again
+from trtllm_serve_cli.repository.validation.engine_limits import read_world_size
 
 RESTRICTING = ("http-restricted-api", "grpc-restricted-protocol")
 # The name of the Triton model that runs the engine in an ensemble. Every rank loads this model.
@@ -166,7 +168,14 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         return 0, Ranks()
     if deployment.ranks == "mpirun":
         engine = read_instances(repository, size) or EngineInstances(CORE_MODEL, size)
-        return engine.num_gpus, plan_ranks([engine], LaunchOptions(mode="mpi"))
+        engines = [engine]
+        draft_size = read_world_size(repository, DRAFT_MODEL)
+        draft = read_instances(repository, draft_size, model=DRAFT_MODEL)
+        # Without ranks, one process can serve both engines.
+        if draft is not None and max(size, draft_size) > 1:
+            engines.append(draft)
+        num_gpus = max(each.num_gpus for each in (engine, draft or engine))
+        return num_gpus, plan_ranks(engines, LaunchOptions(mode="mpi"))
     engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
     # MPI does not start the ranks of several instances, because each instance starts its own.
     is_launched = deployment.ranks == "llm_api" and engine.count == 1

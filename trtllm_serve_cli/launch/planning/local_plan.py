@@ -14,6 +14,7 @@ from trtllm_serve_cli.containers.container import ContainerHost, ContainerSetup
 from trtllm_serve_cli.containers.container_engine import ENGINES, find_container_host
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import detect_machine
+from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import BadInput, MissingPart, TllmError
 from trtllm_serve_cli.launch.containers.deployment import check_engine_fits, describe_deployable
 from trtllm_serve_cli.launch.containers.server_container import IN_IMAGE, plan_container
@@ -36,7 +37,7 @@ from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
 from trtllm_serve_cli.repository.model.upstream_repository import read_repository
 from trtllm_serve_cli.repository.planning.combined import plan_combination, prefixed
-from trtllm_serve_cli.repository.validation.engine_limits import read_limits
+from trtllm_serve_cli.repository.validation.engine_limits import read_world_size
 from trtllm_serve_cli.repository.validation.validate import check_loadable
 from trtllm_serve_cli.sizing.gpus import parse_gpu_ids
 
@@ -207,11 +208,12 @@ def _read_engines(models: Sequence[ImportedModel]) -> list[EngineInstances]:
     for model in models:
         if not find_kind(model.engine_kind).runs_in_triton_backend:
             continue
-        name = "tensorrt_llm" if len(models) == 1 else prefixed(model.name, "tensorrt_llm")
-        limits = read_limits(model.engine_path)
-        world_size = (limits.world_size if limits else None) or 1
-        engine = read_instances(open_repository(model.path), world_size, name=name)
-        engines += [engine] if engine is not None else []
+        repository = open_repository(model.path)
+        for core in ("tensorrt_llm", DRAFT_MODEL):
+            name = core if len(models) == 1 else prefixed(model.name, core)
+            world_size = read_world_size(repository, core)
+            engine = read_instances(repository, world_size, name=name, model=core)
+            engines += [engine] if engine is not None else []
     return engines
 
 

@@ -57,17 +57,21 @@ class EngineInstances:
 
 
 def read_instances(
-    repository: OpenRepository, world_size: int, *, name: str = _MODEL
+    repository: OpenRepository, world_size: int, *, name: str = "", model: str = _MODEL
 ) -> EngineInstances | None:
-    """Return the instances of the repository's engine, which has `world_size` ranks.
+    """Return the instances of the engine that `model` runs, which has `world_size` ranks.
 
-    `name` is the name of the model that serves the engine. Return None if Triton's C++ backend does
-    not run the engine. Raise `BadInput` if a group contains anything except whole numbers.
+    `name` is the model's name on the server, if it is not `model`. Return None if Triton's C++
+    backend does not run the engine. Raise `BadInput` if a group contains anything except whole
+    numbers.
     """
-    if _MODEL not in repository.texts or repository.value(_MODEL, "backend") != "tensorrtllm":
+    if model not in repository.texts or repository.value(model, "backend") != "tensorrtllm":
         return None
     return EngineInstances(
-        name, world_size, read_gpu_groups(repository), _groups(repository, "participant_ids")
+        name or model,
+        world_size,
+        _groups(repository, _GPUS, model),
+        _groups(repository, "participant_ids", model),
     )
 
 
@@ -79,8 +83,10 @@ def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
     return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
 
-def _groups(repository: OpenRepository, parameter: str) -> tuple[tuple[int, ...], ...]:
-    value = repository.value(_MODEL, f"parameters.{parameter}")
+def _groups(
+    repository: OpenRepository, parameter: str, model: str = _MODEL
+) -> tuple[tuple[int, ...], ...]:
+    value = repository.value(model, f"parameters.{parameter}")
     try:
         return tuple(
             tuple(int(number) for number in group.split(","))

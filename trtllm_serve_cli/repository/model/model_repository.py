@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.engine_kinds.registry import UPSTREAM
+from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import RepositoryError
 from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import target_of
@@ -21,7 +22,9 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 
 CONFIG = "config.pbtxt"
-ROLES = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
+ROLES = (
+    "preprocessing", "tensorrt_llm", DRAFT_MODEL, "postprocessing", "ensemble", "tensorrt_llm_bls",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,16 @@ class OpenRepository:
         if model == "ensemble" and "python" in _values(self.texts[model], "backend"):
             return "tensorrt_llm_bls"
         return model if model in ROLES else None
+
+    def roles(self, model: str) -> tuple[str, ...]:
+        """Return the roles whose parameters and tensors `model` has.
+
+        A draft model has its own parameters and those of `tensorrt_llm`.
+        """
+        role = self.role(model)
+        if role == DRAFT_MODEL:
+            return (DRAFT_MODEL, "tensorrt_llm")
+        return (role,) if role else ()
 
     def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
         """Yield each model with each place (field) that `fills` lists for the model's role."""

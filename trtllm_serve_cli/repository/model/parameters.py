@@ -63,6 +63,7 @@ class Parameter:
     at_most: int = _LARGEST
     choices: tuple[str, ...] = ()
     of_engine: bool = False
+    of_upstream: bool = False
     since: str = "0.5"
     until: str | None = None
     is_fact: bool = False
@@ -189,6 +190,19 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
                 f"The parameter {name} has no effect in the layout {layout}.",
                 why="no model in this layout has a field for the parameter",
                 next_step="omit the parameter",
+            )
+
+
+def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
+    """Raise `BadInput` if only upstream's models read one of `names` for the engine kind."""
+    for name in names:
+        parameter = load_parameters().get(name)
+        if parameter is not None and parameter.of_upstream and parameter.applies_to(kind):
+            raise BadInput(
+                f"The parameter {name} has no effect in a repository that tllm renders.",
+                why="only upstream's Python models read it, and tllm renders its own",
+                next_step="omit the parameter, or set it in a copy of upstream's repository with "
+                f"`tllm set --repo DIR {name}=VALUE`",
             )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import kinds_in_layout
-from trtllm_serve_cli.engine_kinds.serving import ServingOptions
+from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL, ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.layouts.llmapi import list_llmapi_parameters, plan_llmapi
 from trtllm_serve_cli.repository.layouts.vllm import list_vllm_parameters, plan_vllm, vllm_values
@@ -36,8 +36,20 @@ if TYPE_CHECKING:
 # Users cannot choose these names for a model, because the inflight layout uses them for its Triton
 # models.
 RESERVED_NAMES = frozenset(
-    ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble", "tensorrt_llm_bls")
+    (
+        "preprocessing", "tensorrt_llm", DRAFT_MODEL, "postprocessing", "ensemble",
+        "tensorrt_llm_bls",
+    )
+)  # fmt: skip
+# Parameters of a target model that its draft model must share, or else calls to one of them fail.
+_SHARED_WITH_DRAFT = (
+    "decoupled_mode",
+    "exclude_input_in_output",
+    "max_queue_size",
+    "speculative_decoding_fast_logits",
 )
+_DRAFT_PREFIX = "draft_"
+_DRAFT_NAME = "tensorrt_llm_draft_model_name"
 
 
 def plan_repository(name: str, engine: Engine, options: ServingOptions) -> RepositoryPlan:
@@ -95,6 +107,7 @@ def _plan_inflight(name: str, engine: Engine, options: ServingOptions) -> _Layou
     )
     unused = list_unused(options.parameters, engine.kind)
     models = tuple(_with_unused(each, unused, values) for each in models)
+    models += _draft(engine, values)
     return _LayoutPlan(values, models, _used(models))
 
 
@@ -267,6 +280,27 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     )
 
 
+def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
+    """Return the model that generates draft tokens for `tensorrt_llm`, if there is one.
+
+    Parameters with the prefix `draft_` are its own. The others are those of its engine.
+    """
+    serving = find_kind(engine.kind).serving
+    draft = serving.describe_draft(engine, values)
+    if draft is None:
+        return ()
+    shared = {name: values[name] for name in _SHARED_WITH_DRAFT if name in values}
+    own = {
+        name.removeprefix(_DRAFT_PREFIX): value
+        for name, value in values.items()
+        if name.startswith(_DRAFT_PREFIX)
+    }
+    defaults = defaults_for(engine.kind) | serving.plan_values(draft, ServingOptions(), {})
+    model = _tensorrt_llm(draft, defaults | shared | own)
+    title = f"the draft model of {engine.model_name} ({engine.kind})"
+    return (replace(model, name=DRAFT_MODEL, title=title),)
+
+
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
     """Return the `parameters` for `tensorrt_llm`. Parameters without a value are empty strings."""
     serving = find_kind(engine.kind).serving
@@ -332,6 +366,8 @@ def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) 
             "add_special_tokens": values["add_special_tokens"],
             "skip_special_tokens": values["skip_special_tokens"],
             "cancellation_check_period_ms": values["cancellation_check_period_ms"],
+            "accumulate_tokens": values["accumulate_tokens"],
+            **{name: values[name] for name in (_DRAFT_NAME,) if name in values},
             # `tllm infer` reads the length limit and the prompt format from these parameters.
             "max_seq_len": values["max_seq_len"],
             "chat_template": engine.chat_template,

@@ -23,6 +23,7 @@ from trtllm_serve_cli.repository.model.parameters import (
     Parameter,
     check_parameters,
     load_parameters,
+    refuse_of_upstream,
 )
 from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.pbtxt import (
@@ -91,7 +92,8 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
         for model, place in repository.places(parameter.fills):
             if found := repository.values(model, place):
                 values[model] = found[0]
-        if not parameter.applies_to(repository.kind):
+        is_foreign = parameter.of_upstream and repository.has_manifest
+        if is_foreign or not parameter.applies_to(repository.kind):
             is_shown = set(values.values()) - {parameter.default} != set()
         else:
             is_shown = bool(values) or not parameter.is_fact
@@ -111,6 +113,8 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
     _check_layout(repository)
     version = find_trtllm_version(repository)
     checked = check_parameters(requested, repository.kind, version)
+    if repository.has_manifest:
+        refuse_of_upstream(requested, repository.kind)
     values = with_instance_count(checked, repository.kind)
     return [
         each

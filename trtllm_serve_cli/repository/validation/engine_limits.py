@@ -98,6 +98,14 @@ def _limits_of(repository: OpenRepository, model: str) -> EngineLimits | None:
     return read_limits(Path(engine_dir)) if engine_dir else None
 
 
+def read_world_size(repository: OpenRepository, model: str) -> int:
+    """Return the number of ranks of the engine that `model` runs, or 1 if it is unknown."""
+    is_known = model in repository.texts
+    engine_dir = repository.value(model, "parameters.gpt_model_path") if is_known else ""
+    limits = read_limits(Path(engine_dir)) if engine_dir else None
+    return (limits.world_size if limits else None) or 1
+
+
 def read_limits(directory: Path) -> EngineLimits | None:
     """Return the limits of the engine in `directory`, or None if the limits are unknown."""
     engine_file, config_file = directory / ENGINE_FILE, directory / "config.json"

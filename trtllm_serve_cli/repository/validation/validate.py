@@ -33,6 +33,7 @@ from trtllm_serve_cli.repository.pbtxt import (
     parse_config,
     write_value,
 )
+from trtllm_serve_cli.repository.validation.draft_checks import check_draft_model
 from trtllm_serve_cli.repository.validation.engine_limits import (
     check_engine_and_paths,
     find_trtllm_version,
@@ -67,6 +68,7 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
     findings += _check_models(checked)
     findings += check_ensembles(checked)
     findings += check_engine_and_paths(checked)
+    findings += check_draft_model(checked)
     return sorted(
         findings, key=lambda each: (each.severity, str(each.path), each.line or 0, each.what)
     )
@@ -99,7 +101,7 @@ def list_contradictions(repository: OpenRepository) -> list[Finding]:
     Missing folders, models and values are not reported, because the user may add them later.
     """
     checked = Checked(repository, {})
-    found = list_beyond_engine(repository)
+    found = [*list_beyond_engine(repository), *check_draft_model(checked)]
     for model, text in repository.texts.items():
         try:
             checked.configs[model] = parse_config(text)
@@ -199,7 +201,7 @@ def _restore(checked: Checked) -> str:
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     version = find_trtllm_version(checked.repository)
     contracts = load_contracts(version)
-    role = checked.repository.role(model) or ""
+    role = (checked.repository.roles(model) or ("",))[-1]
     contract = contracts.get(model) or contracts.get(role)
     if checked.repository.has_manifest and role == "tensorrt_llm_bls":
         contract = load_text_contract("ensemble" if model == "ensemble" else role, version)
@@ -253,8 +255,8 @@ def _check_side(
 
 def _types(known: Tensor, model: str, place: str, checked: Checked) -> set[str]:
     """Return the types that the tensor may have, including types that a parameter can select."""
-    role = checked.repository.role(model) or ""
-    chosen = [each.choices for each in load_parameters().values()
+    roles = checked.repository.roles(model)
+    chosen = [each.choices for each in load_parameters().values() for role in roles
               if place in each.fills.get(role, ())]  # fmt: skip
     return {known.type, *(choice for choices in chosen for choice in choices)}
 
@@ -265,12 +267,12 @@ def _count(names: list[str], side: str) -> str:
 
 def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
     repository = checked.repository
-    role = repository.role(model)
-    if role is None:
+    roles = repository.roles(model)
+    if not roles:
         return
     known: set[str] = set()
     for parameter in load_parameters().values():
-        for place in parameter.fills.get(role, ()):
+        for place in (place for role in roles for place in parameter.fills.get(role, ())):
             known.add(place)
             for value in find_values(repository.texts[model], place):
                 yield from _check_parameter_value(checked, model, parameter, place, value)

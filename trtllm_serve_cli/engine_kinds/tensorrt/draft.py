@@ -1,0 +1,104 @@
+"""Check that one TensorRT engine can generate draft tokens for another one, its target.
+
+Triton serves both engines. The text models send the draft engine's tokens to the target engine,
+which checks them. Sources: docs/source/advanced/speculative-decoding.md in NVIDIA/TensorRT-LLM
+v0.19.0, and the error "KV cache block reuse must be enabled for speculative decoding target model".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import (
+    TensorRtBuild,
+    built_of,
+    describe_source,
+)
+from trtllm_serve_cli.errors import BadInput
+
+_REUSE = "enable_kv_cache_reuse"
+
+
+def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
+    """Return the engine that generates draft tokens for `engine`, or None if there is none.
+
+    `values` are the parameters of the repository. Raise `BadInput` if the engines do not fit.
+    """
+    folder = values.get("draft_engine_dir", "")
+    if not folder:
+        return None
+    path, tokenizer = Path(folder), Path(values["tokenizer_dir"])
+    draft = describe_source(engine.model_name, path, tokenizer, f"engine:{folder}")
+    mismatches = list_mismatches(
+        built_of(engine), built_of(draft), reuses_kv_cache=values[_REUSE] == "true"
+    )
+    mismatch = next(mismatches, None) or _compare_tokenizers(path, tokenizer, draft, engine)
+    if mismatch is not None:
+        why, next_step = mismatch
+        raise BadInput(
+            f"The engine in {folder} cannot generate draft tokens for {engine.model_name}.",
+            why=why,
+            next_step=next_step,
+        )
+    return draft
+
+
+def list_mismatches(
+    target: TensorRtBuild, draft: TensorRtBuild, *, reuses_kv_cache: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the reason and the next step for each property that does not fit."""
+    if draft.version != target.version:
+        yield (
+            f"it was built with TensorRT-LLM {draft.version}, and the target engine with "
+            f"{target.version}",
+            "build both engines with the same version",
+        )
+    if not target.accepts_drafts:
+        yield (
+            "the target engine was built without draft_tokens_external, so it cannot check draft "
+            "tokens",
+            "build the target engine again with --build-option "
+            "speculative_decoding_mode=draft_tokens_external --build-option max_draft_len=10",
+        )
+    if not target.has_paged_context_fmha:
+        yield (
+            "the target engine was built without use_paged_context_fmha, which the check of draft "
+            "tokens requires",
+            "build the target engine again with --build-option use_paged_context_fmha=true",
+        )
+    elif not reuses_kv_cache:
+        yield (
+            f"{_REUSE} is false, but the check of draft tokens requires the KV cache of earlier "
+            "steps",
+            f"set {_REUSE}=true",
+        )
+
+
+def _compare_tokenizers(
+    draft_dir: Path, tokenizer: Path, draft: Engine, target: Engine
+) -> tuple[str, str] | None:
+    """Return the reason and the next step if the engines have different vocabularies.
+
+    If a vocabulary cannot be read, compare its size. Engines with the same vocabulary may have
+    different sizes, because TensorRT-LLM and some checkpoints pad the vocabulary.
+    """
+    next_step = "choose a draft model with the same tokenizer"
+    own, theirs = map(_read_vocabulary, (tokenizer, draft_dir / TOKENIZER_FOLDER))
+    if own and theirs:
+        return None if own == theirs else ("their tokenizers have different tokens", next_step)
+    if draft.vocab_size != target.vocab_size:
+        sizes = f"its vocabulary has {draft.vocab_size} tokens, not {target.vocab_size}"
+        return sizes, next_step
+    return None
+
+
+def _read_vocabulary(folder: Path) -> Any:
+    """Return the vocabulary of a fast tokenizer, or None if it cannot be read."""
+    try:
+        return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,44 @@
+"""Add an imported model as the draft model of another model (speculative decoding)."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from trtllm_serve_cli.engine_kinds.registry import AUTO, find_kind, kind_names
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.importing.declaration import Declaration, override
+from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.store import load_model
+
+
+def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declaration:
+    """Return the declaration with the engine of the imported model `name` as its draft engine.
+
+    If the declaration does not choose an engine kind, it gets that of the draft model. Raise
+    `UnknownModel` if `name` is not imported, or `BadInput` if its engine cannot be used.
+    """
+    draft = load_model(home, name)
+    parameter = find_kind(draft.engine_kind).serving.draft_parameter
+    if not parameter:
+        kinds = [kind for kind in kind_names() if find_kind(kind).serving.draft_parameter]
+        raise BadInput(
+            f"{name} cannot be a draft model.",
+            why=f"its engine kind is {draft.engine_kind}, and only {' and '.join(kinds)} has draft "
+            "models",
+            next_step=f"import {name} again with --engine {' or --engine '.join(kinds)}",
+        )
+    declaration = override(
+        declaration, {"repository": {"parameters": {parameter: str(draft.engine_path)}}}
+    )
+    requested = declaration.engine.kind
+    if requested == AUTO:
+        engine = dataclasses.replace(declaration.engine, kind=draft.engine_kind)
+        return dataclasses.replace(declaration, engine=engine)
+    if requested != draft.engine_kind:
+        raise BadInput(
+            f"{name} cannot be the draft model of {declaration.model.name}.",
+            why=f"its engine kind is {draft.engine_kind}, not {requested}",
+            next_step=f"import {name} with --engine {requested}, or choose --engine "
+            f"{draft.engine_kind}",
+        )
+    return declaration
