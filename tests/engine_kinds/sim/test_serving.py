@@ -31,7 +31,6 @@ def test_parameters_have_the_limits_of_the_simulation() -> None:
     assert entries(plan()) == {
         "engine_kind": "sim",
         "gpt_model_path": "/engines/mine",
-        "gpt_model_type": "inflight_fused_batching",
         "vocab_size": "49152",
         "max_num_seqs": "32",
         "max_seq_len": "8192",

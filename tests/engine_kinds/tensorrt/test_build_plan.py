@@ -29,6 +29,17 @@ def test_paged_context_is_built_if_a_feature_needs_it(
     assert completed.use_paged_context_fmha is expected
 
 
+def test_engine_with_a_draft_model_accepts_draft_tokens() -> None:
+    completed = complete_options(EngineOptions(), {"draft_engine_dir": "/draft"})
+    assert completed == EngineOptions(
+        speculative_decoding_mode="draft_tokens_external",
+        max_draft_len=10,
+        use_paged_context_fmha=True,
+    )
+    chosen = EngineOptions(speculative_decoding_mode="draft_tokens_external", max_draft_len=4)
+    assert complete_options(chosen, {"draft_engine_dir": "/draft"}).max_draft_len == 4
+
+
 def test_disabled_paged_context_contradicts_reuse() -> None:
     options = EngineOptions(use_paged_context_fmha=False)
     with pytest.raises(BadInput) as raised:

@@ -42,7 +42,6 @@ def test_plan_of_the_engine_model() -> None:
         parameters={
             "engine_kind": "openvino",
             "gpt_model_path": "/engines/mine",
-            "gpt_model_type": "inflight_fused_batching",
             "max_num_seqs": "8",
             "max_seq_len": "1024",
             "max_num_tokens": "99",

@@ -50,8 +50,5 @@ SERVING = Serving(
     plan_values=_plan_values,
     # The engine worker does not load a tokenizer, so the model `tensorrt_llm` does not need the
     # tokenizer's path.
-    core=CoreModel(
-        entries={"gpt_model_type": "inflight_fused_batching"},
-        omitted=frozenset({"tokenizer_dir"}),
-    ),
+    core=CoreModel(omitted=frozenset({"tokenizer_dir"})),
 )  # fmt: skip

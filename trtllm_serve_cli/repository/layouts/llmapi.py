@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 # In the inflight layout, these keys are entries of `parameters`. The llmapi layout does not write
 # them as arguments, because they either have no effect or are in `triton_config`.
 _NOT_ARGUMENTS = (
-    "gpt_model_type",
     "exclude_input_in_output",
     "cancellation_check_period_ms",
     # This parameter has no effect, because the layout always has a single instance.

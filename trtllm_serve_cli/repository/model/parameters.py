@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtllm_serve_cli.engine_kinds.registry import find_kind, kind_names
+from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import Contract, Tensor, is_in_versions
 
@@ -72,6 +73,11 @@ class Parameter:
     def is_entry(self) -> bool:
         """True if the parameter sets only entries of `parameters` in `config.pbtxt` files."""
         return all(p.startswith(_ENTRY) for places in self.fills.values() for p in places)
+
+    @property
+    def is_of_draft_model(self) -> bool:
+        """True if only the model `tensorrt_llm_draft` has the parameter."""
+        return self.fills.keys() == {DRAFT_MODEL}
 
     def applies_to(self, kind: str) -> bool:
         """Return whether the parameter has an effect on this engine kind."""

@@ -47,6 +47,7 @@ _SHARED_WITH_DRAFT = (
     "exclude_input_in_output",
     "max_queue_size",
     "speculative_decoding_fast_logits",
+    "tokenizer_dir",
 )
 _DRAFT_PREFIX = "draft_"
 _DRAFT_NAME = "tensorrt_llm_draft_model_name"
@@ -283,18 +284,26 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """Return the model that generates draft tokens for `tensorrt_llm`, if there is one.
 
-    Parameters with the prefix `draft_` are its own. The others are those of its engine.
+    The parameter `draft_NAME` is the model's parameter NAME. Other parameters are those of
+    `tensorrt_llm`, if both models must agree, or the defaults of the draft engine.
     """
     serving = find_kind(engine.kind).serving
-    draft = serving.describe_draft(engine, values)
-    if draft is None:
-        return ()
-    shared = {name: values[name] for name in _SHARED_WITH_DRAFT if name in values}
+    table = load_parameters()
     own = {
         name.removeprefix(_DRAFT_PREFIX): value
         for name, value in values.items()
-        if name.startswith(_DRAFT_PREFIX)
+        if table[name].is_of_draft_model
     }
+    draft = serving.describe_draft(engine, values)
+    if draft is None:
+        if names := [name for name, value in own.items() if value]:
+            raise BadInput(
+                f"{_DRAFT_PREFIX}{names[0]} requires a draft model.",
+                why=f"{serving.draft_parameter} is not set",
+                next_step="add --draft NAME, or omit the parameter",
+            )
+        return ()
+    shared = {name: values[name] for name in _SHARED_WITH_DRAFT if name in values}
     defaults = defaults_for(engine.kind) | serving.plan_values(draft, ServingOptions(), {})
     model = _tensorrt_llm(draft, defaults | shared | own)
     title = f"the draft model of {engine.model_name} ({engine.kind})"

@@ -8,7 +8,11 @@ from dataclasses import dataclass, field
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.instances import list_implied
-from trtllm_serve_cli.repository.model.parameters import check_parameters, list_unused
+from trtllm_serve_cli.repository.model.parameters import (
+    check_parameters,
+    list_unused,
+    load_parameters,
+)
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.repository.planning.repository_plan import list_requested
 
@@ -46,6 +50,9 @@ def choose_preserved(
         return PreservedSettings(dropped=rest)
     is_same = existing.engine_kind == kind
     kept = {name: value for name, value in rest.items() if _fits(name, value, kind, is_same)}
+    if "draft_engine_dir" not in {*kept, *options.parameters}:
+        table = load_parameters()
+        kept = {name: kept[name] for name in kept if not table[name].is_of_draft_model}
     return PreservedSettings(
         kept, {name: value for name, value in rest.items() if name not in kept}
     )
