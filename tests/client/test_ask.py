@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream, stream_in_thread
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface, RawTensor
+from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import BadInput, NoServer, RequestFailed, TimedOut
 
@@ -25,6 +27,12 @@ def test_streams_the_text_in_pieces(triton: FakeTriton, interface: Interface) ->
     pieces = list(stream(triton.endpoint, "ensemble", GenerateRequest("go"), interface))
     assert [piece.text for piece in pieces] == ["Machine", " ", "learning é"]
     assert not triton.cancelled.is_set()
+
+
+def test_pieces_are_the_new_text_of_a_model_that_repeats_the_text(triton: FakeTriton) -> None:
+    info = replace(fetch_model_config(triton.endpoint, "ensemble"), accumulates_tokens=True)
+    pieces = stream(triton.endpoint, "ensemble", GenerateRequest("accumulate"), info=info)
+    assert [piece.text for piece in pieces] == ["Ma", "chine", " learning"]
 
 
 @both

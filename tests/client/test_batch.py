@@ -42,6 +42,11 @@ def test_jsonl_line_with_beams_is_not_streamed() -> None:
     assert request == GenerateRequest("a", 9, beam_width=2, stream=False)
 
 
+def test_jsonl_line_with_draft_tokens_is_not_streamed() -> None:
+    (request,) = parse_batch(['{"prompt": "a", "num_draft_tokens": 5}'], DEFAULTS)
+    assert request == GenerateRequest("a", 9, num_draft_tokens=5, stream=False)
+
+
 def test_jsonl_line_accepts_a_guide_and_an_adapter(tmp_path: Path) -> None:
     write_converted(tmp_path)
     line = {

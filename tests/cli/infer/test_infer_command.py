@@ -196,6 +196,13 @@ def test_several_sequences_are_numbered(triton: FakeTriton, run: Run) -> None:
     assert triton.received[0]["stream"] is False
 
 
+def test_request_for_draft_tokens_is_not_streamed(triton: FakeTriton, run: Run) -> None:
+    run("go", "-u", triton.endpoint.grpc, "--num-draft-tokens", "5", "--use-draft-logits")
+    sent = {name: triton.received[0].get(name) for name in ("num_draft_tokens", "stream")}
+    assert sent == {"num_draft_tokens": 5, "stream": False}
+    assert triton.received[0]["use_draft_logits"] is True
+
+
 @pytest.mark.parametrize("arguments", [(), ("-",)], ids=str)
 def test_prompt_from_stdin(triton: FakeTriton, run: Run, arguments: tuple[str, ...]) -> None:
     run(*arguments, "-u", triton.endpoint.grpc, stdin="echo:é\nb\n".encode())

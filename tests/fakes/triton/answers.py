@@ -122,6 +122,9 @@ def follow_prompt(request: Request) -> Iterator[Outputs]:
                 "output_log_probs": [-0.25, -0.75, -1.5, -0.5],
                 "num_output_tokens": [4],
             }
+        case "accumulate":
+            for text in ("Ma", "Machine", "Machine learning"):
+                yield piece(text)
         case "nothing":
             return
         case "controls":

@@ -10,10 +10,16 @@ from typing import Any
 import pytest
 
 from tests.samples.builds import ENGINE, SIM
-from tests.samples.tensorrt_engines import engine_config, tensorrt_engine
+from tests.samples.tensorrt_engines import (
+    engine_config,
+    tensorrt_engine,
+    write_engine,
+    write_tokenizer,
+)
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import describe_source
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.launch.containers.deployment import (
     Deployable,
@@ -163,6 +169,29 @@ def test_instances_use_the_gpus_of_gpu_device_ids(tmp_path: Path) -> None:
     assert (one.num_gpus, one.num_ranks, one.spawns) == (4, 2, False)
     with pytest.raises(BadInput, match="gpu_device_ids of tensorrt_llm does not match its engine"):
         deployable(tmp_path / "odd", engine, gpu_device_ids="0;1")
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "draft_gpus", "expected"),
+    [(1, "1", (2, 1, False)), (1, "", (1, 1, False)), (2, "2,3", (4, 1, True))],
+    ids=["two GPUs", "one GPU", "ranks"],
+)
+def test_draft_model_has_its_own_engine(
+    tmp_path: Path, num_ranks: int, draft_gpus: str, expected: tuple[int, int, bool]
+) -> None:
+    """Engines without ranks do not need an orchestrator to run in the same server."""
+    build = {"plugin_config": {"use_paged_context_fmha": True}, "max_draft_len": 5}
+    config = engine_config(**build)
+    config["pretrained_config"]["mapping"] = {"world_size": num_ranks}
+    folders = [write_engine(tmp_path / name, config, num_ranks) for name in ("target", "draft")]
+    tokenizer = write_tokenizer(tmp_path / "tokenizer")
+    engine = describe_source("mine", folders[0], tokenizer, f"engine:{folders[0]}")
+    model = deployable(
+        tmp_path, engine, tokenizer_dir=str(tokenizer), draft_engine_dir=str(folders[1]),
+        draft_gpu_device_ids=draft_gpus,
+    )  # fmt: skip
+    assert (model.num_gpus, model.num_ranks, model.spawns) == expected
+    assert set(folders) <= set(model.folders)
 
 
 def test_instances_of_the_llm_api_start_their_own_processes(tmp_path: Path) -> None:

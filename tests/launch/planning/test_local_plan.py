@@ -74,6 +74,26 @@ def test_engine_of_two_ranks_is_planned_as_two_processes(
         plan_for_this_machine(home, ["mine"], {})
 
 
+def test_engine_with_ranks_and_its_draft_model_need_an_orchestrator(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build = {"plugin_config": {"use_paged_context_fmha": True}, "max_draft_len": 5}
+    engine = tensorrt_engine(tmp_path, **build)
+    draft = write_engine(tmp_path / "draft", engine_config(**build))
+    parameters = {
+        "tokenizer_dir": str(tmp_path / "tokenizer"), "draft_engine_dir": str(draft),
+        "draft_gpu_device_ids": "2,3",
+    }  # fmt: skip
+    plan = plan_repository("mine", engine, ServingOptions(parameters=parameters))
+    write_repository(plan, home.models / "mine")
+    install_programs(tmp_path, monkeypatch)
+    made = plan_for_this_machine(home, ["mine"], {"mode": "mpi", "gpus": "0,1,2,3"})
+    assert "tensorrt_llm_draft" in made.loading
+    assert made.environ["TRTLLM_ORCHESTRATOR"] == "1"
+    with pytest.raises(BadInput, match="tensorrt_llm_draft"):
+        plan_for_this_machine(home, ["mine"], {"mode": "mpi", "gpus": "0,1"})
+
+
 def copy_of_upstream(folder: Path, num_ranks: int, **overrides: str) -> Path:
     """Write upstream's repository with its values and an engine, without a manifest of tllm."""
     config = engine_config()

@@ -26,6 +26,14 @@ _GPUS = {"gpu_device_ids": "0;1", "tensorrt_llm_instance_count": "2"}
         ({"of_an_older_version": "1"}, "openvino", {}, set()),
         # The parameter has no effect, but an import writes it nevertheless.
         ({"gpu_weights_percent": "1"}, "openvino", {}, {"gpu_weights_percent"}),
+        # The model has no draft model any more.
+        ({"draft_gpu_device_ids": "1"}, "tensorrt", {}, set()),
+        (
+            {"draft_gpu_device_ids": "1"},
+            "tensorrt",
+            {"parameters": {"draft_engine_dir": "/draft"}},
+            {"draft_gpu_device_ids"},
+        ),
         # Other layouts do not store the parameter.
         ({"max_num_seqs": "3"}, "openvino", {"layout": "llmapi"}, set()),
     ],

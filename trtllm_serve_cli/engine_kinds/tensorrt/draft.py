@@ -24,7 +24,7 @@ _REUSE = "enable_kv_cache_reuse"
 
 
 def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
-    """Return the engine that generates draft tokens for `engine`, or None if there is none.
+    """Return the engine that generates draft tokens for `engine`, or None if `values` name none.
 
     `values` are the parameters of the repository. Raise `BadInput` if the engines do not fit.
     """

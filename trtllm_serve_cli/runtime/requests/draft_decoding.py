@@ -65,7 +65,7 @@ _DRAFTED, _ACCEPTED = "total_draft_tokens", "total_accepted_draft_tokens"
 
 
 def requests_drafts(get: Callable[[str], Array | None]) -> bool:
-    """Return whether a request asks for draft tokens."""
+    """Return whether a request sets a positive number of draft tokens."""
     tensor = get("num_draft_tokens")
     return tensor is not None and bool(np.any(tensor > 0))
 
