@@ -104,6 +104,14 @@ def test_settings_of_the_draft_model_do_not_change_the_other_model(tmp_path: Pat
         assert {each.model for each in plan_changes(repository, {name: "2,3"})} == {model}
 
 
+def test_draft_parameters_cannot_be_set_without_a_draft_model(tmp_path: Path) -> None:
+    options = ServingOptions(parameters={"tokenizer_dir": str(tmp_path / "tokenizer")})
+    write_repository(plan_repository("mine", tensorrt_engine(tmp_path), options), tmp_path / "mine")
+    with pytest.raises(BadInput, match="draft_gpu_device_ids cannot be set") as raised:
+        plan_changes(open_repository(tmp_path / "mine"), {"draft_gpu_device_ids": "1"})
+    assert raised.value.next_step == "import the model again with --draft NAME"
+
+
 def test_different_modes_are_an_error(tmp_path: Path) -> None:
     path = _write(tmp_path).path / "tensorrt_llm_draft" / "config.pbtxt"
     path.write_text(path.read_text().replace("decoupled: true", "decoupled: false"))

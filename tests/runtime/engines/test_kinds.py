@@ -11,6 +11,7 @@ from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.engines.kinds import (
     explain_rejection,
     find_kind,
+    is_supported,
     kind_names,
     reject_tensors,
 )
@@ -62,3 +63,18 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
 def test_accepts_an_unsupported_tensor_that_is_not_set(values: Any) -> None:
     tensor = None if values is None else np.asarray(values)
     reject_tensors({"embedding_bias": tensor}.get, ["embedding_bias"], "openvino")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "kind", "expected"),
+    [
+        ("num_draft_tokens", "tensorrt", True),
+        ("num_draft_tokens", "sim", False),
+        ("max_tokens", "sim", True),
+        ("num_draft_tokens", "unknown", True),
+    ],
+)
+def test_kind_supports_a_tensor_unless_it_declares_otherwise(
+    tensor: str, kind: str, expected: bool
+) -> None:
+    assert is_supported(tensor, kind) is expected

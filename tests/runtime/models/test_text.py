@@ -6,6 +6,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,11 @@ def send_to_worker(
     worker_thread: WorkerThread, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Request]:
     """Send a request that only preprocessing and the engine worker process."""
+    return _connect_worker(model, monkeypatch)
+
+
+def _connect_worker(model: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Request]:
+    """Wait until `model` uses the engine worker. Return a function that sends a request."""
     tensors = {"REQUEST_INPUT_LEN": [[1]], "REQUEST_OUTPUT_LEN": [[3]]}
 
     def execute(request: InferenceRequest, decoupled: bool = False) -> Any:
@@ -258,6 +264,20 @@ def send_to_worker(
 def test_receives_tokens_directly_from_the_worker(send_to_worker: Callable[..., Request]) -> None:
     responses = send_to_worker(stream=[[True]]).sender.responses()
     assert b"".join(answer["text_output"][0] for answer in responses) == b"\n\x0b\x0c"
+
+
+def test_accumulates_the_text_of_tokens_from_the_worker(
+    worker_thread: WorkerThread,
+    tmp_path: Path,
+    triton_utils: Any,
+    transformers: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with _loaded(tmp_path, accumulate_tokens="true") as model:
+        send = _connect_worker(model, monkeypatch)
+        texts = _texts(send(stream=[[True]]).sender.responses())
+    assert all(later.startswith(text) for text, later in pairwise(texts))
+    assert texts[-1] == "\n\x0b\x0c"
 
 
 def test_rejects_what_the_worker_does_not_support(send_to_worker: Callable[..., Request]) -> None:

@@ -143,7 +143,17 @@ def test_logits_of_the_draft_tokens_are_forwarded_on_request() -> None:
     first = target.received[0]
     assert first["draft_logits"].shape == (1, 2, VOCAB_SIZE)
     assert first["draft_logits"].argmax(axis=-1).tolist() == first["draft_input_ids"].tolist()
-    assert "draft_logits" not in target.received[-1] or "draft_input_ids" in target.received[-1]
+
+
+def test_draft_model_without_logits_is_an_error() -> None:
+    def ask_draft(inputs: dict[str, Array]) -> dict[str, Array]:
+        outputs = Model(_counting).ask(inputs)
+        del outputs["generation_logits"]
+        return outputs
+
+    request = _request(_inputs(), use_draft_logits=np.array([[True]]))
+    with pytest.raises(InvalidRequest, match="build the draft engine with gather_generation"):
+        generate_with_drafts(request, ask_draft, Model(_counting).ask, lambda: False)
 
 
 def test_draft_model_does_not_receive_inputs_for_the_target_model() -> None:

@@ -226,7 +226,9 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
         raise BadInput(
             f"The parameter {parameter.name} cannot be set in {repository.path}.",
             why=f"no {CONFIG} in this repository has a field for the parameter",
-            next_step="omit the parameter",
+            next_step="import the model again with --draft NAME"
+            if parameter.is_of_draft_model
+            else "omit the parameter",
         )
     if value == parameter.default:
         # Do not add a queue field for a default value, because the field would enable the dynamic

@@ -202,6 +202,11 @@ def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) ->
     token_ids = _new_tokens(outputs)
     if not request.uses_logits or not token_ids:
         return Drafts(token_ids)
+    if "generation_logits" not in outputs:
+        raise InvalidRequest(
+            "use_draft_logits requires the logits of the draft model, but its responses have none; "
+            "omit use_draft_logits, or build the draft engine with gather_generation_logits=true"
+        )
     return Drafts(token_ids, outputs["generation_logits"][0, 0, -len(token_ids) :])
 
 
