@@ -160,9 +160,7 @@ def test_settings_of_another_source_are_dropped_and_reported(
     run(home, builder, "mine", gguf)
     change(home.models / "mine", max_beam_width="2")
     messages = run(home, builder, "mine", other_gguf, force=True)
-    assert messages[-1] == (
-        "Dropped settings for another source, layout or engine kind: max_beam_width=2"
-    )
+    assert messages[-1] == ("Dropped settings that do not apply to this import: max_beam_width=2")
     assert settings_of(home.models / "mine")["max_beam_width"] == ("4", "default")
 
 

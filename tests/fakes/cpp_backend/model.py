@@ -276,8 +276,10 @@ class TritonPythonModel:
         elif has_placeholders:
             outputs["generation_logits"] = np.zeros((1, 1, 1, 1), np.float32)
         if self._version >= (0, 19) and np.any(row.get("return_perf_metrics", False)):
-            outputs["kv_cache_reused_blocks"] = _number(0)
-            outputs["arrival_time_ns"] = np.array([[time.monotonic_ns()]], np.int64)
+            for name in ("alloc_new_blocks", "reused_blocks", "alloc_total_blocks"):
+                outputs[f"kv_cache_{name}"] = _number(0)
+            for name in ("arrival", "first_scheduled", "first_token", "last_token"):
+                outputs[f"{name}_time_ns"] = np.array([[time.monotonic_ns()]], np.int64)
             outputs["total_draft_tokens"] = _number(0)
             outputs["total_accepted_draft_tokens"] = _number(0)
             outputs["acceptance_rate"] = np.zeros((1, 1), np.float32)

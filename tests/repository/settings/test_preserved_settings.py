@@ -73,5 +73,5 @@ def test_describe_has_a_line_for_kept_and_for_dropped_settings() -> None:
     assert PreservedSettings().describe() == []
     assert PreservedSettings({"a": "1", "b": ""}, {"c": "2"}).describe() == [
         "Kept settings: a=1; b=",
-        "Dropped settings for another source, layout or engine kind: c=2",
+        "Dropped settings that do not apply to this import: c=2",
     ]

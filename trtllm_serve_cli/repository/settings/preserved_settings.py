@@ -30,7 +30,7 @@ class PreservedSettings:
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (
                 ("Kept settings", self.kept),
-                ("Dropped settings for another source, layout or engine kind", self.dropped),
+                ("Dropped settings that do not apply to this import", self.dropped),
             )
             if parameters
         ]

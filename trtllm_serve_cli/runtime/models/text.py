@@ -3,7 +3,8 @@
 A text model encodes text to token ids (`text_encoder.py`), sends them to `tensorrt_llm`, and
 decodes the generated tokens. It keeps a decoder per sequence, because streaming would otherwise
 lose spaces and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the
-worker accepts connections, otherwise through business-logic scripting (BLS). The `ensemble` is a
+worker accepts connections, otherwise through business-logic scripting (BLS). For requests with
+`num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). The `ensemble` is a
 text model, too, because Triton's ensemble scheduler keeps no such state and does not cancel a
 running step.
 """

@@ -21,7 +21,7 @@ _QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 
 
 class RequestError(Exception):
-    """Raised if `tensorrt_llm` fails; the client receives the message."""
+    """Raised if `tensorrt_llm` or the draft model fails; the client receives the message."""
 
 
 class CoreCaller:
