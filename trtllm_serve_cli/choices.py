@@ -8,8 +8,8 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# Formats that TensorRT-LLM supports have the same names as in TensorRT-LLM. w4a8 means 4-bit
-# weights and 8-bit activations.
+# The formats have the names that TensorRT-LLM uses, if it supports them. w4a8 means 4-bit weights
+# and 8-bit activations.
 Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 SpeculativeMode = Literal[
@@ -54,7 +54,7 @@ Port = Annotated[int, PORT]
 Seconds = Annotated[float, SECONDS]
 Verbosity = Annotated[int, VERBOSITY]
 
-# Options that several commands share.
+# Annotated types of the options that several commands share.
 TensorParallelism = Annotated[Count, Option("Number of GPUs for tensor parallelism.")]
 PipelineParallelism = Annotated[Count, Option("Number of GPUs for pipeline parallelism.")]
 MoeTensorParallelism = Annotated[
@@ -70,12 +70,13 @@ DtypeOption = Annotated[
 QuantizationOption = Annotated[
     Quantization,
     Option(
-        "Quantization of the weights. int8 and int4 are weight-only; int8_sq is SmoothQuant. "
-        "GGUF files keep their quantization. Default: int8 for openvino, none on a GPU."
+        "Quantization of the weights. int8 and int4 quantize only the weights, and int8_sq is "
+        "SmoothQuant. GGUF files keep their quantization. Default: int8 for the engine kind "
+        "openvino, none for engines on a GPU."
     ),
 ]
 KvCacheDtypeOption = Annotated[
-    KvCacheDtype, Option("Data type of the KV cache. Default: selected by the engine.")
+    KvCacheDtype, Option("Data type of the KV cache. By default, the engine selects the type.")
 ]
 MaxSeqLenOption = Annotated[
     SequenceLength, Option("Maximum total length of the prompt and the response, in tokens.")

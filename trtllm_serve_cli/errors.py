@@ -26,7 +26,7 @@ class TllmError(Exception):
     """The base class of errors that the user can fix.
 
     `what` is a sentence that describes what happened. `why` is the cause, and `next_step` is what
-    the user can do. Both may be empty.
+    the user can do. Either of the two may be empty.
     """
 
     def __init__(self, what: str, *, why: str = "", next_step: str = "") -> None:

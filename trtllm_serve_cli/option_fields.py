@@ -21,8 +21,8 @@ class Option:
     """The help text of an option and its form on the command line.
 
     `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream". If `flags` is empty,
-    the flag is the field's name. `panel` is the option's group on reference pages. `check`
-    raises `ValueError` with the reason if a value is invalid.
+    the flag is the field's name. `panel` is the option's group on reference pages. `check` is
+    called with the option's value, and raises `ValueError` if the value is invalid.
     """
 
     help: str
@@ -36,7 +36,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The range of a number, including both limits. The upper limit is optional."""
+    """The allowed range of a number, which includes the limits. The upper limit is optional."""
 
     at_least: float
     at_most: float | None = None
@@ -44,14 +44,14 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The allowed values of an option, if they are known only at run time."""
+    """The allowed values of an option that are known only at run time."""
 
     choices: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """An annotation for a mapping whose keys are names of fields of the dataclass `options`."""
+    """An annotation for a mapping whose keys must be field names of the dataclass `options`."""
 
     options: type
 
@@ -61,7 +61,7 @@ class OptionField:
     """An option that a field declares.
 
     `kind` is the option's type without `| None`. `default` is MISSING if the option is required.
-    `choices` contains the allowed values. It is empty if every value of the type is allowed.
+    `choices` contains the allowed values, or is empty if every value of the type is allowed.
     """
 
     name: str
@@ -75,7 +75,7 @@ class OptionField:
 
     @property
     def is_declared(self) -> bool:
-        """True if the field has an `Option`, which means that users can set the field."""
+        """Return whether the field has an `Option`, so that users can set the field."""
         return bool(self.option.help)
 
     @property
@@ -84,7 +84,7 @@ class OptionField:
 
     @property
     def is_table(self) -> bool:
-        """True if the option's value is a mapping."""
+        """Return whether the option's value is a mapping."""
         return get_origin(self.kind) is Mapping
 
     @property

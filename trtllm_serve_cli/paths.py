@@ -75,8 +75,8 @@ def check_model_name(name: str) -> str:
     if not _MODEL_NAME.fullmatch(name):
         raise BadInput(
             f"{name!r} is not a valid model name.",
-            why="a name starts with a letter or digit, and has at most 128 letters, digits, '.', "
-            "'_' and '-'",
+            why="a name starts with a letter or digit, contains only letters, digits, '.', '_' and "
+            "'-', and has at most 128 characters",
             next_step="pass a valid name with -m NAME, and the model's source with -s SOURCE",
         )
     return name
@@ -105,7 +105,7 @@ def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Try to lock the file without waiting, and yield whether this process holds the lock."""
+    """Try to lock the file without waiting, and yield whether the attempt succeeded."""
     import filelock
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ def try_lock(path: Path) -> Iterator[bool]:
 def find_size(folder: Path) -> int:
     """Return the total size of the files in the folder, in bytes.
 
-    Files that another process deletes during the call are ignored.
+    Ignore files that another process deletes during the call.
     """
     num_bytes = 0
     for path in folder.rglob("*"):

@@ -27,11 +27,10 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 def die_with_parent(number: int | None = None) -> None:
-    """Make the kernel send a signal to this process when its parent thread ends.
+    """Make the kernel send the signal `number` to this process when its parent thread ends.
 
-    Pass this function to `Popen` as `preexec_fn`. The signal is `number`, by default SIGKILL. The
-    parent is the thread that started the process. On systems other than Linux, this function does
-    nothing.
+    Pass this function to `Popen` as `preexec_fn`. The default signal is SIGKILL. The parent thread
+    is the thread that starts the process. On systems other than Linux, this function does nothing.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number or signal.SIGKILL)
@@ -70,7 +69,7 @@ class CommandResult:
 
     @property
     def failure(self) -> str:
-        """The last line of a failed program's output, or the exit code if there is no output.
+        """The last line of a failed program's output, or its exit code if it printed nothing.
 
         The value is empty if the program succeeded.
         """
@@ -133,8 +132,8 @@ def run_logged(
         # The argument newline="" keeps carriage returns, which separate the states of a progress
         # bar.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
-        # Children that outlive the command keep the pipe open, so reading would never end. This
-        # thread therefore waits for the command and then kills its children.
+        # Children that outlive the command keep the pipe open, so reading would never end. The new
+        # thread therefore waits for the command to end, and then kills the remaining children.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
         waiter.start()
         try:
@@ -155,9 +154,9 @@ def run_streamed(
 ) -> tuple[int, str]:
     """Run `command`, and pass its output to `on_output` while it is running.
 
-    If `terminal` is set, the command writes to a pseudo-terminal of this size, so that it shows
-    progress bars. Return the command's exit code and the last part of its output without escape
-    sequences. An interrupt stops the command and its children.
+    If `terminal` is set to a size, the command writes to a pseudo-terminal of that size, so that
+    the command shows progress bars. Return the command's exit code and the last part of its output
+    without escape sequences. An interrupt stops the command and its children.
     """
     read_end, write_end = _open_terminal(terminal) if terminal is not None else os.pipe()
     try:
@@ -203,7 +202,7 @@ def _open_terminal(size: os.terminal_size) -> tuple[int, int]:
 def _read_some(fd: int) -> bytes:
     try:
         return os.read(fd, 4096)
-    except OSError:  # On Linux, the error is EIO if the terminal's other end was closed.
+    except OSError:  # Linux reports EIO when the terminal's other end is closed.
         return b""
 
 
@@ -279,7 +278,7 @@ def last_lines(
 
 
 def end_of_lines(log: Path) -> int:
-    """Return the number of bytes in complete lines of `log`, or 0 if `log` cannot be read."""
+    """Return the size of the complete lines in `log` in bytes, or 0 if `log` cannot be read."""
     try:
         with log.open("rb") as file:
             start = max(0, file.seek(0, io.SEEK_END) - _MAX_TAIL_BYTES)

@@ -47,7 +47,7 @@ def _environment() -> Environment:
 
 
 def _find_templates() -> Path:
-    """Return the folder `templates` of the installed wheel or of the editable installation."""
+    """Return the folder `templates`, which is outside the package in an editable installation."""
     package = Path(__file__).parent
     packaged = package / "templates"
     return packaged if packaged.is_dir() else package.parent / "templates"

@@ -1,11 +1,11 @@
 """Parse YAML into nested dataclasses, and render dataclasses as YAML.
 
-Error messages contain the line number. The annotations of the fields are the schema. The value of a
-field is text, a number, a boolean, a path, a choice (`Literal` or `OneOf`), a list of text (a
-tuple), a table of text (a `Mapping`) or another dataclass. Each type may allow None. Text is read
-exactly as written, so that the version 1.10 does not become the number 1.1. A number that is
-`Annotated` with `Within` must be in that range. A mapping that is `Annotated` with `PartOf` may
-contain only fields of the class that `PartOf` names.
+The annotations of a dataclass's fields are the schema. Error messages contain the number of the
+line with the error. The value of a field is text, a number, a boolean, a path, a choice (`Literal`
+or `OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another dataclass. Each type
+may allow None. Text is read exactly as written, so that the version 1.10 does not become the number
+1.1. A number that is `Annotated` with `Within` must be in that range. A mapping that is `Annotated`
+with `PartOf` may contain only fields of the class that `PartOf` names.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def render_yaml(value: Any) -> str:
 
 
 def plain_changes(value: Any) -> dict[str, Any]:
-    """Return the fields that differ from their defaults, as values that YAML can represent."""
+    """Return the fields that do not have their defaults, as values that YAML can represent."""
     changes: dict[str, Any] = {}
     for each in dataclasses.fields(value):
         known = getattr(value, each.name)
@@ -117,7 +117,7 @@ def _plain(value: Any) -> Any:
 class _Reader:
     """A reader for the YAML nodes of one file.
 
-    The parameter `at` of its methods is the path of a node, with dots between the keys.
+    The methods' parameter `at` is the path of a node, with dots between the keys.
     """
 
     def __init__(self, where: str) -> None:
@@ -156,7 +156,7 @@ class _Reader:
         return cls(**values)
 
     def read_fields(self, node: yaml.Node, cls: Any, at: str) -> dict[str, Any]:
-        """Return the values in the table `node` by key. Each key must be a field of `cls`."""
+        """Return the values in the mapping `node` by key. Each key must be a field of `cls`."""
         hints = typing.get_type_hints(cls, include_extras=True)
         values = {}
         for key, value in self._pairs(node, at):

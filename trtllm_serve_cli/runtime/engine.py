@@ -23,7 +23,7 @@ class InvalidRequest(Exception):
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """A prompt and its sampling parameters, which are named after upstream's tensors.
+    """A prompt and its sampling parameters, which are named after NVIDIA's request tensors.
 
     If `end_id` is not set, a sequence ends only at a stop word or after `max_new_tokens`. If
     neither `top_k` nor `top_p` is set, decoding is greedy at any temperature, as in TensorRT-LLM.
@@ -60,7 +60,7 @@ class GenerationRequest:
 
     @property
     def is_greedy(self) -> bool:
-        """True if decoding always selects the most likely token."""
+        """Return whether decoding always selects the most likely token."""
         top_k, top_p = self.top_k or 0, self.top_p or 0.0
         return top_k == 1 or (top_k == 0 and top_p == 0.0) or self.temperature == 0.0
 
@@ -81,7 +81,7 @@ class GenerationRequest:
         return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
 
 
-# The output tensors that a client requests with `return_perf_metrics`, with upstream's names.
+# The names of the output tensors that a client requests with `return_perf_metrics`.
 PERF_OUTPUTS = (
     "kv_cache_alloc_new_blocks",
     "kv_cache_reused_blocks",
@@ -100,9 +100,9 @@ PERF_OUTPUTS = (
 class PerfMetrics:
     """The performance metrics of a request so far.
 
-    The fields are named after upstream's outputs. Times are in nanoseconds of the monotonic clock.
-    A time is 0 until it is known. Block counts include the KV cache blocks of all sequences in the
-    request.
+    The fields are named after the output tensors in `PERF_OUTPUTS`. Times are in nanoseconds of the
+    monotonic clock. A time is 0 until it is known. Block counts include the KV cache blocks of all
+    sequences in the request.
     """
 
     kv_cache_alloc_total_blocks: int = 0
@@ -119,9 +119,9 @@ class PerfMetrics:
 class SequenceUpdate:
     """New tokens for one sequence of a request, the end of the sequence, or both.
 
-    `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is for the whole
-    sequence so far, and `perf` is for the whole request. An update with `error` is the last update
-    for its request. If `rejected` is set, the engine never ran the request.
+    `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is the sum for the
+    sequence so far, and `perf` contains the metrics of the whole request. An update with `error` is
+    the last update for its request. If `rejected` is set, the engine never ran the request.
     """
 
     request_id: int
@@ -168,7 +168,7 @@ class SequenceUpdate:
 
 
 def merge_updates(updates: Iterable[SequenceUpdate]) -> list[SequenceUpdate]:
-    """Merge all updates for a sequence into one update, but keep errors separate."""
+    """Merge the updates for each sequence into one update, but do not merge errors."""
     merged: dict[tuple[int, int, bool], SequenceUpdate] = {}
     for update in updates:
         key = (update.request_id, update.sequence_index, update.error is not None)
@@ -192,7 +192,7 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of an engine that `check_request` enforces for each request."""
+    """An engine's limits, which `check_request` enforces for each request."""
 
     max_seq_len: int
     max_beam_width: int
@@ -206,8 +206,8 @@ class EngineStats:
     `paused_requests` counts the requests that are currently preempted. These requests have
     generated tokens and then lost their KV cache blocks to other requests. `kv_blocks_reused`
     counts prompt blocks that were in the KV cache, and `kv_blocks_missed` counts prompt blocks that
-    were not. Both counters and `preemptions` start at 0 when the engine is loaded. `memory_bytes`
-    is host memory.
+    were not. These two counters and `preemptions` start at 0 when the engine is loaded.
+    `memory_bytes` is host memory.
     """
 
     active_requests: int = 0
@@ -258,7 +258,7 @@ class Engine(Protocol):
 
 
 def last_line(error: Exception) -> str:
-    """Return the last line of an error's text, because source locations may precede the message."""
+    """Return the last line of an error's text, which is the message without source locations."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
 
@@ -333,9 +333,9 @@ def _check_guide(guide_type: str, guide: str) -> None:
 def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
     """Return `request` with `input_ids` and `end_id` limited to the vocabulary.
 
-    Upstream's backend accepts ids outside the vocabulary. Input ids are taken modulo the vocabulary
-    size, because upstream's benchmark sends random ids from the whole INT32 range. An `end_id`
-    outside the vocabulary is removed, because some of upstream's clients send 50256 to every model.
+    NVIDIA's backend accepts ids outside the vocabulary. Input ids are taken modulo the vocabulary
+    size, because NVIDIA's benchmark sends random ids from the whole INT32 range. An `end_id`
+    outside the vocabulary is removed, because some of NVIDIA's clients send 50256 to every model.
     With such an `end_id` and `min_tokens`, OpenVINO GenAI would write outside its logits.
     """
     if max(request.input_ids) >= limits.vocab_size:

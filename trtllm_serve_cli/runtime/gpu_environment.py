@@ -14,7 +14,7 @@ _SETTINGS_PREFIX = "PMIX_MCA_"
 def leave_mpi_job(environ: MutableMapping[str, str]) -> None:
     """Remove the variables of the MPI job that started Triton.
 
-    An engine starts its own MPI job, so it must not join the other job.
+    An engine starts its own MPI job, so it must not join that job.
     """
     for name in list(environ):
         if name.startswith(_JOB_VARIABLES) and not name.startswith(_SETTINGS_PREFIX):
@@ -24,8 +24,8 @@ def leave_mpi_job(environ: MutableMapping[str, str]) -> None:
 def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> None:
     """Make only the GPUs in `numbers` visible to this process and its children.
 
-    `numbers` contains indices of the currently visible GPUs. If `numbers` is empty, all of these
-    GPUs stay visible. Raise `ValueError` if an index is too large.
+    `numbers` contains indices of the currently visible GPUs. If `numbers` is empty, all currently
+    visible GPUs stay visible. Raise `ValueError` if an index is too large.
     """
     visible = [gpu for gpu in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     numbers = list(numbers)
@@ -36,5 +36,5 @@ def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> No
         )
     if chosen := ",".join(visible[int(number)] if visible else number for number in numbers):
         environ["CUDA_VISIBLE_DEVICES"] = chosen
-        # TensorRT-LLM passes this variable to its MPI processes.
+        # Set this variable, too, because TensorRT-LLM passes it to its MPI processes.
         environ["TRTLLM_VISIBLE_DEVICES"] = chosen

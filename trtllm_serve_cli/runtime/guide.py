@@ -1,6 +1,6 @@
 """Validate guides for guided decoding before an engine receives them.
 
-Guide types are the values of upstream's tensor `guided_decoding_guide_type`.
+The guide types are the values of the request tensor `guided_decoding_guide_type`.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar", "structural_tag")
-# The types whose guides are in JSON format. The type `json` has no guide, because it allows any
-# JSON output.
+# The types whose guides are in JSON format. The type `json` is not included, because it has no
+# guide: it allows any JSON output.
 _JSON_GUIDES = ("json_schema", "structural_tag")
 # Guide type -> name of the argument in vLLM and in TensorRT-LLM's LLM API.
 _ARGUMENTS = {

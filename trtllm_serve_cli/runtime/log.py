@@ -15,8 +15,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-# The model's name is in the path, because a model and its engine worker both run this file from
-# MODEL/VERSION/tllm_runtime.
+# Read the model's name from the path of this file. A model and its engine worker both run this file
+# from MODEL/VERSION/tllm_runtime.
 _MODEL = Path(__file__).parent.parent.parent.name
 
 
@@ -28,8 +28,7 @@ def write_log(level: Level, text: str, **fields: Any) -> None:
     """Write a log line with the level, the model, `text` and `fields`.
 
     `level` is the letter that Triton's log uses for the level, for example `E` for an error. Errors
-    are ignored, because a log that cannot be written, for example to a full disk, must not stop the
-    model.
+    on writing are ignored, so that a log on a full disk, for example, does not stop the model.
     """
     with contextlib.suppress(OSError, ValueError):
         is_json = os.environ.get("TLLM_LOG_FORMAT") == "json"

@@ -44,8 +44,8 @@ def model(tmp_path: Path) -> str:
             ("import", "-m", "a/b"),
             [
                 "Error: 'a/b' is not a valid model name.",
-                "  Why: a name starts with a letter or digit, and has at most 128 letters, digits, "
-                "'.', '_' and '-'",
+                "  Why: a name starts with a letter or digit, contains only letters, digits, '.', "
+                "'_' and '-', and has at most 128 characters",
                 " Next: pass a valid name with -m NAME, and the model's source with -s SOURCE",
             ],
         ),

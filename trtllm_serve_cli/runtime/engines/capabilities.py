@@ -1,8 +1,8 @@
 """Define the optional request features and the capabilities of engine kinds.
 
-In `kind.py`, each engine kind lists the features that it does not support, each with a reason
-(`Capabilities`). A request that uses an unsupported feature fails with an error. The error names
-the tensor, the reason, and the engine kinds that support the feature.
+Each engine kind declares `Capabilities` in its `kind.py`. This object maps each feature that the
+engine kind does not support to the reason. A request that uses an unsupported feature fails with an
+error. The error names the tensor, the reason, and the engine kinds that support the feature.
 `docs/reference/capabilities.md` is generated from these definitions.
 """
 

@@ -68,7 +68,7 @@ class ArgumentTable:
 def merge_arguments(one: Mapping[str, Any], other: Mapping[str, Any]) -> Arguments:
     """Merge two mappings. Values in `other` override values in `one`.
 
-    A group of arguments that is in both mappings is merged in the same way.
+    If both mappings contain the same group of arguments, the two groups are merged in the same way.
     """
     merged = dict(one)
     for key, value in other.items():

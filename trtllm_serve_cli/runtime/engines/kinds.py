@@ -25,8 +25,8 @@ class RuntimeKind:
 
     `worker_config` converts the parameters of the model `tensorrt_llm` to the configuration of its
     engine worker, which must be serializable as JSON. In the worker process, `load` creates the
-    engine from this configuration. Only `load` imports the engine's packages. Both functions are
-    None if a Triton backend runs the engine.
+    engine from this configuration. Only `load` imports the engine's packages. `worker_config` and
+    `load` are None if a Triton backend runs the engine.
 
     If the engine's package defines the format of `model.yaml`, `read_model_yaml` converts the
     arguments in this file to `config.pbtxt` parameters.
@@ -47,7 +47,7 @@ def find_kind(name: str) -> RuntimeKind:
 
 
 def kind_names() -> tuple[str, ...]:
-    """Return the names of all engine kinds, which are the sub-packages of this package."""
+    """Return the names of all engine kinds. Each sub-package of this package is an engine kind."""
     return tuple(each.name for each in pkgutil.iter_modules(_folders()) if each.ispkg)
 
 
@@ -59,7 +59,7 @@ def is_supported(tensor: str, engine_kind: str) -> bool:
 
 
 def explain_rejection(tensor: str, engine_kind: str) -> str:
-    """Explain why a request that sets `tensor` is rejected, and which engine kinds support it."""
+    """Return the error message for a request that sets the unsupported tensor `tensor`."""
     feature = find_feature(tensor)
     why, kinds = "", []
     if feature is not None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 class PrefixBlocks:
     """An LRU cache with up to `capacity` full blocks from earlier prompts.
 
-    As in engines with block reuse, a block is identified by its tokens and all preceding tokens.
+    A block is identified by its tokens and all preceding tokens, as in engines that reuse blocks.
     The cache does not track blocks that an engine evicts for running requests. The estimate may
     therefore be too high under memory pressure.
     """

@@ -11,10 +11,10 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def random_sampling(request: GenerationRequest) -> dict[str, Any]:
-    """Return top_k, top_p and, if the request sets it, the temperature.
+    """Return the arguments top_k, top_p and, if the request sets a temperature, temperature.
 
-    If the request does not set top_k or top_p, return the value that disables the limit,
-    because packages interpret None differently.
+    If the request does not set top_k or top_p, the argument has the value that disables the limit,
+    because engine packages interpret None differently.
     """
     arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
     return arguments | copy_set_fields(request, "temperature")

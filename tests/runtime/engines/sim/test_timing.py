@@ -52,7 +52,10 @@ def test_a_timing_alone_is_enough() -> None:
             "timing.step_s is nan; it must be finite and not negative",
         ),
         ({**STEP, "schema": 2}, "schema is 2, but only schema 1 is supported"),
-        ({**STEP, "more": 2}, "more is not a field; the fields are schema, timing, limits, origin"),
+        (
+            {**STEP, "more": 2},
+            "more is not a known field; the known fields are schema, timing, limits, origin",
+        ),
     ],
     ids=str,
 )
@@ -63,7 +66,9 @@ def test_rejects_an_invalid_simulation(document: Any, why: str) -> None:
 
 
 def test_rejects_an_unknown_field_of_the_timing() -> None:
-    with pytest.raises(ValueError, match=r"timing\.steps is not a field; the fields are step_s, "):
+    with pytest.raises(
+        ValueError, match=r"timing\.steps is not a known field; the known fields are step_s, "
+    ):
         parse_simulation('{"timing": {"steps": 1}}')
 
 
@@ -83,7 +88,8 @@ def test_rejects_an_unknown_field_of_the_timing() -> None:
         ),
         (
             {"max_batch": 31},
-            "max_batch is not a field; the fields are " + ", ".join(SchedulerLimits.__slots__),
+            "max_batch is not a known field; the known fields are "
+            + ", ".join(SchedulerLimits.__slots__),
         ),
     ],
     ids=str,

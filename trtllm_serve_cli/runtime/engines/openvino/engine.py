@@ -33,9 +33,9 @@ from .grammar_check import GrammarCheck, structured_output
 from .lora import adapter_properties
 from .request import Drafts, Guide, find_guide, make_config
 
-# How long a step may wait for guide checks if no request is running.
+# The maximum time that a step waits for guide checks if no request is running.
 _IDLE_S = 0.02
-# OpenVINO's CPU plugin has this fixed KV cache block size.
+# The number of tokens in a KV cache block, which is fixed in OpenVINO's CPU plugin.
 TOKENS_PER_BLOCK = 32
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -43,7 +43,7 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked. `problem` is a future for the check's result."""
+    """A request whose guide is being checked. `problem` is a future for the result of the check."""
 
     request: GenerationRequest
     config: Any
@@ -219,8 +219,8 @@ class OpenVinoEngine:
     def _read(self, running: _Running) -> list[SequenceUpdate]:
         """Return the updates for one request from the last step.
 
-        A single sequence is streamed. Several sequences are returned together when the
-        request ends.
+        A single sequence is streamed. If the request has several sequences, all of them are
+        returned when the request ends.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
@@ -250,7 +250,8 @@ class OpenVinoEngine:
             self._record_tokens(running, sum(len(outputs[key][0]) for key in best))
         updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
-            # OpenVINO GenAI merges identical beams, so it may return fewer beams than requested.
+            # OpenVINO GenAI merges identical beams. End the missing sequences, so that the client
+            # receives as many sequences as it requested.
             missing = (
                 range(len(best), num_requested)
                 if running.request.beam_width > 1 or not best
@@ -288,7 +289,8 @@ class OpenVinoEngine:
             return None
         num_sequences = max(request.beam_width, request.num_return_sequences)
         total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
-        # Each step generates one token in addition to the draft tokens that it accepts.
+        # Each step generates one token in addition to the accepted draft tokens, so all tokens
+        # beyond one per step are accepted draft tokens.
         num_drafts = self._drafts.num_tokens if self._drafts else 0
         accepted = running.num_tokens - running.num_steps if num_drafts else 0
         return PerfMetrics(

@@ -108,7 +108,8 @@ class GrammarCheck:
     def _stop(self) -> None:
         assert self._process is not None
         self._process.kill()
-        # Closing the pipe flushes unsent input, which fails because the process has been killed.
+        # Ignore the error on closing the pipe: the unsent input cannot be flushed to a killed
+        # process.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
         self._process = None
@@ -197,8 +198,8 @@ def main() -> None:
         responses.write('"ready"\n')
         for line in sys.stdin:
             request = json.loads(line)
-            # Normally, the parent kills this process when the time limit is reached. If the parent
-            # has died, the alarm ends the process.
+            # Normally, the parent kills this process when the time limit is reached. Set an alarm
+            # that ends the process if the parent has died.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _find_compile_error(
                 pipeline, structured_output(request["type"], request["guide"])
@@ -236,7 +237,7 @@ def _find_compile_error(pipeline: Any, config: Any) -> str:
         while pipeline.has_non_finished_requests():
             pipeline.step()
         del handle
-    except Exception as error:  # the compiler may raise any type of exception
+    except Exception as error:  # the grammar compiler may raise any type of exception
         return f"cannot be used: {_strip_location(last_line(error))}"
     return ""
 

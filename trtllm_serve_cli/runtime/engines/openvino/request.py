@@ -29,8 +29,8 @@ class Guide:
 class Drafts:
     """The settings for speculative decoding.
 
-    `num_tokens` is the number of draft tokens per step. `are_looked_up` is true if draft tokens are
-    copied from the prompt, and false if a draft model generates them.
+    `num_tokens` is the number of draft tokens per step. If `are_looked_up` is true, draft tokens
+    are copied from the prompt. Otherwise, a draft model generates them.
     """
 
     num_tokens: int
@@ -83,8 +83,8 @@ def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
         return Guide("structural_tag", _exclusion_guide(texts), "bad_words_list")
     if request.bad_words:
         raise InvalidRequest(
-            "bad_words_list cannot be combined with guided_decoding_guide_type, because both use "
-            "the same automaton. Exclude the words in the guide."
+            "bad_words_list cannot be combined with guided_decoding_guide_type, because a "
+            "request can use only one grammar. Exclude the words in the guide instead."
         )
     return Guide(request.guide_type, request.guide, "guided_decoding_guide")
 
@@ -125,8 +125,8 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 
 def _exclusion_guide(texts: set[str]) -> str:
     """Return a structural tag that allows any text that contains none of `texts`."""
-    # The automaton does not accept a word that starts with another word. Omit the longer word,
-    # because excluding the shorter word also excludes the longer word.
+    # The structural tag must not contain a word that starts with another word. Omit the longer
+    # word, because excluding the shorter word also excludes the longer word.
     shortest = leave_out_longer(texts)
     if any("\0" in text for text in shortest):
         raise InvalidRequest("bad_words_list has a word with a NUL character; omit the word")
@@ -135,7 +135,7 @@ def _exclusion_guide(texts: set[str]) -> str:
 
 
 def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
-    """Return the words as text, so that words are matched regardless of tokenization."""
+    """Return the words as text, because the same text may have different token ids."""
     texts = set()
     for word in words:
         text = str(tokenizer.decode(list(word), skip_special_tokens=False))

@@ -41,8 +41,8 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 
-# How long a step may wait for tokens. The limit is short because new requests are submitted only
-# between steps.
+# The maximum time that a step waits for tokens. The limit is short because new requests are
+# submitted only between steps.
 _STEP_WAIT_S = 0.01
 # The interval between statistics queries. It is long because a query blocks the event loop in some
 # versions of TensorRT-LLM.
@@ -58,10 +58,10 @@ class _Running:
 
 
 class PyTorchEngine:
-    """A GPU engine with in-flight batching, which TensorRT-LLM's `LLM` runs.
+    """A GPU engine that uses TensorRT-LLM's `LLM` for in-flight batching.
 
-    `config` contains llm (the arguments for `LLM`), max_seq_len and vocab_size. It may contain any
-    field of `LoraOptions`.
+    `config` contains llm (the arguments for `LLM`), max_seq_len and vocab_size. It may also contain
+    any field of `LoraOptions`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -71,8 +71,8 @@ class PyTorchEngine:
             if "lora_config" in self._arguments
             else None
         )
-        # Accept greedy requests for several sequences, as upstream's backend does. TensorRT-LLM
-        # rejects such requests by default.
+        # Accept greedy requests for several sequences, as NVIDIA's backend does. By default, the
+        # LLM API rejects such requests.
         os.environ.setdefault("TLLM_ALLOW_N_GREEDY_DECODING", "1")
         self._llm = _load(self._arguments)
         self._loop = asyncio.new_event_loop()
@@ -82,7 +82,8 @@ class PyTorchEngine:
         self._failure: Exception | None = None
         # The statistics of the executor's latest iteration, in the executor's format.
         self._iteration: dict[str, Any] = {}
-        # The executor reports paused requests only per iteration, so count the total here.
+        # The total number of paused requests, which is counted here because the executor reports
+        # only the number per iteration.
         self._num_preemptions = 0
         self._stats_due_s = 0.0
         self._stats_task: asyncio.Task[None] | None = None
@@ -120,7 +121,7 @@ class PyTorchEngine:
 
     def stats(self) -> EngineStats:
         cache = self._iteration.get("kvCacheStats") or {}
-        # If no request is running, the statistics of the latest iteration are outdated.
+        # Ignore the latest iteration if no request is running, because its statistics are outdated.
         latest = self._iteration if self._running else {}
         batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(
@@ -222,14 +223,14 @@ class PyTorchEngine:
                 self._iteration = iteration
                 batch = iteration.get("inflightBatchingStats") or {}
                 self._num_preemptions += batch.get("numPausedRequests", 0)
-        except Exception:  # generation works without statistics, so stop reading them
+        except Exception:  # generation does not require statistics, so stop reading them
             write_traceback()
             self._stats_due_s = math.inf
 
 
 def _load(arguments: Arguments) -> Any:
     """Load an `LLM`. Raise a `ValueError` that names the arguments that `LLM` rejects."""
-    # Requests and results are token ids, so only guided decoding needs the tokenizer.
+    # Load the tokenizer only for guided decoding, because requests and results contain token ids.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
     defaults: Arguments = {"enable_iter_perf_stats": True}
     if not needs_tokenizer:

@@ -16,7 +16,8 @@ from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, si
 # With this value, the executor has no end token. With None, the executor would use the tokenizer's
 # end token.
 _NO_END = -1
-# The types of speculative decoding that are greedy unless `allow_advanced_sampling` is set.
+# The types of speculative decoding that support only greedy sampling by default.
+# `allow_advanced_sampling` enables other sampling.
 _GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
 
 
@@ -50,7 +51,7 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 
 
 def long_bad_words(request: GenerationRequest) -> list[list[int]]:
-    """Return the bad words with more than one token."""
+    """Return the bad words that consist of more than one token."""
     return [list(word) for word in request.bad_words if len(word) > 1]
 
 

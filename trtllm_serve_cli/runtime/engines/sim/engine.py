@@ -1,7 +1,7 @@
 """Implement an engine that simulates scheduling and timing, and returns meaningless tokens.
 
 Response tokens are drawn from the prompt with the request's seed, so the response to a text prompt
-is text. Each step ends after the simulated duration, counted from the end of the previous step.
+is text. Each step ends when its simulated duration has passed since the end of the previous step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# Each wait ends with a busy loop, because `time.sleep` is about 0.1 ms late on an idle machine.
+# The duration of the busy loop that ends each wait. `time.sleep` alone would be about 0.1 ms late
+# on an idle machine.
 _SPIN_S = 0.0002
 # The limit is high so that the error for a beam search request names the unsupported feature, not
 # the beam width.
@@ -37,7 +38,7 @@ _MAX_BEAM_WIDTH = 64
 
 
 class Clock(Protocol):
-    """A monotonic clock, in seconds."""
+    """A monotonic clock that counts seconds."""
 
     def now_s(self) -> float: ...
 
@@ -107,7 +108,7 @@ class SimEngine:
         self._iteration = 0
         self._num_blocks_reused = self._num_blocks_missed = 0
         self._context_tokens = 0
-        # The end of the previous step, or None if the engine was idle after that step.
+        # The end time of the previous step, or None if the engine was idle after that step.
         self._next_start_s: float | None = None
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -168,7 +169,7 @@ class SimEngine:
         )
 
     def close(self) -> None:
-        """Do nothing, because the engine has no resources outside this process."""
+        """Do nothing, because the engine has no resources that outlive this process."""
 
     def _collect_updates(self, step: Step, started_ns: int, end_ns: int) -> list[SequenceUpdate]:
         for sim in step.started:
@@ -227,8 +228,8 @@ def _check_servable(request: GenerationRequest) -> None:
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     """Return the tokens from which the response tokens are drawn.
 
-    These tokens are the prompt's tokens, except the end token and the bad words. If no token
-    remains, return a single other token.
+    These tokens are the prompt's tokens, except the end token and the bad words. If none of these
+    tokens remains, return one token that is not from the prompt.
     """
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     vocabulary = tuple(token for token in request.input_ids if token not in banned)

@@ -33,8 +33,8 @@ class SimRequest:
     """A request and its progress.
 
     `num_generated` is the number of tokens generated in each sequence. `num_computed` is the number
-    of computed prompt tokens; after a pause, it includes response tokens. `blocks` is the number of
-    KV cache blocks reserved for the request.
+    of computed prompt tokens. After a pause, this number includes response tokens. `blocks` is the
+    number of KV cache blocks reserved for the request.
     """
 
     id: int
@@ -90,7 +90,7 @@ class Scheduler:
         self._decoding: dict[int, SimRequest] = {}
         self._num_sequences = 0
         self._blocks = 0
-        # The number of decoding sequences, and the number of tokens that these sequences attend to.
+        # The number of decoding sequences, and the total number of tokens that they attend to.
         self._num_decoding = 0
         self._kv_tokens = 0
 
@@ -139,7 +139,7 @@ class Scheduler:
             self._waiting = deque(each for each in self._waiting if each.id != request_id)
 
     def step(self) -> Step:
-        """Run the next step and update the requests to their state at the end of the step."""
+        """Run the next step, and update the requests to their states at the end of the step."""
         if not self._reserves:
             self._make_room()
         started = self._admit()
@@ -155,7 +155,8 @@ class Scheduler:
     def _admit(self) -> list[SimRequest]:
         """Start the queued requests in order of arrival until the next request does not fit.
 
-        Return the requests that start for the first time, without those that resume after a pause.
+        Return the requests that start for the first time, but not the requests that resume after a
+        pause.
         """
         slots = min(self._limits.max_batch_size, self._limits.max_num_tokens)
         started = []
@@ -221,9 +222,9 @@ class Scheduler:
     def _compute_prompts(self, num_decoded: int) -> tuple[list[SimRequest], int, int]:
         """Compute prompts within the token budget of the step.
 
-        Return the requests with completed prompts, and the numbers of computed tokens and token
-        pairs. A prompt that is alone in a step may exceed the budget, because the generated tokens
-        of a paused request are computed with its prompt.
+        Return the requests whose prompts are complete, the number of computed tokens, and the
+        number of token pairs (see `StepTiming`). A prompt that is alone in a step may exceed the
+        budget, because the generated tokens of a paused request are computed with its prompt.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context

@@ -25,10 +25,10 @@ class StepTiming:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p is the number of prompt tokens that the step computes. q is the number of token pairs, each
-    with one of these tokens and an earlier token that it attends to. n is the number of sequences
-    that decode a token in the step. k is the number of tokens in the KV cache that these sequences
-    attend to. The coefficients are in seconds.
+    p is the number of prompt tokens that the step computes. q is the number of token pairs. A pair
+    consists of one of these tokens and an earlier token to which it attends. n is the number of
+    sequences that decode a token in the step. k is the number of tokens in the KV cache that these
+    sequences attend to. The coefficients are in seconds.
 
     `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 disables
     the jitter. `request_s` is the time that a server and its network add to each request. Only the
@@ -66,7 +66,7 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """The limits of a scheduler. The fields have the names of upstream's parameters."""
+    """The limits of a scheduler. The fields have the names of TensorRT-LLM's parameters."""
 
     max_batch_size: int = 256
     max_num_tokens: int = 8192
@@ -148,4 +148,6 @@ def _parse_timing(fields: Mapping[str, Any]) -> StepTiming:
 
 def _reject_unknown(prefix: str, fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
     if unknown := sorted(set(fields) - set(known)):
-        raise ValueError(f"{prefix}{unknown[0]} is not a field; the fields are {', '.join(known)}")
+        raise ValueError(
+            f"{prefix}{unknown[0]} is not a known field; the known fields are {', '.join(known)}"
+        )

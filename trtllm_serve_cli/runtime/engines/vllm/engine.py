@@ -1,9 +1,9 @@
 """Implement an engine with vLLM.
 
 This module requires the package `vllm` and is written for version 0.26. vLLM batches requests in
-separate processes. The engine uses `EngineCoreClient`, as vLLM's own interfaces do.
-The engine core sends one message per step, with the new token ids of all sequences. The engine only
-reads these token ids and does not decode text.
+separate processes. The engine uses `EngineCoreClient`, as vLLM's own interfaces do. The engine core
+sends one message per step, with the new token ids of all sequences. The engine returns these token
+ids without decoding them to text.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
-# How long a step may wait for tokens. The limit is short because new requests are submitted only
-# between steps.
+# The maximum time that a step waits for tokens. The limit is short because new requests are
+# submitted only between steps.
 _STEP_WAIT_S = 0.002
 
 
@@ -58,10 +58,10 @@ class _Running:
 
 
 class VllmEngine:
-    """A GPU engine with in-flight batching, which vLLM runs.
+    """A GPU engine that uses vLLM for in-flight batching.
 
-    `config` contains llm (vLLM's engine arguments), max_seq_len and vocab_size. It may contain any
-    field of `LoraOptions`.
+    `config` contains llm (vLLM's engine arguments), max_seq_len and vocab_size. It may also contain
+    any field of `LoraOptions`.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -141,7 +141,7 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
-        # If no request is running, the latest statistics are outdated.
+        # Ignore the latest statistics if no request is running, because they are outdated.
         latest = self._scheduler if self._running else None
         waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
@@ -156,7 +156,7 @@ class VllmEngine:
             iteration=self._num_steps,
             context_tokens=self._num_context_tokens if latest else 0,
             preemptions=self._num_preemptions,
-            # vLLM counts cached tokens, so convert tokens to blocks.
+            # Convert tokens to blocks, because vLLM counts cached tokens.
             kv_blocks_reused=self._num_cached // (cache.block_size or 1),
             kv_blocks_missed=self._num_uncached // (cache.block_size or 1),
         )
@@ -168,7 +168,7 @@ class VllmEngine:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer, which is used only for guides, because requests contain token ids."""
+        """The tokenizer. Only guides require it, because requests contain token ids."""
         return cached_tokenizer_from_config(self._config.model_config)
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:

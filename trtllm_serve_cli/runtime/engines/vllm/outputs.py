@@ -14,7 +14,7 @@ from ..sequence_end import find_end
 # The value of vLLM's `EngineCoreEventType.SCHEDULED`, copied because this module does not import
 # vLLM.
 _SCHEDULED = 2
-# Finish reason of a sequence that ended abnormally -> error text.
+# Finish reason of a sequence that ended abnormally -> text for the error message.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 
 
@@ -37,7 +37,7 @@ class SequenceReader:
 
     @property
     def has_begun(self) -> bool:
-        """True if the prompt has been processed."""
+        """Return whether the prompt has been processed."""
         return bool(self._token_ids) or self.is_done
 
     def read(self, output: Any, timestamp_s: float) -> SequenceUpdate | None:
@@ -90,7 +90,7 @@ class SequenceReader:
                 output.prefill_stats.num_cached_tokens // self._tokens_per_block
             )
         self._times_ns = [scheduled_ns, first_token_ns or now_ns]
-        # The last token is not in the KV cache yet.
+        # Do not count the last token, because it is not in the KV cache yet.
         num_stored = len(self.request.input_ids) + num_tokens - 1
         total = -(-num_stored // self._tokens_per_block)
         return PerfMetrics(

@@ -11,9 +11,10 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# Field -> the largest absolute value that vLLM accepts. Only penalties may be negative.
+# Field of a request -> the largest absolute value that vLLM accepts. Only penalties may be
+# negative.
 _LARGEST = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
-# vLLM stores seeds as signed 64-bit integers.
+# The number of valid seeds. vLLM stores seeds as signed 64-bit integers.
 _NUM_SEEDS = 2**63
 
 
