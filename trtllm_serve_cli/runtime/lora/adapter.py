@@ -1,4 +1,4 @@
-"""Check LoRA adapters, and convert them to and from the two tensors that upstream's clients send.
+"""Check LoRA adapters, and convert them to and from the two tensors that NVIDIA's clients send.
 
 Each row of `lora_config` describes one adapted module by its module id, layer and adapter size r.
 The same row of `lora_weights` contains the module's weights: A [r, in], followed by B [out, r]
@@ -22,8 +22,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # Module -> (output features, input features), for the modules that an adapter can change.
 Sites = Mapping[str, tuple[int, int]]
 
-# Module name in Hugging Face models -> upstream's module id. Upstream's module names differ,
-# for example mlp_h_to_4h for gate_proj.
+# Module name in Hugging Face models -> TensorRT-LLM's module id. TensorRT-LLM's module names
+# differ, for example mlp_h_to_4h for gate_proj.
 _MODULE_IDS = {
     "qkv_proj": 0,
     "query_key_value": 0,
@@ -42,13 +42,13 @@ _MODULE_IDS = {
 _ID_NAMES = (
     "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate"
 )  # fmt: skip
-# Upstream stores the two halves of B for this module in reverse order.
+# The module for which TensorRT-LLM stores the two halves of B in reverse order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
 # The valid numbers of columns in `lora_config`. The fourth column marks DoRA adapters, and older
 # clients omit this column.
 _CONFIG_COLUMNS = (3, 4)
-# NumPy reads bfloat16 values from a `.npy` file as this type, which is two untyped bytes.
+# The type with which NumPy reads bfloat16 values from a `.npy` file: two untyped bytes.
 _BFLOAT16 = np.dtype("V2")
 
 
@@ -74,8 +74,8 @@ Adapter = Mapping[str, LowRank]
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
     """Return `lora_weights` [n, longest] and `lora_config` [n, 3] for `adapter`.
 
-    `dtype` is the type of the weights: a NumPy type or bfloat16. Raise `BadAdapter` if upstream has
-    no id for a module, or if a value overflows `dtype`.
+    `dtype` is the type of the weights: a NumPy type or bfloat16. Raise `BadAdapter` if TensorRT-LLM
+    has no id for a module, or if a value overflows `dtype`.
     """
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]
@@ -155,7 +155,7 @@ def _layer_and_id(module: str) -> tuple[int, int]:
     match = _MODULE.fullmatch(module)
     if match is None or match[2] not in _MODULE_IDS:
         raise BadAdapter(
-            f"the adapter changes {module}, which has no module id in upstream's tensors; change "
+            f"the adapter changes {module}, which has no module id in TensorRT-LLM; change "
             f"only these modules in layers: {', '.join(_MODULE_IDS)}"
         )
     return int(match[1]), _MODULE_IDS[match[2]]
@@ -214,7 +214,7 @@ def _unflatten(index: int, row: Array, module: str, rank: int, site: tuple[int, 
 
 
 def _swap(module: str, b: Array) -> Array:
-    """Convert the rows of `b` from Hugging Face's order to upstream's order, or back."""
+    """Convert the rows of `b` from Hugging Face's order to TensorRT-LLM's order, or back."""
     if not module.endswith(_SWAPPED):
         return b
     half = len(b) // 2

@@ -2,10 +2,10 @@
 
 Requests with different adapters, and requests without an adapter, run concurrently, because a step
 runs one step of each engine. A thread reads and loads adapters, so that other requests do not wait.
-At most `max_loras` adapters are loaded. If another adapter is needed, an idle adapter is unloaded.
-If no adapter is idle, the least recently used adapter is unloaded after its requests have ended.
-The weights of unloaded adapters stay in memory, because these weights are small. The weights that
-clients have sent are limited to `lora_cache_host_memory_bytes`.
+At most `max_loras` adapters are loaded. If a request needs another adapter, an idle adapter is
+unloaded first. If no adapter is idle, the least recently used adapter is unloaded after its
+requests have ended. The weights of unloaded adapters stay in memory, because these weights are
+small. The weights that clients have sent are limited to `lora_cache_host_memory_bytes`.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class LoraEngine:
         # The loaded adapters, starting with the least recently used adapter.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # The summed counters of unloaded engines. `stats` includes these sums, because its counters
-        # must never decrease.
+        # The sums of the counters of all unloaded engines. `stats` adds these sums to its counters,
+        # because the counters must never decrease.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -165,7 +165,7 @@ class LoraEngine:
             except FileNotFoundError:
                 # The file was deleted because the client has cancelled the request.
                 updates += self._fail(key, explain_not_found(key), rejected=True)
-            except Exception as error:  # the error must not end requests with other adapters
+            except Exception as error:  # an error must not end requests with other adapters
                 write_traceback()
                 updates += self._fail(key, f"the adapter could not be read: {error}")
         return updates
@@ -198,14 +198,14 @@ class LoraEngine:
                     self._loaded[key].submit(request)
                 except InvalidRequest as error:
                     updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
-                except Exception as error:  # the error must not end other requests
+                except Exception as error:  # an error in one request must not end other requests
                     write_traceback()
                     why = f"the engine could not accept the request: {error}"
                     updates.append(SequenceUpdate(request.id, error=why))
         return updates
 
     def _make_room(self) -> None:
-        """Start to load the adapter that was requested first. Unload an idle adapter if needed."""
+        """Start loading the adapter that was requested first. If needed, unload an idle adapter."""
         self._draining = None
         ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)
         key = next((key for key in ready if key not in self._loaded), None)
@@ -250,7 +250,7 @@ def load_with_adapters(
     find_sites: Callable[[], Sites],
     config: Mapping[str, Any],
 ) -> LoraEngine:
-    """Return an engine that loads its base engine and one engine per adapter with `load`.
+    """Return an engine that calls `load` to load its base engine and one engine per adapter.
 
     `load(config)` returns the base engine, and `load(config, adapter)` returns the engine for
     `adapter`.

@@ -1,7 +1,7 @@
 """Prepare LoRA adapters for engines that load each adapter from a folder in PEFT's format.
 
-Adapters from requests and folders in upstream's format are converted to folders in PEFT's format.
-The engine decides which adapters are in GPU memory.
+Adapters that clients send, and folders with TensorRT-LLM's two `.npy` files, are converted to
+folders in PEFT's format. The engine decides which adapters are in GPU memory.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class AdapterFolders:
 
 
 class AdapterReader:
-    """A thread that uses `AdapterFolders`, so that file access does not delay token generation.
+    """A thread that calls `AdapterFolders`, so that file access does not delay token generation.
 
     `config` contains the adapter options. The constructor raises `BadAdapter` in the same cases as
     the constructor of `AdapterFolders`.

@@ -1,7 +1,7 @@
-"""Read a request's adapter from upstream's tensors `lora_*` or from the parameter `lora_name`.
+"""Read a request's adapter from the tensors `lora_*` or from the request parameter `lora_name`.
 
-The engine worker receives the weights in a private file, because they are too large for a
-frame of the worker protocol.
+The engine worker receives the weights in a private file, because the weights are too large for a
+message of the worker protocol.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..engine import GenerationRequest, InvalidRequest
 from .adapter import Adapter, Array, BadAdapter, check_shapes
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
-# Triton's vLLM backend uses the same name for this request parameter.
+# The name of the request parameter, which is the same as in Triton's vLLM backend.
 NAME_PARAMETER = "lora_name"
 
 
@@ -60,7 +60,7 @@ def check_no_adapter(request: GenerationRequest, needed: str) -> None:
 def prefetched_key(name: str) -> str:
     """Return the key of an adapter from the name of its folder.
 
-    A name that is a number is a task id, so its leading zeros are removed.
+    If the name is a number, it is a task id. The key is then the number without leading zeros.
     """
     return str(int(name)) if name.isascii() and name.isdecimal() else name
 
@@ -86,7 +86,7 @@ def read_prefetched(
 
 
 def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> str:
-    """Return the error message for a request with an adapter that is not available."""
+    """Return the error message for a request whose adapter is not available."""
     if request.lora_task_id is not None:
         return explain_not_found(str(request.lora_task_id))
     names = ", ".join(prefetched)
@@ -95,9 +95,9 @@ def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> st
 
 
 def explain_not_found(task_id: str) -> str:
-    """Return upstream's error message, followed by the names of the tensors.
+    """Return the error message of NVIDIA's backend, followed by the names of the tensors.
 
-    Upstream's words are unchanged, because clients match the message.
+    The words of the backend are unchanged, because clients match the message.
     """
     return (
         f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "

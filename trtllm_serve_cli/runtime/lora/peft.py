@@ -1,4 +1,4 @@
-"""Read adapters from folders with PEFT's files or with upstream's two `.npy` files."""
+"""Read adapters from folders with PEFT's files or with TensorRT-LLM's two `.npy` files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHANGED_BASE = ("pissa", "olora", "corda")
 
 
 def read_adapter(folder: Path, sites: Sites) -> Adapter:
-    """Return the adapter in `folder`, which may be in PEFT's or upstream's format.
+    """Return the adapter in `folder`, which may be in PEFT's or TensorRT-LLM's format.
 
     Raise `BadAdapter` if the adapter is invalid, or `OSError` if a file cannot be read.
     """
@@ -127,7 +127,7 @@ def _combine(module: str, pair: Mapping[str, Array], config: Mapping[str, Any]) 
 
 
 def _alpha(module: str, config: Mapping[str, Any]) -> float:
-    """Return the alpha for `module` from `alpha_pattern` or, if no pattern matches, `lora_alpha`.
+    """Return the alpha of `module` from `alpha_pattern`, or `lora_alpha` if no pattern matches.
 
     A pattern matches the end of a module's name.
     """
@@ -141,5 +141,5 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 
 
 def _drop_batch_dimension(array: Array) -> Array:
-    """Remove the batch dimension, because upstream's files contain request tensors."""
+    """Remove the batch dimension, because TensorRT-LLM's files contain request tensors."""
     return array[0] if array.ndim == 3 and len(array) == 1 else array

@@ -67,7 +67,7 @@ def widen_bfloat16(bits: Array) -> Array:
 def narrow_to_bfloat16(values: Array) -> Array:
     """Convert finite float32 `values` to the nearest bfloat16 numbers, as 16-bit integers."""
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
-    # Round to nearest, ties to even.
+    # Round to the nearest value, and round ties to even.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# The format's reference implementation rejects longer headers.
+# The maximum length of a header. The format's reference implementation rejects longer headers.
 _MAX_HEADER_BYTES = 100_000_000
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 # Dtype -> bits per value. For any other dtype, only the positions of the tensors are checked.

@@ -46,7 +46,7 @@ _FLAGS = (
 _SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop")
 )
-# The default for `max_tokens` in upstream's `SamplingParams`.
+# The default for `max_tokens` in TensorRT-LLM's `SamplingParams`.
 _MAX_TOKENS = 32
 
 
@@ -121,7 +121,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
 
 def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
-    # Upstream's model also reads the file name from this environment variable.
+    # Read the file name from this environment variable, as NVIDIA's model does.
     name = os.environ.get("LLM_CONFIG_PATH", "model.yaml")
     path = Path(args["model_repository"], args["model_version"], name)
     try:

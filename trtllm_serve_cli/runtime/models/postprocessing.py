@@ -14,8 +14,8 @@ from ..text.tokenizer import load_tokenizer
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
 
-# Up to TensorRT-LLM 0.13, upstream's ensemble passes these tensors of `tensorrt_llm` through this
-# model, which adds the prefix OUT_ to their names.
+# Up to TensorRT-LLM 0.13, NVIDIA's ensemble passes these tensors of `tensorrt_llm` through this
+# model, which adds the prefix OUT_ to the names.
 _RETURNED_INPUTS = (
     "CUM_LOG_PROBS",
     "OUTPUT_LOG_PROBS",
@@ -52,7 +52,7 @@ class TritonPythonModel:
                 "at 0, and padding must follow the SEQUENCE_LENGTH tokens of a sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
-        # Like upstream, return the texts of all rows in a tensor with one dimension.
+        # Return the texts of all rows in a tensor with one dimension, as NVIDIA's model does.
         texts = [
             decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
             for row, row_lengths in zip(tokens, lengths, strict=True)

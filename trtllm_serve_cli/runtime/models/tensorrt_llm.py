@@ -108,8 +108,8 @@ class TritonPythonModel:
             except (InvalidRequest, WorkerFailed) as error:
                 reject(request, sender, error)
         if self._has_queue_policy:
-            # Return only when a slot is free, so that later requests wait in Triton's queue, which
-            # applies priorities and timeouts.
+            # Wait until a slot is free. Later requests then wait in Triton's queue, which applies
+            # priorities and timeouts.
             self._in_flight.wait_below(self._num_slots)
 
     def finalize(self) -> None:
@@ -165,7 +165,7 @@ class TritonPythonModel:
     def _new_response_builder(
         self, row: Any, *, arrival_time_ns: int, is_streaming: bool
     ) -> ResponseBuilder:
-        """Return the response builder for a row that has passed all checks."""
+        """Return the response builder for a valid row."""
         return RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
 
     def _stop(self, request_id: str, sender: Any) -> None:
@@ -177,7 +177,7 @@ class TritonPythonModel:
                 f"no running request has the id {request_id!r} of this stop request; send the id "
                 "of a running request"
             )
-        # Send a response without outputs, because upstream's clients wait for a response.
+        # Send a response without outputs, because NVIDIA's clients wait for a response.
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)
 
 
@@ -194,7 +194,7 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 def _name_shared_socket(parameters: Parameters) -> str:
     """Return the name of the socket to which other models and instances connect.
 
-    The name is empty if they must not connect.
+    The name is empty if other models and instances must not connect.
     """
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""

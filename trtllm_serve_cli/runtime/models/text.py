@@ -51,11 +51,11 @@ from ..triton.stub_workarounds import pick_requested, read_inputs
 from ..triton.tensors import INTERNAL_ID_PREFIX, SUPPORTED_INPUTS, Array, parse_rows
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
-# A request occupies a thread until it is submitted to the engine. A request that runs through
-# business-logic scripting occupies a thread until it ends.
+# The maximum number of threads that handle requests. A request occupies a thread until it is
+# submitted to the engine, or until it ends if it runs through business-logic scripting.
 MAX_THREADS = 512
 
-# Inputs of upstream's text models that this model does not support.
+# Inputs of NVIDIA's text models that this model does not support.
 _UNSUPPORTED_INPUTS = (
     "decoder_text_input",
     "image_bytes_input",
@@ -140,7 +140,7 @@ class TritonPythonModel:
         except (InvalidRequest, RequestError, WorkerFailed) as error:
             record.reject(error)
             send_error(sender, str(error))
-        except Exception as error:  # otherwise the client would wait forever
+        except Exception as error:  # without a response, the client would wait forever
             write_traceback()
             record.reject(error)
             send_error(sender, f"the text model failed: {type(error).__name__}: {error}")
@@ -156,7 +156,7 @@ class TritonPythonModel:
             )
         if self._ledger.logs_prompts:
             record.prompt = _as_prompt(received.get("text_input"))
-        # Restore the shape of inputs that this model's configuration reshapes to scalars.
+        # Restore the shape [rows, 1] of inputs that this model's configuration reshapes to [rows].
         columns = {
             name: array.reshape(-1, 1) if array.ndim == 1 else array
             for name, array in received.items()
@@ -292,7 +292,7 @@ class TritonPythonModel:
         self, outputs: dict[str, Array], streams: dict[tuple[int, int], TextStream]
     ) -> list[Any]:
         rows = _sequences(outputs)
-        if len(rows[0]) > 1:  # beams are not streamed
+        if len(rows[0]) > 1:  # a response with several beams contains whole texts
             return self._as_texts(outputs)
         key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
         if key not in streams:
@@ -351,5 +351,5 @@ def _as_prompt(texts: Array | None) -> str:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    """Return the texts of all rows in one dimension, as upstream's clients expect."""
+    """Return the texts of all rows in one dimension, as NVIDIA's clients expect."""
     return np.array([text.encode() for texts in rows for text in texts], dtype=object)

@@ -36,7 +36,7 @@ class WatchedRequest:
 class CancelWatch:
     """A thread that calls `on_cancel` for each watched request that a client has cancelled.
 
-    The thread repeats the call in every period until the request is removed, because a call has no
+    The thread repeats the call every `period_s` until the request is removed, because a call has no
     effect before the request is running.
     """
 

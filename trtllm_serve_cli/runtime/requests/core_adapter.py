@@ -68,7 +68,7 @@ class CoreAdapter:
         omitted = {name for name, first in OWN_INPUTS.items() if version < first}
         excludes_input = _read_flag(inputs, EXCLUDE_INPUT, default=self.excludes_input)
         core_excludes_input = self.excludes_input if EXCLUDE_INPUT in omitted else excludes_input
-        # Streamed responses never contain the prompt.
+        # Streamed responses never contain the prompt, regardless of this setting.
         has_prompt = not core_excludes_input and not _read_flag(inputs, "streaming", default=False)
         return CoreRequest(
             inputs={name: array for name, array in inputs.items() if name not in omitted},
@@ -91,7 +91,7 @@ class CoreAdapter:
 
 @dataclass(frozen=True, slots=True)
 class CoreRequest:
-    """A request to `tensorrt_llm`, with the data to complete its responses.
+    """A request to `tensorrt_llm`, with the data that is needed to complete the responses.
 
     `prompts` contains the prompt's token ids for each row. `has_prompt` is true if the responses of
     `tensorrt_llm` begin with the prompt. `removes_prompt` is true if `complete` removes the prompt.

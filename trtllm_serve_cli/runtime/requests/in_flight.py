@@ -24,7 +24,7 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InFlight:
-    """The requests of one model that are in flight, indexed by request id."""
+    """The requests of one model that are in flight. A request can be stopped by its id."""
 
     def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
         self.worker = worker
@@ -182,7 +182,7 @@ class _Request:
         def handle(update: SequenceUpdate) -> None:
             try:
                 self._process(row, update)
-            except Exception as error:  # otherwise the client would wait forever
+            except Exception as error:  # without a response, the client would wait forever
                 write_traceback()
                 self.fail(f"the response could not be built: {type(error).__name__}: {error}")
 
@@ -214,7 +214,10 @@ class _Request:
             record.complete()
 
     def _flush(self, *, is_last: bool) -> None:
-        """Send the unsent responses, or one response at the end if the model is not decoupled."""
+        """Send the unsent responses.
+
+        If the model is not decoupled, send one response at the end.
+        """
         if not self._in_flight.is_decoupled:
             if is_last:
                 self._close(self._response(self._merged()))

@@ -55,7 +55,7 @@ class TextResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """True if all sequences have ended."""
+        """Return whether all sequences have ended."""
         return None not in self._reasons
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
@@ -105,7 +105,8 @@ class TextResponseBuilder:
     def _build(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
         request, reason = self._request, self._reasons[index]
         tensors = {"text_output": _strings(text)}
-        # Like upstream, send the string "None" for a value that is unknown or does not apply.
+        # Send the string "None" for a value that is unknown or does not apply, as NVIDIA's model
+        # does.
         if request.returns_finish_reason:
             tensors["finish_reason"] = _strings(str(reason))
         if request.returns_stop_reason:

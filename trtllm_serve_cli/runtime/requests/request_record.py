@@ -51,13 +51,13 @@ class RequestRecord:
         self.prompt: str | list[list[int]] | None = None
         self._ledger = ledger
         self._last_ns: dict[tuple[int, int], int] = {}
-        # Whether any sequence ended because it reached the maximum number of tokens.
+        # Whether at least one sequence has reached the maximum number of tokens.
         self.reached_limit = False
         self._lock = threading.Lock()
         self._has_ended = False
 
     def add_tokens(self, sequence: tuple[int, int], count: int) -> None:
-        """Record `count` new tokens for `sequence`, which is (row, index in the row)."""
+        """Record `count` new tokens for `sequence`, which is a pair (row, index in the row)."""
         counters, now_ns = self._ledger.counters, self._ledger.now_ns()
         if self.first_token_ns == 0:
             self.first_token_ns = now_ns
@@ -78,7 +78,7 @@ class RequestRecord:
         self.end("length" if self.reached_limit else "stop")
 
     def now_ns(self) -> int:
-        """Return the current time of the clock that this record uses."""
+        """Return the current time on the record's clock, in nanoseconds."""
         return self._ledger.now_ns()
 
     def reject(self, error: Exception) -> None:
@@ -144,7 +144,8 @@ class ResponseRecorder:
         return outputs
 
     def _record_sequence(self, sequence: tuple[int, int], ids: Array) -> None:
-        # Without streaming, the output starts with the prompt unless the prompt was excluded.
+        # Do not count the prompt. Without streaming, the output starts with the prompt, unless the
+        # prompt was excluded.
         prompt = self._prompts[sequence[0]] if sequence[0] < len(self._prompts) else ids[:0]
         has_prompt = not self._is_streaming and np.array_equal(ids[: len(prompt)], prompt)
         count = len(ids) - (len(prompt) if has_prompt else 0)

@@ -16,7 +16,7 @@ class ResponseBuilder(Protocol):
 
     @property
     def is_done(self) -> bool:
-        """True if the row has ended."""
+        """Return whether the row has ended."""
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """Add an update, and return the response to send now, if any."""
@@ -41,7 +41,7 @@ class RowResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """True if all sequences have ended."""
+        """Return whether all sequences have ended."""
         return not self._unfinished
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:

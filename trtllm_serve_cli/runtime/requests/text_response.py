@@ -34,7 +34,7 @@ class RowTextResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """True if all sequences have ended."""
+        """Return whether all sequences have ended."""
         return self._token_responses.is_done
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
@@ -64,6 +64,6 @@ class RowTextResponseBuilder:
             texts = [stream.push(sequences[0], is_last=has_ended)]
         else:
             texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
-        # `text_output` has only one dimension, as upstream's clients expect.
+        # Return `text_output` with only one dimension, as NVIDIA's clients expect.
         text_output = np.array([text.encode() for text in texts], dtype=object)
         return {"text_output": text_output, **tensors}
