@@ -98,10 +98,13 @@ def test_special_tokens_can_be_switched_off(model: Any, tmp_path: Path) -> None:
     ("tensors", "why"),
     [
         ({"QUERY": _strings([b""])}, "text_input (QUERY) is empty; send a prompt"),
-        ({"QUERY": _strings([b"a\xff"])}, "text_input (QUERY) is not valid UTF-8 at byte 1"),
+        (
+            {"QUERY": _strings([b"a\xff"])},
+            "text_input (QUERY) is not valid UTF-8 at byte 1; send UTF-8 text",
+        ),
         (
             {"STOP_WORDS_DICT": _strings([b"\x80"])},
-            "stop_words (STOP_WORDS_DICT) is not valid UTF-8 at byte 0",
+            "stop_words (STOP_WORDS_DICT) is not valid UTF-8 at byte 0; send UTF-8 text",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_both_ways_reject_invalid_text(
 ) -> None:
     with pytest.raises(InvalidRequest) as raised:
         _encode(tmp_path, parameters, text_input=[[b"\xff"]])
-    assert str(raised.value) == "text_input (QUERY) is not valid UTF-8 at byte 0"
+    assert str(raised.value) == "text_input (QUERY) is not valid UTF-8 at byte 0; send UTF-8 text"
 
 
 def test_retries_when_another_request_of_the_batch_is_malformed(

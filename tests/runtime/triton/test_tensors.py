@@ -144,7 +144,7 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("name", "sent", "why"),
     [
-        ("input_ids", [7, 8], "input_ids has the shape [2]; send [rows, tokens]"),
+        ("input_ids", [7, 8], "input_ids has the shape [2]; send the shape [rows, tokens]"),
         (
             "input_lengths",
             [[4]],
@@ -168,12 +168,12 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "stop_words_list",
             [[1], [-1]],
-            "stop_words_list has shape [2, 1]; expected [rows, 2, n]",
+            "stop_words_list has the shape [2, 1]; send the shape [rows, 2, n]",
         ),
         (
             "bad_words_list",
             [[[1], [-1]]] * 2,
-            "bad_words_list has shape [2, 2, 1]; expected [rows, 2, n]",
+            "bad_words_list has the shape [2, 2, 1]; send the shape [rows, 2, n]",
         ),
         (
             "stop_words_list",

@@ -171,7 +171,8 @@ def _write_rows(weights: Array, config: Array, num_rows: int, folder: Path) -> l
     for tensor, each in (("lora_weights", weights), ("lora_config", config)):
         if each.ndim != 3 or len(each) != num_rows:
             raise InvalidRequest(
-                f"{tensor} has the shape {list(each.shape)}; send [{num_rows}, modules, values]"
+                f"{tensor} has the shape {list(each.shape)}; send the shape "
+                f"[{num_rows}, modules, values]"
             )
     files: list[str] = []
     try:

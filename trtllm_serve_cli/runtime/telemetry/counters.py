@@ -16,7 +16,10 @@ from .families import REQUEST_FAMILIES, Family
 
 
 class Series(NamedTuple):
-    """A time series. `name` is its name on the metrics page, and `value` is its label value."""
+    """A time series.
+
+    `name` is its name on the metrics page, and `value` is the value of its label.
+    """
 
     name: str
     value: str = ""
@@ -37,7 +40,7 @@ class RequestCounters:
             if family.type == "counter"
             for value in family.values or ("",)
         }
-        # The number of observations in each bucket (not cumulative).
+        # The number of observations in each bucket, without the observations in lower buckets.
         self._buckets = {each: [0] * (len(each.bounds) + 1) for each in _HISTOGRAMS}
         # The sum of the observed values.
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
@@ -93,7 +96,7 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Increment each metric by the increase of its series since the last call.
+        """Increment each metric by the growth of its series since the last call.
 
         Each increment sends a message to the server.
         """

@@ -88,9 +88,9 @@ class EngineMetrics:
         self._families.clear()
 
     def _count(self, family: Family, count: int) -> None:
-        """Increment a counter by the increase of `count` since the last call.
+        """Increment a counter by the amount by which `count` has increased since the last call.
 
-        If `count` has decreased, the worker has restarted and counts from zero.
+        If `count` has decreased, the worker has restarted, so `count` itself is the increase.
         """
         known = self._counted[family]
         if grown := count - known if count >= known else count:

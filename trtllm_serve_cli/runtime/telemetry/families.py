@@ -18,9 +18,9 @@ class Family:
     """A metric family.
 
     If `label` is set, the family has this label in addition to the labels for the model or host.
-    `values` are the possible values of this label. A histogram has at most one label value.
-    `bounds` are the upper bounds of a histogram's buckets in increasing order. The last bucket is
-    unbounded and has no entry.
+    `values` are the possible values of this label. If a histogram has a label, `values` contains
+    only one value. `bounds` are the upper bounds of a histogram's buckets in increasing order. The
+    last bucket is unbounded and has no entry.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Family:
 
 
 _LENGTHS = (10, 50, 100, 500, 1000)
-# Families that count and measure requests.
+# The metric families that count requests, and measure their lengths and times.
 REQUEST_FAMILIES = (
     REQUESTS := Family(
         "tllm_requests_total",
@@ -113,7 +113,7 @@ REQUEST_FAMILIES = (
         origin="tensorrtllm",
     ),
 )
-# Families that show the state of the engine and its worker.
+# The metric families that show the state of the engine and its worker.
 ENGINE_FAMILIES = (
     ENGINE_REQUESTS := Family(
         "nv_trt_llm_request_metrics",

@@ -1,9 +1,9 @@
 """Add spans to traces that Triton has started, and send the spans to Triton's collector.
 
-Triton's spans end when a decoupled model receives the request. The spans in this module cover the
-time after that. Requests from other models (business logic scripting) are not traced, because
-Triton 2.51 frees the traces of such requests too early and then crashes (observed). Spans are sent
-as OTLP JSON over HTTP, which is the format that Triton uses.
+For a decoupled model, Triton's spans end when the model receives the request. This module adds
+spans for the time after that. Requests from other models (business logic scripting) are not traced,
+because Triton 2.51 frees the traces of such requests too early and then crashes (observed). Spans
+are sent as OTLP JSON over HTTP, which is the format that Triton uses.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class SpanExporter:
         self._queue: queue.SimpleQueue[Span] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._is_reachable = True
-        # Connect to the collector directly; by default, urllib uses a proxy set in the environment.
+        # Connect to the collector directly. By default, urllib would use the environment's proxy.
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         self._thread = threading.Thread(target=self._send_periodically, daemon=True)
         self._thread.start()
@@ -128,7 +128,8 @@ def _span(span: Span, offset_ns: int) -> dict[str, Any]:
 
 
 def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    # OTLP's JSON encoding represents 64-bit integers as strings.
+    # Convert integers to strings, because OTLP's JSON encoding represents 64-bit integers as
+    # strings.
     return [
         {"key": key, "value": {"stringValue": value} if isinstance(value, str)
          else {"intValue": str(value)}}

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 _UNFINISHED_CHARACTER = "\ufffd"
-# Windows with fewer tokens are not shortened, because shortening requires another decode call.
+# The minimum length of a window that is shortened. Shorter windows are kept, because shortening
+# requires another decode call.
 _LONG_WINDOW = 16
 
 
@@ -32,7 +33,7 @@ class StreamDecoder:
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        # Number of tokens at the start of the window whose text has already been emitted.
+        # The number of tokens at the start of the window whose text has already been emitted.
         self._num_emitted = 0
         self._emitted = ""
 
@@ -119,7 +120,7 @@ class TextStream:
 def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> str:
     """Return the text that a `StreamDecoder` returns for `token_ids` in total.
 
-    If the tokens contain invalid bytes, this text may differ from the result of `decode`.
+    This text may differ from the result of `decode` if the tokens contain invalid bytes.
     """
     text = decode(token_ids) if token_ids else ""
     if _UNFINISHED_CHARACTER not in text:

@@ -74,7 +74,7 @@ class Preprocessor:
         return cls(tokenizer, adds_special_tokens=parameters.flag("add_special_tokens", True))
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Return the outputs by name for the inputs that `get` returns.
+        """Return the outputs by name. `get` returns an input of the request by name.
 
         Raise `InvalidRequest` if an input is missing or invalid.
         """
@@ -92,7 +92,7 @@ class Preprocessor:
         return bias | {
             "INPUT_ID": input_ids,
             "REQUEST_INPUT_LEN": lengths,
-            # Encoder-decoder models require the next two tensors; decoder-only models ignore them.
+            # Return these two tensors for encoder-decoder models. Decoder-only models ignore them.
             "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
             "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
@@ -119,7 +119,7 @@ class Preprocessor:
         for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
             for text, value in zip(texts, values, strict=True):
                 word = _as_text(text, "embedding_bias_words")
-                # As in upstream, add the weight to each token of the word.
+                # Add the weight to each token of the word, as NVIDIA's model does.
                 for token in self._tokenizer.encode(word, add_special_tokens=False):
                     bias[row, token] += value
         return {"EMBEDDING_BIAS": bias}
@@ -134,7 +134,8 @@ class Preprocessor:
         words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
-        # Start error messages with the input's name in text models, for example stop_words.
+        # Start error messages with the name that the input has in text models, for example
+        # stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
             [
@@ -152,7 +153,9 @@ def _as_text(value: Any, tensor: str) -> str:
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{tensor} is not valid UTF-8 at byte {error.start}") from error
+        raise InvalidRequest(
+            f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
+        ) from error
 
 
 def _pad(rows: list[list[int]], pad_id: int) -> tuple[Array, Array]:

@@ -1,8 +1,8 @@
 """Decode the new tokens of all sequences in an engine step with one tokenizer call.
 
 OpenVINO's tokenizer decodes twenty sequences in the same time as one sequence. With one call per
-token, decoding was a third of a text model's cost. `StepDecoder` therefore predicts the windows
-that the streams will decode, and decodes these windows together before the step's updates are
+token, decoding was a third of a text model's cost. `StepDecoder` therefore predicts which token
+windows the streams will decode. It decodes all these windows together before the step's updates are
 delivered. If a prediction is wrong, the stream decodes its window in a separate call.
 """
 

@@ -42,8 +42,8 @@ class OpenVinoTokenizer:
         self.end_id = int(self._tokenizer.get_eos_token_id())
         pad_id = int(self._tokenizer.get_pad_token_id())
         self.pad_id = pad_id if pad_id >= 0 else self.end_id
-        # Shorter sequences in a batch are padded. Tokenizers that decode the padding to text must
-        # decode each sequence separately.
+        # Shorter sequences in a batch are padded. If the tokenizer decodes the padding to text,
+        # each sequence must therefore be decoded separately.
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
 
     def vocab_size(self) -> int:
@@ -88,7 +88,8 @@ class TransformersTokenizer:
         return len(self._tokenizer)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        # `encode` is not thread-safe, because it sets the tokenizer's padding and truncation.
+        # Hold a lock, because `encode` sets the tokenizer's padding and truncation and is not
+        # thread-safe.
         with self._encoding:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
@@ -110,16 +111,16 @@ class TransformersTokenizer:
 def _no_torch() -> Iterator[None]:
     """Hide PyTorch from Transformers, unless PyTorch is already imported.
 
-    If PyTorch is installed, Transformers imports it, although tokenizers do not need it. The import
-    takes seconds and hundreds of megabytes in each of a model's text processes.
+    If PyTorch is installed, Transformers imports it, although tokenizers do not need it. In each
+    process of a text model, the import takes seconds and hundreds of megabytes.
     """
     modules: dict[str, Any] = sys.modules
     if "torch" in modules:
         yield
         return
-    # Suppress the warning that models require PyTorch.
+    # Suppress Transformers' warning that models require PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    # With this entry, `import torch` fails and `find_spec` does not find PyTorch.
+    # Because of this entry, `import torch` fails, and `find_spec` does not find PyTorch.
     modules["torch"] = None
     try:
         yield

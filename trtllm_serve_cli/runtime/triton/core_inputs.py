@@ -1,4 +1,4 @@
-"""The inputs that text models forward to `tensorrt_llm`, by version of TensorRT-LLM.
+"""Define the inputs that text models forward to each version of `tensorrt_llm`.
 
 The versions come from inflight_batcher_llm/src/utils.h and model_instance_state.cc in
 triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. The version with token counts
@@ -7,7 +7,7 @@ comes from NVIDIA/TensorRT-LLM#5445.
 
 from __future__ import annotations
 
-# Input of the text models -> input of `tensorrt_llm`, where the names differ.
+# Input of the text models -> input of `tensorrt_llm`, if the names differ.
 CORE_NAMES = {
     "top_k": "runtime_top_k",
     "top_p": "runtime_top_p",

@@ -1,9 +1,9 @@
 """Reject new requests to models that are draining.
 
 Triton does not track the running requests of a decoupled Python model. When Triton stops or unloads
-the model, these requests are aborted. `tllm` therefore first marks the model as draining, and waits
-until its requests have ended. The mark is a file in the folder `$TLLM_DRAINING` that is named after
-the model.
+the model, its running requests are therefore aborted. To prevent this, `tllm` first marks the model
+as draining, and waits until the model's requests have ended. The mark is a file in the folder
+`$TLLM_DRAINING` that is named after the model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Read and write `model.yaml`, which contains the arguments for upstream's `LLM`.
+"""Read and write `model.yaml`, which contains the arguments for TensorRT-LLM's `LLM`.
 
-The file is part of the llmapi layout. This module requires no YAML package, because the machine
-that serves a repository may not have such a package. The module supports only `key: value` lines,
-one nested level of keys, and comments. Values are JSON or plain text.
+The file is part of the llmapi layout. This module does not use a YAML package, because the machine
+that serves a repository may not have one. The module supports only `key: value` lines, one nested
+level of keys, and comments. Values are JSON or plain text.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _parse_value(text: str) -> Any:
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return `arguments` as parameters for `config.pbtxt`, without those in `triton_config`."""
+    """Return `arguments`, except those in `triton_config`, as parameters for `config.pbtxt`."""
     return {
         _PARAMETERS.get(name, name): _render_scalar(value)
         for name, value in arguments.items()
@@ -93,7 +93,7 @@ def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, A
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values` with each key `parent.key` moved to a nested mapping `parent`."""
+    """Return `values`, with the value of each key `parent.key` in a nested mapping `parent`."""
     nested: dict[str, Any] = {}
     for name, value in values.items():
         parent, _, key = name.rpartition(".")

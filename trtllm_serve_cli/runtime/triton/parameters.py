@@ -11,7 +11,7 @@ from typing import Any
 class Parameters:
     """The settings in a `config.pbtxt`.
 
-    The methods read entries of its `parameters` as text, numbers or flags.
+    The methods `text`, `number` and `flag` return the values in its `parameters`.
     """
 
     def __init__(self, args: Mapping[str, str]) -> None:
@@ -45,7 +45,7 @@ class Parameters:
 
     @property
     def shares_engine(self) -> bool:
-        """True if all instances of this model use the first instance's engine worker."""
+        """Return whether all instances of this model use the first instance's engine worker."""
         return self.flag("instances_share_engine", False) and self.num_instances > 1
 
     @property
@@ -55,7 +55,7 @@ class Parameters:
 
     @property
     def has_engine(self) -> bool:
-        """True if this instance starts an engine worker."""
+        """Return whether this instance starts an engine worker."""
         return not self.shares_engine or self._index == 0
 
     @property
@@ -74,7 +74,10 @@ class Parameters:
 
     @property
     def gpus(self) -> list[str]:
-        """The GPUs of this instance in `gpu_device_ids`, or an empty list if none are set."""
+        """The GPUs that `gpu_device_ids` sets for this instance.
+
+        The list is empty if none are set.
+        """
         groups = self.text("gpu_device_ids", "").split(";")
         index = self._index if len(groups) > 1 else 0
         if index >= len(groups):
@@ -87,7 +90,7 @@ class Parameters:
     def text(self, name: str, default: str | None = None) -> str:
         """Return the value of a parameter, or `default` if the parameter is unset.
 
-        As in upstream's models, a parameter is also unset if its value is a template placeholder
+        As in NVIDIA's models, a parameter is also unset if its value is a template placeholder
         `${name}`. Raise `ValueError` if the parameter is unset and `default` is None.
         """
         self._read_names.add(name)

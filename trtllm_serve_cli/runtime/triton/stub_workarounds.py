@@ -1,9 +1,9 @@
 """Work around slow request reading and crashes in Triton's Python stub.
 
 Before python_backend #390 (December 2024), the stub frees tensor arrays on threads that do not hold
-the GIL. With Python 3.12, this error ends the stub process and therefore the server. With earlier
-versions of Python, the process may continue with a corrupt heap. The error occurs in two places,
-both observed with Triton 2.51:
+the GIL. With Python 3.12, this bug ends the stub process and therefore the server. With earlier
+versions of Python, the process may continue with a corrupt heap. The bug occurs in two places, both
+observed with Triton 2.51:
 
 - `ResponseSender.send` frees tensors that the client did not request. `pick_requested` removes
   these tensors before the call.
@@ -21,8 +21,8 @@ from typing import Any
 
 from .tensors import Array
 
-# How long to keep responses. The stub usually releases them within tens of microseconds, but takes
-# longer on a busy machine.
+# The time for which responses are kept. The stub usually releases a response within tens of
+# microseconds, but it takes longer on a busy machine.
 KEPT_S = 5.0
 
 

@@ -1,7 +1,7 @@
 """Convert `tensorrt_llm`'s input tensors to generation requests, and sequences to output tensors.
 
 All Python engine kinds use this module. The names, types and shapes of the tensors are the same as
-in upstream's backend.
+in NVIDIA's backend.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
         raise InvalidRequest("input_ids is missing; send the prompt's token ids")
     if input_ids.ndim != 2:
         raise InvalidRequest(
-            f"input_ids has the shape {list(input_ids.shape)}; send [rows, tokens]"
+            f"input_ids has the shape {list(input_ids.shape)}; send the shape [rows, tokens]"
         )
     num_rows = len(input_ids)
     if num_rows == 0:
@@ -154,7 +154,7 @@ def _parse_row(
         if name in scalars
     }
     fields.setdefault("beam_width", 1)
-    # By default, a beam search returns all beams, as in upstream's backend.
+    # By default, return all beams of a beam search, as NVIDIA's backend does.
     fields.setdefault("num_return_sequences", fields["beam_width"])
     fields.update(words, input_ids=tuple(input_ids[:length].tolist()))
     end_id = fields.get("end_id", 0)
@@ -181,7 +181,7 @@ def pack_sequences(
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
     for index, sequence in enumerate(sequences):
         output_ids[0, index, : len(sequence)] = sequence
-        # The prompt's tokens have no log probabilities, so align the values with the last tokens.
+        # Align the log probabilities with the last tokens, because the prompt's tokens have none.
         probabilities = log_probs[index]
         start = len(sequence) - len(probabilities)
         padded[0, index, start : start + len(probabilities)] = probabilities
@@ -233,7 +233,9 @@ def _text(value: Any, tensor: str) -> str:
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{tensor} is not valid UTF-8 at byte {error.start}") from error
+        raise InvalidRequest(
+            f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
+        ) from error
 
 
 def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
@@ -241,7 +243,9 @@ def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:
     if tensor is None:
         return [()] * num_rows
     if tensor.ndim != 3 or len(tensor) != num_rows:
-        raise InvalidRequest(f"{name} has shape {list(tensor.shape)}; expected [rows, 2, n]")
+        raise InvalidRequest(
+            f"{name} has the shape {list(tensor.shape)}; send the shape [rows, 2, n]"
+        )
     try:
         return [decode_words(row) for row in tensor]
     except ValueError as error:

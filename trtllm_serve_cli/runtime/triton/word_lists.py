@@ -1,9 +1,9 @@
-"""Encode and decode word lists in upstream's tensor format.
+"""Encode and decode word lists in the tensor format of NVIDIA's backend.
 
 `stop_words_list` and `bad_words_list` are INT32 tensors with the shape [2, n] for each row of a
 request. The first vector contains the token ids of all words, padded with 0. The second vector
-contains the end position of each word, padded with -1. The preprocessing model of the Triton
-TensorRT-LLM backend defines this format.
+contains the end position of each word, padded with -1. The model `preprocessing` of NVIDIA's
+backend defines this format.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
-    """Remove each text that contains another text, because banning the shorter text bans both."""
+    """Remove each text that contains another text, because banning the part also bans the whole."""
     shortest: list[str] = []
     for text in sorted(set(texts), key=lambda text: (len(text), text)):
         if not any(part in text for part in shortest):

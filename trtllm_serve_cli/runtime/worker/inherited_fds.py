@@ -15,8 +15,8 @@ def close_in_children(*socks: socket.socket) -> None:
     """Close `socks` in the processes that this process forks after this call.
 
     If a child process kept a socket open, the peer would not detect that this process has ended.
-    Children that the calling thread forks are also killed when the thread ends. Otherwise they
-    would keep their GPUs.
+    Children that the calling thread forks are also killed when this thread ends, because they would
+    otherwise keep their GPUs.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     caller = os.getpid(), threading.get_ident()

@@ -81,7 +81,7 @@ def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
 
 
 def _read_exactly(sock: socket.socket, count: int) -> bytes | None:
-    """Return `count` bytes, or None if the stream ends before the first byte."""
+    """Return the next `count` bytes, or None if the stream ends before the first of these bytes."""
     chunks = bytearray()
     while len(chunks) < count:
         chunk = sock.recv(min(count - len(chunks), 1 << 20))

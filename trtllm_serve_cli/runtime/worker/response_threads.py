@@ -1,8 +1,9 @@
 """Deliver engine updates to requests from a small thread pool.
 
-In Triton's Python backend, sending a response blocks until the server has received the response. A
-few threads therefore share the requests that have updates in a step. Four threads sent three times
-as many responses per second as one thread (measured with Triton 2.51, 64 streams and two cores).
+In Triton's Python backend, sending a response blocks until the server has received the response.
+Several threads therefore send the updates of a step, each for different requests. Four threads sent
+three times as many responses per second as one thread (measured with Triton 2.51, 64 streams and
+two cores).
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SOCKETS = Path("/proc/net/unix")
-# Timeout for an instance's response. Instances usually respond much sooner, because they run on
-# this machine and have a thread for stops.
+# The time limit for the response of an instance. Instances usually respond much sooner, because
+# they run on this machine and have a thread for stops.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -28,7 +28,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class StopForwarder:
-    """A thread that exchanges stops with the other instances in `group` until `close` is called.
+    """A thread that receives stops from other instances in `group` until `close` is called.
 
     The thread calls `stop(request_id)` for each received stop request. `stop` returns whether this
     instance was running the request. `name` is the name of this instance's abstract socket. A
@@ -49,7 +49,10 @@ class StopForwarder:
         self._thread.start()
 
     def forward(self, request_id: str) -> bool:
-        """Send a stop to all other instances. Return whether any of them ran the request."""
+        """Send a stop to all other instances.
+
+        Return whether one of them was running the request.
+        """
         return any(forward_stop(self._group, request_id, exclude=self.name))
 
     def close(self) -> None:
@@ -119,7 +122,7 @@ def _send_stop(name: str, request_id: str) -> bool:
 def _is_same_user(connection: socket.socket) -> bool:
     """Return whether the peer runs as the same user.
 
-    This check is required because any user can connect to an abstract socket.
+    The check is required, because any user can connect to an abstract socket.
     """
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())

@@ -39,19 +39,22 @@ from ..log import write_log, write_traceback
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
-# While idle, the worker sends statistics at this interval, so that gauges return to zero.
+# The interval at which an idle worker sends statistics, so that gauges return to zero.
 IDLE_STATS_PERIOD_S = 0.5
-# The low 40 bits of an engine id are the client's request id. The high bits are the client's
+# The low 40 bits of an engine id are the client's request id, and the high bits are the client's
 # number.
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
-# A client that does not read for this long is disconnected.
+# The time after which a client that does not read is disconnected.
 _SEND_TIMEOUT_S = 5
 _NAME_RETRY_S = 0.2
 
 
 def load_engine(kind: str, config: dict[str, Any]) -> Engine:
-    """Load an engine of this kind. Raise `ValueError` if the kind has no engine worker."""
+    """Load an engine of this kind.
+
+    Raise `ValueError` if the kind is unknown or has no engine worker.
+    """
     load = find_kind(kind).load
     if load is None:
         raise ValueError(
@@ -84,9 +87,9 @@ class Worker:
     """The main loop of an engine worker, which ends when the owner closes its socket.
 
     Other models connect to `listener` to receive tokens directly instead of through the owner.
-    `client_settings` contains the owner's settings that these models require. While `num_slots`
-    requests are running, at most `max_queue_size` requests may wait. If `max_queue_size` is 0, the
-    number of waiting requests is unlimited.
+    `client_settings` contains those settings of the owner that the other models require. While
+    `num_slots` requests are running, at most `max_queue_size` requests may wait. If
+    `max_queue_size` is 0, the number of waiting requests is unlimited.
     """
 
     def __init__(
@@ -116,7 +119,7 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the owner closes the socket."""
-        # A broken pipe means that the model has ended.
+        # End without an error if the connection breaks, because the model has then ended.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
 
@@ -260,8 +263,8 @@ class Worker:
         """Raise `InvalidRequest` if the queue is full (`max_queue_size`)."""
         num_in_flight = sum(len(client.open) for client in self._clients.values())
         if self._max_queue_size and num_in_flight >= self._num_slots + self._max_queue_size:
-            # Triton's queue rejects requests with the same message. Upstream's backend uses a
-            # different message.
+            # Use the same message as Triton's queue, although NVIDIA's backend uses a different
+            # message.
             raise InvalidRequest(
                 f"Exceeds maximum queue size. Maximum queue size of {self._max_queue_size} has "
                 "been reached, please try again later"
@@ -293,7 +296,7 @@ class Worker:
 
 
 def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
-    """Update the entry in `open_sequences` of the request to which `update` belongs."""
+    """Update the number of open sequences of the request to which `update` belongs."""
     if update.error is not None:
         open_sequences.pop(update.request_id, None)
     elif update.finish_reason is not None and update.request_id in open_sequences:
@@ -375,7 +378,7 @@ def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     code = 0
     try:
         worker.run()
-    except Exception:  # an engine error, which `_step` has sent to all requests
+    except Exception:  # `_step` has already reported the error to all requests
         write_traceback()
         code = 1
     # Disconnect the model first, because closing the engine may take time.

@@ -20,7 +20,7 @@ from .stop_forwarding import identify_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
-# A worker must start listening within this time.
+# The time within which a worker must start listening.
 _START_TIMEOUT_S = 60.0
 
 
@@ -35,9 +35,9 @@ class WorkerLink:
     calls `on_step` and `on_stats`, and logs their exceptions. `on_step` receives all updates in a
     step before the requests' handlers are called.
 
-    If steps arrive while earlier updates are being delivered, their updates are merged into one
-    update per sequence. A slow model can then catch up, because Triton's Python stub sends ten
-    tokens in one response as fast as one token. A fast model receives each step immediately.
+    If steps arrive while earlier updates are being delivered, the updates in these steps are merged
+    into one update per sequence. A slow model can then catch up, because Triton's Python stub sends
+    ten tokens in one response as fast as one token. A fast model receives each step immediately.
     """
 
     limits: EngineLimits
@@ -50,7 +50,8 @@ class WorkerLink:
         self._on_stats = on_stats
         self._on_step = on_step
         self._lock = threading.Lock()
-        # Serializes writes of frames. `_lock` cannot be used, because a write may block.
+        # A lock for writing frames. `_lock` cannot be used for this purpose, because a write may
+        # block.
         self._sending = threading.Lock()
         self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
@@ -154,9 +155,10 @@ class WorkerLink:
 class SharedWorkerClient(WorkerLink):
     """A connection to a worker that another model or instance on this server starts.
 
-    A thread reconnects whenever the worker is running. `name` is the name of the worker's socket,
-    which `shared_socket_name` returns. After the client has connected, `excludes_input` is true if
-    the worker's model excludes prompts from responses by default.
+    If the connection ends, a thread reconnects as soon as the worker is running again. `name` is
+    the name of the worker's socket, which `shared_socket_name` returns. After the client has
+    connected, `excludes_input` is true if the worker's model excludes prompts from responses by
+    default.
     """
 
     def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:

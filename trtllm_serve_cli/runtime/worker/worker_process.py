@@ -22,10 +22,11 @@ from .worker_link import WorkerFailed, WorkerLink
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
-# If a worker has run for this long, the next restart uses the first back-off again.
+# The time after which a running worker is considered healthy. Its next restart uses the first
+# back-off again.
 _HEALTHY_AFTER_S = 60.0
-# A worker is killed if it still runs this long after its socket has closed. If it were killed
-# immediately, the engine's processes would keep their GPUs.
+# The time after which a worker that still runs is killed, counted from the end of its socket
+# connection. If it were killed immediately, the engine's processes would keep their GPUs.
 _END_TIMEOUT_S = 15.0
 
 
