@@ -7,6 +7,6 @@ The headers in the checkpoint's files are used to check that the files are compl
 checkpoint's source is pinned, so that fetching it again returns the same bytes. Pickled weights and
 checkpoints with code are rejected before any large download, unless the options allow them.
 
-This package also parses the source `engine:DIR`. The build stage reads it, because an engine is not
-a checkpoint.
+This package also parses the source `engine:DIR`. The build stage reads the engine itself, because
+an engine is not a checkpoint.
 """

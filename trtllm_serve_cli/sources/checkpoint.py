@@ -21,7 +21,7 @@ from trtllm_serve_cli.sources.safetensors import check_safetensors
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"
-# These files may contain `auto_map`, which makes Transformers import Python code from the
+# The files that may contain `auto_map`, a key that makes Transformers import Python code from the
 # checkpoint.
 FILES_WITH_AUTO_MAP = (
     "config.json",
@@ -39,7 +39,7 @@ _TOKENIZERS = (
     "sentencepiece.bpe.vocab",
 )
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
-# Matches the names of Transformers' classes for models that cannot generate text.
+# A pattern for the names of Transformers' classes whose models cannot generate text.
 _OTHER_HEAD = re.compile(
     r"For(\w*(Classification|Detection|Segmentation|Prediction|Retrieval|Regression|XVector)"
     r"|MaskedLM|PreTraining|QuestionAnswering|MultipleChoice|CTC)$"
@@ -177,7 +177,7 @@ def explain_no_config(where: str, names: Collection[str] = ()) -> SourceError:
 
 
 def has_tokenizer(names: Collection[str]) -> bool:
-    """Return whether one of the files is a tokenizer file that Transformers can load."""
+    """Return whether `names` contains a tokenizer file that Transformers can load."""
     return any(name in _TOKENIZERS or name.endswith(_TOKENIZER_SUFFIXES) for name in names)
 
 
@@ -213,9 +213,9 @@ def choose_weights(
     """Return the weight files that Transformers would load.
 
     Transformers prefers safetensors to pickles. `load_index` returns the shards that the file
-    WEIGHTS_INDEX lists. It is called only if this file is needed. Raise `SourceError` if weights
-    are missing, or `UnsafeCheckpoint` if the weights are pickled and the options do not allow
-    pickles.
+    WEIGHTS_INDEX lists. `load_index` is called only if the index is needed. Raise `SourceError` if
+    weights are missing, or `UnsafeCheckpoint` if the weights are pickled and the options do not
+    allow pickles.
     """
     if WEIGHTS_FILE in names:
         return (WEIGHTS_FILE,)
@@ -241,7 +241,7 @@ def choose_weights(
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """Return each shard's tensor names. Raise `SourceError` if the index is not valid."""
+    """Return the tensor names by shard. Raise `SourceError` if the index is not valid."""
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
@@ -257,8 +257,8 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
     if missing := sorted(expected - check_safetensors(path)):
         raise SourceError(
             f"Tensors are missing in {path} ({len(missing)} of {len(expected)}).",
-            why=f"{WEIGHTS_INDEX} lists {_shorten(missing)} in this file",
-            next_step="download the shard and the index again, because they do not match",
+            why=f"according to {WEIGHTS_INDEX}, this file contains {_shorten(missing)}",
+            next_step="download this file and the index again, because they do not match",
         )
 
 
@@ -321,7 +321,7 @@ def read_architecture(folder: Path) -> str:
     if _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
             f"{architecture} is not a text generation model.",
-            why=f"{path} specifies this architecture",
+            why=f"{path} names this architecture, which cannot generate text",
             next_step="pass `-s hf:ORG/NAME` with a text generation model",
         )
     return architecture

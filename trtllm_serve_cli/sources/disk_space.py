@@ -10,7 +10,7 @@ from trtllm_serve_cli.errors import SourceError
 
 
 def find_free_bytes(folder: Path) -> int:
-    """Return the free bytes on the disk that contains `folder`, which may not exist yet."""
+    """Return the free space, in bytes, on the disk of `folder`. The folder may not exist yet."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     return shutil.disk_usage(there).free
 

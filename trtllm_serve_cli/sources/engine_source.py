@@ -12,7 +12,7 @@ from trtllm_serve_cli.sources.source import FetchPlan, Source, parse_path, plan_
 
 @dataclass(frozen=True, slots=True)
 class EngineSource(Source):
-    """A source that is a folder with a TensorRT engine."""
+    """A source `engine:DIR`, which is a folder with a TensorRT engine."""
 
     path: Path
 

@@ -33,8 +33,9 @@ def fetch_checkpoint(
 ) -> Checkpoint:
     """Fetch a checkpoint, and check that it is complete and allowed by `options`.
 
-    `watch` receives the progress of a download several times per second. Without `watch`, `notify`
-    receives the progress periodically. The caller must hold the model's lock.
+    `watch` receives the progress of a download several times per second. If `watch` is None,
+    `notify` periodically receives the progress as a line of text. The caller must hold the model's
+    lock.
 
     Raise `BadInput` if the source is not valid, or `GatedModel`, `UnsafeCheckpoint` or another
     `SourceError` if the checkpoint cannot be fetched.

@@ -3,8 +3,8 @@
 ggml's docs/gguf.md specifies versions 2 and 3 of the format. A file contains the header, the
 metadata, the tensor table and the tensors. Each tensor starts at an aligned offset. This module
 reads the demo's 135M model in 0.05 s. The `gguf` package takes over two seconds, because it stores
-each token in a separate array. Because files are not trusted, each length is checked against the
-file's size.
+each token in a separate array. Each length is checked against the file's size, because files may
+come from untrusted sources.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
 
-# Maps the type of a metadata value to its format in the module `struct`.
+# Type of a metadata value -> format character of the module `struct`.
 _SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _MAX_ENTRIES = 1 << 20
 _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 8
 
-# Maps a ggml type to the number of elements and the number of bytes in a block.
+# ggml type -> (number of elements in a block, number of bytes in a block).
 # fmt: off
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),

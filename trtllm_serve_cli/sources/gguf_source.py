@@ -23,7 +23,7 @@ from trtllm_serve_cli.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class GgufSource(CheckpointSource):
-    """A source that is a GGUF file on disk."""
+    """A source `gguf:FILE`, which is a GGUF file on disk."""
 
     path: Path
     format: ClassVar[Literal["gguf"]] = "gguf"

@@ -14,8 +14,8 @@ from trtllm_serve_cli.sources.disk_space import find_free_bytes
 class Hub:
     """A hub and its local cache.
 
-    `endpoint` is `None` for the public hub. If `is_offline` is set, only the cache is used. `free`
-    returns the number of free bytes on the disk that contains a folder.
+    `endpoint` is `None` for the public hub. If `is_offline` is set, only the cache is used.
+    `free(folder)` returns the free space, in bytes, on the folder's disk.
     """
 
     endpoint: str | None
@@ -34,7 +34,7 @@ class Hub:
 
 @dataclass(frozen=True, slots=True)
 class HubAddress:
-    """A repository on the hub. If `revision` is None, it is the main branch."""
+    """A repository on the hub. If `revision` is None, the main branch is used."""
 
     repository: str
     revision: str | None = None

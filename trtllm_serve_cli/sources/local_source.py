@@ -29,7 +29,7 @@ from trtllm_serve_cli.sources.source import (
 
 @dataclass(frozen=True, slots=True)
 class LocalSource(CheckpointSource):
-    """A source that is a folder with a Hugging Face checkpoint."""
+    """A source `local:DIR`, which is a folder with a Hugging Face checkpoint."""
 
     path: Path
     format: ClassVar[Literal["hf"]] = "hf"

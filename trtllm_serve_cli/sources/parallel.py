@@ -24,9 +24,9 @@ def run_parallel(
 ) -> None:
     """Run `work` for each item in threads, and raise the exception of the first failure.
 
-    Meanwhile, call `tick` in the calling thread at least four times per second. The event passed to
-    `work` is set if another worker failed or the user pressed Ctrl-C. `work` should then raise
-    `Stopped`. All workers have ended when this function returns or raises.
+    While the threads are running, call `tick` in the calling thread at least four times per second.
+    The event passed to `work` is set if another worker failed or the user pressed Ctrl-C. `work`
+    should then raise `Stopped`. All workers have ended when this function returns or raises.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(max_workers=max_workers) as pool:

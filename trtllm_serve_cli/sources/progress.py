@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 from trtllm_serve_cli.sources.disk_space import show_size
 
-# Rates are averages over this period. With a shorter period, the displayed rate would fluctuate.
+# The period over which rates are averaged. With a shorter period, the displayed rate would
+# fluctuate.
 _WINDOW_S = 10.0
 _LINE_EVERY_S = 30.0
 
@@ -48,7 +49,7 @@ class Progress:
 
     @property
     def active(self) -> tuple[FileProgress, ...]:
-        """The files that have started but are not complete."""
+        """The files whose transfer has started, but is not complete."""
         return tuple(file for file in self.files if 0 < file.done_bytes < file.size_bytes)
 
 
@@ -81,7 +82,7 @@ def notify_periodically(
 ) -> Watch:
     """Return a callback that passes progress to `notify` at most every 30 seconds.
 
-    Use the callback if the output is not a terminal, because a progress bar would fill a log.
+    Use this callback if the output is not a terminal, because a progress bar would fill a log file.
     """
     last_s = clock()
 
@@ -99,9 +100,10 @@ def notify_periodically(
 class _Count:
     size_bytes: int
     done_bytes: int = 0
-    # Pairs of a time and the value of `moved_bytes` at that time. The rate is computed from them.
+    # Pairs of a time and the value of `moved_bytes` at that time, from which the rate is computed.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
-    # Bytes that this process transferred, excluding bytes that were already present.
+    # The number of bytes that this process has transferred, without bytes that were already
+    # present.
     moved_bytes: int = 0
 
 
@@ -123,12 +125,12 @@ class Meter:
         self._all = _Count(sum(sizes.values()))
 
     def set(self, name: str, num_bytes: int) -> None:
-        """Set the number of bytes of a file that are already present."""
+        """Record that `num_bytes` bytes of a file are already present."""
         with self._lock:
             self._counts[name].done_bytes = num_bytes
 
     def add(self, name: str, num_bytes: int) -> None:
-        """Add `num_bytes` to the number of transferred bytes of a file."""
+        """Record that `num_bytes` more bytes of a file have been transferred."""
         with self._lock:
             self._counts[name].done_bytes += num_bytes
             self._counts[name].moved_bytes += num_bytes

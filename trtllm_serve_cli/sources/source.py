@@ -33,7 +33,7 @@ class FetchPlan:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """The destination, options and progress callbacks for fetching a source."""
+    """A request to fetch a source, with the destination, the options and the progress callbacks."""
 
     home: Home
     options: FetchOptions
@@ -60,15 +60,15 @@ class Source(ABC):
         """Return the plan for fetching the source. Planning does not use the network."""
 
     def absolute(self) -> Source:
-        """Return the same source with an absolute path, or unchanged if it has no path."""
+        """Return this source with an absolute path. If it has no path, return it unchanged."""
         return self
 
     def unpinned(self) -> Source:
-        """Return the same source without its revision."""
+        """Return this source without its revision."""
         return self
 
     def at_revision(self: _Self, revision: str) -> _Self:
-        """Return the source at a revision.
+        """Return this source at a revision.
 
         Raise `BadInput` if the source has a different revision or does not support revisions.
         """
@@ -118,7 +118,7 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
         raise BadInput(
             f"'{prefix}:{rest}' cannot be found.",
             why=str(error),
-            next_step="pass the full path",
+            next_step="pass the full path, without ~",
         ) from error
 
 
@@ -134,5 +134,5 @@ def check_exists(path: Path, what: str, usage: str) -> None:
 
 
 def plan_local(source: Source, path: Path) -> FetchPlan:
-    """Return the plan for a local path, which is used in place."""
+    """Return the plan for a source with a local path, which is used without a copy."""
     return FetchPlan(f"{source}: use it in place", path.absolute(), True)

@@ -1,7 +1,7 @@
 """Verify that downloaded files have the published SHA-256.
 
-Hashing a large model takes minutes. Therefore, this module records the size and modification time
-of each verified file. A file is hashed again only if one of these values has changed.
+Hashing a large model takes minutes, so this module records the size and modification time of each
+verified file. A file is hashed again only if one of these values has changed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from trtllm_serve_cli.sources.parallel import Stopped, run_parallel
 from trtllm_serve_cli.sources.progress import Meter, Watch
 
 _CHUNK_BYTES = 1 << 20
-# More workers would not be faster, because the disk limits the speed of hashing.
+# The maximum number of workers. More workers would not be faster, because the disk limits the
+# speed.
 _MAX_WORKERS = 4
 
 
@@ -32,9 +33,9 @@ def verify_files(
 ) -> None:
     """Verify the SHA-256 of files in `folder`.
 
-    Remove files with a different SHA-256, and raise `SourceError` with their names. The file
-    `ledger` records verified files. Files in `verified` were hashed during the download, so they
-    are recorded without being read again.
+    Remove files with a different SHA-256, and raise `SourceError` with their names. Verified files
+    are recorded in the file `ledger`, and are not verified again. Files in `verified` were hashed
+    during the download, so they are recorded without being read again.
     """
     seen = _read_ledger(ledger)
     stamps = {name: _stamp(folder / name, sha256[name]) for name in sorted(sha256)}
@@ -51,7 +52,7 @@ def verify_files(
 
 
 def explain_wrong_content(names: Sequence[str]) -> SourceError:
-    """Return the error for files whose SHA-256 differs from the published SHA-256."""
+    """Return the error for files that do not have the published SHA-256."""
     return SourceError(
         f"{', '.join(names)} did not match the published checksum.",
         why="the SHA-256 differs from the hub's, so the downloaded data was removed",

@@ -221,8 +221,8 @@ def test_reports_a_response_that_is_not_the_hubs(fake, hub, body):
         fetch(hub)
     assert str(caught.value) == (
         f"The response from {fake.url} did not come from the hub.\n"
-        "Why: it is neither a listing nor a file, possibly because of a proxy, a login page or a "
-        "wrong HF_ENDPOINT\n"
+        "Why: it contains neither a list of files nor a file, possibly because of a proxy, a login "
+        "page or a wrong HF_ENDPOINT\n"
         f"Next: inspect the response with `curl -sI {fake.url}`, and check HTTPS_PROXY and "
         "HF_ENDPOINT"
     )

@@ -52,10 +52,10 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# Several files are downloaded in parallel, because a single connection may not use the whole
-# bandwidth. huggingface_hub also uses eight workers.
+# The maximum number of parallel downloads, which is the same as in huggingface_hub. A single
+# connection may not use the whole bandwidth.
 _MAX_WORKERS = 8
-# The maximum number of attempts to download the small files. Retries are needed because
+# The maximum number of attempts to download the small files. Further attempts are needed, because
 # huggingface_hub before 2.0 does not retry after an interruption.
 _SNAPSHOT_ATTEMPTS = 3
 
@@ -84,7 +84,7 @@ def find_cached_config(source: HubAddress, hub: Hub) -> Path | None:
 
 
 def fetch_small_file(source: HubAddress, name: str, hub: Hub) -> Path | None:
-    """Fetch a file into the cache and return its path. Return `None` if the repository lacks it.
+    """Fetch a file into the cache, and return its path or `None` if the repository lacks the file.
 
     If the hub cannot be reached, return the cached copy. This function does not move a cached
     branch to a newer commit, because the newer commit's weights may never be downloaded.
@@ -141,7 +141,7 @@ def fetch_from_hub(
 
 
 def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
-    """Return the checkpoint that `fetch_from_hub` would return, but fetch only small files.
+    """Return the checkpoint that `fetch_from_hub` would return, but download only small files.
 
     If the hub cannot be reached, the cached copy may lack the weights. Return None if the cache
     lacks config.json. Raise the errors that `fetch_from_hub` would raise before it downloads the
@@ -225,9 +225,9 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
 def _choose_files(
     pinned: HubAddress, files: Mapping[str, HubFile], hub: Hub, options: FetchOptions
 ) -> list[HubFile]:
-    """Return the files to download, which are weights in one format and small files.
+    """Return the files to download: the weights in one format, and the small files.
 
-    Raise `SourceError` if the checkpoint is rejected, before any large download.
+    Raise `SourceError` if the checkpoint is rejected. This function does not download large files.
     """
     check_has_config(str(pinned), files)
     for name in FILES_WITH_AUTO_MAP:
@@ -347,7 +347,7 @@ def _download_snapshot(pinned: HubAddress, files: list[HubFile], hub: Hub) -> Pa
 
 
 def _record_revision(revision: str, commit: str, repository: Path) -> None:
-    """Record the commit of a branch or tag in the hub's cache, for offline use."""
+    """Record the commit of a branch or tag in the hub's cache, so that it can be used offline."""
     if revision == commit:
         return
     ref = repository / "refs" / revision

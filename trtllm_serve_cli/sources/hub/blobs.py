@@ -2,8 +2,8 @@
 
 Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It also
 cannot resume a download after its process was killed. Like older releases of huggingface_hub, this
-module writes a file to `blobs/<etag>.incomplete`. It hashes bytes while it receives them.
-Therefore, only bytes that an earlier run received must be read from the disk. The cache's lock
+module writes a file to `blobs/<etag>.incomplete`. It hashes bytes while it receives them. Only
+bytes that an earlier run has received must therefore be read from the disk. The cache's lock
 prevents other programs from writing the same file.
 """
 
@@ -24,14 +24,17 @@ from trtllm_serve_cli.sources.verify import explain_wrong_content
 
 _CHUNK_BYTES = 1 << 20
 _FIRST_WAIT_S = 1.0
-_MAX_FAILURES = 6  # Consecutive failures without received bytes.
+_MAX_FAILURES = 6  # The limit of consecutive failures without received bytes.
 _LONGEST_WAIT_S = 300.0
 _LOCK_POLL_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A large file in the hub's cache. `path` is the path of the complete file."""
+    """A large file in the hub's cache.
+
+    `path` is the path of the complete file, and `lock` is the path of its lock file.
+    """
 
     name: str
     size_bytes: int
@@ -52,9 +55,9 @@ class Blob:
 class Effects:
     """The callbacks and the stop event of a transfer.
 
-    `set_received(n)` reports that n bytes are present without a transfer. `add_received(n)` reports
-    that n more bytes were received. The context manager `translate()` translates huggingface_hub's
-    errors into `SourceError`s.
+    `set_received(n)` reports that n bytes are already present. `add_received(n)` reports that n
+    more bytes were received. The context manager `translate()` translates huggingface_hub's errors
+    into `SourceError`s.
     """
 
     set_received: Callable[[int], None]
@@ -146,7 +149,8 @@ def _download_rest(
 def _append(partial: _PartialFile, blob: Blob, open_at: OpenAt, effects: Effects) -> None:
     with open_at(partial.num_bytes) as (start, chunks):
         if start != partial.num_bytes:
-            # Start again, because the server ignored the range and sends the whole file.
+            # Discard the received bytes, because the server has ignored the range and sends the
+            # whole file.
             partial.file.truncate(0)
             partial.restart()
             effects.set_received(0)
@@ -183,8 +187,8 @@ def _locked(path: Path, stop: threading.Event) -> Iterator[None]:
         except filelock.Timeout:
             continue
         except NotImplementedError:
-            # Continue without a lock, because the file system does not support locks. The checksum
-            # detects concurrent writers.
+            # Continue without a lock if the file system does not support locks. The checksum
+            # detects damage by concurrent writers.
             break
     try:
         yield

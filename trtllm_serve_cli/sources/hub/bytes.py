@@ -53,7 +53,10 @@ class XetGroup:
         self._lock = threading.Lock()
 
     def open(self, xet: Any, headers: Mapping[str, str]) -> Any:
-        """Return hf_xet's download stream group. `xet` is a file's `xet_file_data`."""
+        """Return hf_xet's download stream group.
+
+        `xet` is the `xet_file_data` of a file's metadata.
+        """
         import hf_xet
 
         # Do not send the hub's token to Xet: hf_xet requests a short-lived Xet token from the hub.
@@ -72,7 +75,7 @@ class XetGroup:
 def find_remote_file(
     source: HubAddress, name: str, *, endpoint: str | None, timeout_s: float, xet: XetGroup
 ) -> RemoteFile:
-    """Query the hub for a file's metadata, and return the file with functions to open it."""
+    """Query the hub for a file's metadata, and return the file with the functions that open it."""
     from huggingface_hub import HfApi, hf_hub_url
     from huggingface_hub.utils import build_hf_headers
 
@@ -88,7 +91,7 @@ def find_remote_file(
 
 
 def has_xet_streams() -> bool:
-    """Return whether hf_xet is installed, supports offsets, and is not disabled by the user."""
+    """Return whether hf_xet is installed, is not disabled, and can read from an offset."""
     from huggingface_hub.constants import HF_HUB_DISABLE_XET
 
     if HF_HUB_DISABLE_XET:
@@ -148,7 +151,7 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
         all_headers = {**headers, "Accept-Encoding": "identity"}
         if start:
             all_headers["Range"] = f"bytes={start}-"
-        if hasattr(session, "build_request"):  # huggingface_hub has used httpx since 1.0.
+        if hasattr(session, "build_request"):  # httpx, which huggingface_hub has used since 1.0
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
                 # Do not set a chunk size, because large chunks would more than double the CPU time.
                 yield _find_start(response), response.iter_raw()

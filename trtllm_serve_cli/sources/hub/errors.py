@@ -1,4 +1,4 @@
-"""Translate huggingface_hub's errors into `SourceError`s that suggest a next step.
+"""Translate huggingface_hub's errors into instances of `SourceError` that suggest a next step.
 
 huggingface_hub raises the network errors of its HTTP library, which is requests, httpx or httpx2
 depending on the version. These errors are subclasses of `huggingface_hub.errors.HTTPError` or
@@ -61,14 +61,15 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as error:
         raise _failed(source, url, error) from error
     except (xet_error, RuntimeError) as error:
-        # hf_xet, which transfers large files, raises only built-in exceptions.
+        # Treat these errors as an interrupted download. hf_xet, which transfers large files, raises
+        # only built-in exceptions.
         raise _broken_download(source, error) from error
 
 
 def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
     page = f"{url}/{source.repository}"
     if error.response.status_code == 403:
-        # The token is valid, but its owner does not have access yet.
+        # The hub sends status 403 if the token is valid, but its owner does not have access yet.
         return GatedModel(
             f"{source.repository} is gated, and you do not have access yet.",
             why=error.response.headers.get("X-Error-Message")
@@ -154,7 +155,7 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
 
 
 def _unreachable(url: str, causes: list[BaseException]) -> HubUnreachable:
-    """Return the error for a network failure with these causes."""
+    """Return the error for a network failure. `causes` contains an exception and its causes."""
     text = next((line for each in reversed(causes) if (line := _first_line(str(each)))), "")
     why = text or type(causes[0]).__name__
     again = "and run the same command again to resume the download"
@@ -195,11 +196,11 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def explain_web_page(url: str) -> SourceError:
-    """Return the error for a response that is not from the hub, for example from a proxy."""
+    """Return the error for a response that is not from the hub, but for example from a proxy."""
     return SourceError(
         f"The response from {url} did not come from the hub.",
-        why="it is neither a listing nor a file, possibly because of a proxy, a login page or a "
-        "wrong HF_ENDPOINT",
+        why="it contains neither a list of files nor a file, possibly because of a proxy, a login "
+        "page or a wrong HF_ENDPOINT",
         next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, and check HTTPS_PROXY "
         "and HF_ENDPOINT",
     )

@@ -28,7 +28,7 @@ _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,199}")
 
 @dataclass(frozen=True, slots=True)
 class HubSource(HubAddress, CheckpointSource):
-    """A source that is a repository on the Hugging Face hub."""
+    """A source `hf:ORG/NAME[@REVISION]`, which is a repository on the Hugging Face hub."""
 
     format: ClassVar[Literal["hf"]] = "hf"
 
