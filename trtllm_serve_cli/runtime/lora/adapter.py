@@ -74,8 +74,8 @@ Adapter = Mapping[str, LowRank]
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
     """Return `lora_weights` [n, longest] and `lora_config` [n, 3] for `adapter`.
 
-    `dtype` is the type of the weights: a NumPy type or bfloat16. Raise `BadAdapter` if TensorRT-LLM
-    has no id for a module, or if a value overflows `dtype`.
+    `dtype` is the type of the weights, which is the name of a NumPy type or bfloat16. Raise
+    `BadAdapter` if TensorRT-LLM has no id for a module, or if a value overflows `dtype`.
     """
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]

@@ -65,7 +65,7 @@ def read_frame(sock: socket.socket) -> dict[str, Any] | None:
 
 
 def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
-    """Wait for a frame, and return the messages in up to `_MAX_FRAMES` available frames.
+    """Wait for a frame, and return the messages of up to `_MAX_FRAMES` frames that have arrived.
 
     The list is empty if the peer has closed the socket. Raise `ProtocolError` in the same cases as
     `read_frame`.

@@ -97,9 +97,9 @@ def stop_socket_name(model_name: str) -> str:
 def identify_server() -> str:
     """Return an identifier for this Triton process, which is the same in all of its models."""
     triton = os.getppid()
-    # Include the start time (field 22), because containers that share a network may have processes
-    # with the same id. Read the fields after the last parenthesis, because field 2 is a name in
-    # parentheses that may contain any characters.
+    # Add the process's start time (field 22) to its id, because containers that share a network may
+    # have processes with the same id. Read the fields after the last parenthesis, because field 2
+    # is a name in parentheses that may contain any characters.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
     return f"{triton} {stat[19]}"
 

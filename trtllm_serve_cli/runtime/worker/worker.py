@@ -189,9 +189,9 @@ class Worker:
         self._commands.put((client, None))
 
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
-        """Handle the queued commands, and wait for a command first if the engine is idle.
+        """Handle the queued commands. If the engine is idle, wait for a command first.
 
-        Return the resulting updates and whether the owner is still connected.
+        Return the resulting updates, and whether the owner is still connected.
         """
         updates: list[SequenceUpdate] = []
         try:

@@ -126,7 +126,8 @@ class OpenVinoEngine:
             running.handle.cancel()
 
     def has_work(self) -> bool:
-        # Check the pipeline, too, because it removes a cancelled request only in the next step.
+        # Check the pipeline, too, because the pipeline removes a cancelled request only in the next
+        # step.
         return bool(self._running or self._unchecked or self._pipeline.has_non_finished_requests())
 
     def step(self) -> list[SequenceUpdate]:
@@ -210,7 +211,7 @@ class OpenVinoEngine:
         """Record when requests were first scheduled.
 
         The scheduler reports only how many requests it has scheduled. It schedules requests in
-        order of arrival, so the oldest requests are the scheduled requests.
+        order of arrival, so the oldest requests have been scheduled.
         """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):

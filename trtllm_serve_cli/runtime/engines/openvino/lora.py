@@ -14,7 +14,7 @@ import openvino_genai
 from ...lora.adapter import Adapter, BadAdapter, Sites
 from ...lora.safetensors import write_safetensors
 
-# The prefix of module names in models that were exported from PyTorch or converted from GGUF.
+# The prefix of the module names in models that were exported from PyTorch or converted from GGUF.
 _PREFIX = "__module."
 
 

@@ -173,12 +173,11 @@ def _check_speculative(request: GenerationRequest) -> None:
     ):
         if value > 1:
             raise InvalidRequest(
-                f"{tensor} is {value}, but speculative decoding (num_draft_tokens) returns only "
-                f"one sequence. Omit {tensor}, or serve the model without speculative decoding."
+                f"{tensor} is {value}, but speculative decoding returns only one sequence. "
+                f"Omit {tensor}, or serve the model with num_draft_tokens=0."
             )
     if request.guide_type is not None or request.bad_words:
         raise InvalidRequest(
             "guided_decoding_guide_type and bad_words_list are not supported with speculative "
-            "decoding (num_draft_tokens). Omit both, or serve the model without speculative "
-            "decoding."
+            "decoding. Omit both tensors, or serve the model with num_draft_tokens=0."
         )
