@@ -59,6 +59,7 @@ def test_checkpoint_for_the_llm_api_has_its_arguments(tmp_path: Path) -> None:
     source = checkpoint(tmp_path, vocab_size=7, max_position_embeddings=512, torch_dtype="bfloat16")
     engine = describe("pytorch", source, tp=2, trust_remote_code=True)
     assert (engine.path, engine.kind, engine.weights) == (tmp_path, "pytorch", "bfloat16")
+    assert engine.details == "1.2.0"
     assert engine.llm_arguments == {
         "tensor_parallel_size": 2,
         "pipeline_parallel_size": 1,

@@ -55,6 +55,8 @@ class ScriptedEngine:
     def submit(self, request: GenerationRequest) -> None:
         if request.input_ids[0] == REJECT:
             raise InvalidRequest("the script rejects it")
+        if request.lora_name is not None:
+            raise InvalidRequest(f"the script has no adapter {request.lora_name}")
         if request.input_ids[0] == RAISE:
             raise TypeError("the script is wrong")
         self._running[request.id] = (request, 0)

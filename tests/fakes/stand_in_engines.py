@@ -6,7 +6,9 @@ import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -69,9 +71,29 @@ def engines_on(
     _forget(package, module)
 
 
+@cache
+def installed_classes(version: str) -> SimpleNamespace:
+    """Return TorchLlmArgs and update_llm_args_with_extra_dict of the stand-in for TensorRT-LLM.
+
+    The classes are those of `version`.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(STAND_IN))
+        patch.setenv("STAND_IN_TRTLLM", version)
+        _forget("tensorrt_llm", "engines.pytorch.engine")
+        utils = importlib.import_module("tensorrt_llm.llmapi.llm_utils")
+        args = importlib.import_module("tensorrt_llm.llmapi.llm_args")
+        _forget("tensorrt_llm", "engines.pytorch.engine")
+    return SimpleNamespace(
+        TorchLlmArgs=args.TorchLlmArgs, update=utils.update_llm_args_with_extra_dict
+    )
+
+
 def _forget(package: str, module: str) -> None:
+    """Remove the package and the modules next to `module`, which may import the package."""
+    folder = f"trtllm_serve_cli.runtime.{module.rpartition('.')[0]}."
     for name in list(sys.modules):
-        if name.split(".")[0] == package or name.endswith(f".runtime.{module}"):
+        if name.split(".")[0] == package or name.startswith(folder):
             del sys.modules[name]
 
 

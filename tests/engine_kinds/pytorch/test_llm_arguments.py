@@ -93,8 +93,18 @@ def test_options_become_llm_arguments(options: dict[str, Any], more: dict[str, A
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "/e", "max_draft_len": 3},
             "1.3.0rc5",
-            {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model": "/e"},
+            {"decoding_type": "Eagle3", "max_draft_len": 3, "speculative_model": "/e"},
             {},
+        ),
+        (
+            {
+                "speculative_decoding_mode": "draft_tokens_external",
+                "speculative_model": "/d",
+                "max_draft_len": 4,
+            },
+            "1.3.0",
+            {"decoding_type": "Draft_Target", "max_draft_len": 4, "speculative_model": "/d"},
+            {"disable_overlap_scheduler": True},
         ),
         (
             {
@@ -134,7 +144,10 @@ def test_speculative_decoding_options_become_llm_arguments(
         ("1.0.3.2510", {"enable_trtllm_sampler": True}),
         ("1.1.0", {"sampler_type": "TRTLLMSampler"}),
         ("1.2.1", {"sampler_type": "TRTLLMSampler"}),
+        ("1.3.0rc5", {"sampler_type": "TRTLLMSampler"}),
+        ("1.3.0rc25", {"sampler_type": "TRTLLMSampler"}),
         ("1.3.0rc26", {}),
+        ("1.3.0", {}),
     ],
 )
 def test_each_version_gets_the_sampler_that_applies_penalties(

@@ -34,6 +34,7 @@ def engine(context: int = 4096, weights: str | None = None, **options: Any) -> E
     return dataclasses.replace(
         ENGINE,
         kind="pytorch",
+        details="1.2.0",
         path=Path("/models/hf"),
         max_position_embeddings=context,
         llm_arguments=plan_llm_arguments(EngineOptions(**options), "1.2.0", weights=weights),
@@ -192,9 +193,31 @@ def test_other_parameters_stay_in_config_pbtxt() -> None:
     assert not {"max_num_seqs", "llm_args", "gpt_model_path"} & set(entries)
 
 
+@pytest.mark.parametrize(("version", "has_adapters"), [("1.2.1", False), ("1.3.0", True)])
+def test_llmapi_layout_has_the_tensors_of_the_version(version: str, has_adapters: bool) -> None:
+    of = dataclasses.replace(engine(), details=version)
+    files = render_files(plan_repository("mine", of, ServingOptions(layout="llmapi")))
+    config = text_format.Parse(files["tensorrt_llm/config.pbtxt"], model_config_pb2.ModelConfig())
+    assert ("lora_name" in {each.name for each in config.input}) == has_adapters
+
+
 def test_rejects_a_beam_width_that_differs_from_the_arguments() -> None:
     with pytest.raises(BadInput, match="The parameter max_beam_width is 4, but"):
         plan_repository("mine", engine(), ServingOptions(parameters={"max_beam_width": "4"}))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"kv_cache_onboard_blocks": "false"},
+        {"llm_args": '{"kv_cache_config": {"onboard_blocks": false}}'},
+    ],
+)
+def test_rejects_a_parameter_that_the_version_lacks(parameters: dict[str, str]) -> None:
+    plan_repository("mine", engine(), ServingOptions(parameters=parameters))
+    newer = dataclasses.replace(engine(), details="1.3.0")
+    with pytest.raises(BadInput, match="does not support this value of kv_cache_onboard_blocks"):
+        plan_repository("mine", newer, ServingOptions(parameters=parameters))
 
 
 def test_rejects_a_length_beyond_the_context() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
+from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
@@ -42,14 +44,23 @@ def _plan_arguments(
     )
 
 
+_BUILDING = serve_checkpoint(
+    _plan_arguments, "Nothing to build: TensorRT-LLM serves the checkpoint directly."
+)
+
+
+def _describe(request: BuildRequest, tools: Toolchain) -> Engine:
+    """Return the engine with the version of TensorRT-LLM, or None if unknown, as its details."""
+    assert _BUILDING.describe is not None
+    return dataclasses.replace(_BUILDING.describe(request, tools), details=tools.trtllm_version)
+
+
 KIND = EngineKind(
     name="pytorch",
     summary="TensorRT-LLM's LLM API, on NVIDIA GPUs",
     package=PACKAGE,
     offer=_offer,
-    building=serve_checkpoint(
-        _plan_arguments, "Nothing to build: TensorRT-LLM serves the checkpoint directly."
-    ),
+    building=dataclasses.replace(_BUILDING, describe=_describe),
     serving=SERVING,
     deployment=DEPLOYMENT,
 )

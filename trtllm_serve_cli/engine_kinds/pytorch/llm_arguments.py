@@ -1,6 +1,8 @@
 """Convert engine options to arguments for `LLM`, the main class of TensorRT-LLM's LLM API.
 
-`LLM` rejects unknown arguments, so the result depends on the version of TensorRT-LLM.
+`LLM` rejects unknown arguments, so the result depends on the version of TensorRT-LLM. When a model
+is loaded, `runtime/engines/pytorch/installed.py` adapts the arguments to the installed classes,
+because release candidates of one version differ.
 Source of the names and versions: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM 1.0 to 1.3,
 and the documentation of these versions on sampling, speculative decoding and quantization.
 """
@@ -9,20 +11,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from packaging.version import Version
+
 from trtllm_serve_cli.build.engine_options import EngineOptions, refuse_unsupported
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH, parse_version
 from trtllm_serve_cli.errors import BadInput
 
 Arguments = dict[str, Any]
-Version = tuple[int, int]
 
 # For each feature, the first version of TensorRT-LLM that has it. Versions after 1.3 are treated
-# like 1.3.
-_SPECULATIVE_MODEL_RENAMED: Version = (1, 3)
-_ONE_SAMPLER: Version = (1, 3)
-_SAMPLER_TYPE: Version = (1, 1)
-_TOKENS_PER_BLOCK: Version = (1, 1)
-_NVFP4_KV_CACHE: Version = (1, 3)
+# like 1.3. A version with the suffix dev0 includes all of its release candidates.
+_SPECULATION_RENAMED = Version("1.3.dev0")
+# The first version whose default sampler applies penalties, bad words and the options of beams.
+_ONE_SAMPLER = Version("1.3.0rc26")
+_SAMPLER_TYPE = Version("1.1.dev0")
+_TOKENS_PER_BLOCK = Version("1.1.dev0")
+_NVFP4_KV_CACHE = Version("1.3.dev0")
 
 # Maps each of these options to the argument that receives its unchanged value.
 _PLAIN = {
@@ -61,7 +65,7 @@ def plan_llm_arguments(
     `quantization`, or None if the weights are not quantized. Raise `BadInput` if the version or the
     PyTorch backend does not support an option.
     """
-    number = _number(version)
+    number = _parse(version)
     refuse_unsupported(options, "pytorch", supported=_SUPPORTED)
     _check_always(options)
     _check_weights(options, weights)
@@ -83,11 +87,8 @@ def plan_llm_arguments(
     return arguments | _adapters(options) | _decoding(options, number)
 
 
-def _number(version: str) -> Version:
-    """Return the major and minor version, for example (1, 2) for "1.2.0rc3".
-
-    Raise `BadInput` for a version without a stable LLM API.
-    """
+def _parse(version: str) -> Version:
+    """Parse a version. Raise `BadInput` for a version without a stable LLM API."""
     parsed = parse_version(version)
     if parsed < FIRST_WITH_PYTORCH:
         raise BadInput(
@@ -96,7 +97,7 @@ def _number(version: str) -> Version:
             next_step="use TensorRT-LLM 1.0 or later (Triton 25.09 or later), or choose "
             "--engine tensorrt",
         )
-    return (parsed.major, parsed.minor)
+    return parsed
 
 
 def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
@@ -172,7 +173,7 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
 def _sampler(version: Version) -> Arguments:
     """Return the argument that selects the sampler with support for penalties and bad words.
 
-    TensorRT-LLM 1.3 and later require no argument, because this sampler is the default.
+    TensorRT-LLM 1.3.0rc26 and later require no argument, because the default sampler supports them.
     """
     if version >= _ONE_SAMPLER:
         return {}
@@ -183,6 +184,7 @@ def _sampler(version: Version) -> Arguments:
 
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
+    is_renamed = version >= _SPECULATION_RENAMED
     # In the modes ngram and draft_tokens_external, the draft tokens are generated between two
     # steps, so steps must not overlap.
     no_overlap = {"disable_overlap_scheduler": True}
@@ -195,10 +197,11 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
         drafts = {"max_draft_len": _need_length(options), "max_matching_ngram_size": _NGRAM_SIZE}
         return {"speculative_config": {"decoding_type": "NGram", **drafts}, **no_overlap}
     if mode == "eagle":
-        return {"speculative_config": {"decoding_type": "Eagle", **_drafter(options, version)}}
+        config = {"decoding_type": "Eagle3" if is_renamed else "Eagle"}
+        return {"speculative_config": config | _drafter(options, version)}
     if mode == "draft_tokens_external":
-        config = {"decoding_type": "DraftTarget", **_drafter(options, version)}
-        return {"speculative_config": config, **no_overlap}
+        config = {"decoding_type": "Draft_Target" if is_renamed else "DraftTarget"}
+        return {"speculative_config": config | _drafter(options, version), **no_overlap}
     raise BadInput(
         f"The engine kind pytorch does not support speculative_decoding_mode {mode}.",
         why="TensorRT-LLM's PyTorch backend supports eagle, mtp, ngram and draft_tokens_external",
@@ -213,7 +216,7 @@ def _drafter(options: EngineOptions, version: Version) -> Arguments:
             "model.",
             next_step="set the folder of the draft model with --build-option speculative_model=DIR",
         )
-    name = "speculative_model" if version >= _SPECULATIVE_MODEL_RENAMED else "speculative_model_dir"
+    name = "speculative_model" if version >= _SPECULATION_RENAMED else "speculative_model_dir"
     return {"max_draft_len": _need_length(options), name: options.speculative_model}
 
 
@@ -263,7 +266,7 @@ def _check_weights(options: EngineOptions, weights: str | None) -> None:
 
 def _require_version(version: Version, since: Version, option: str) -> None:
     if version < since:
-        first, current = (".".join(map(str, each)) for each in (since, version))
+        first, current = (f"{each.major}.{each.minor}" for each in (since, version))
         raise BadInput(
             f"The LLM API of TensorRT-LLM {current} does not support {option}.",
             why=f"support was added in {first}",

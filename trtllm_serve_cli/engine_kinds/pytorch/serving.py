@@ -19,6 +19,7 @@ from trtllm_serve_cli.engine_kinds.checkpoint_serving import (
     values_of,
 )
 from trtllm_serve_cli.engine_kinds.kind import Serving
+from trtllm_serve_cli.engine_kinds.pytorch.argument_versions import check_arguments
 from trtllm_serve_cli.engine_kinds.serving import (
     WORKER_PARAMETERS,
     ServingOptions,
@@ -37,10 +38,12 @@ def _plan_values(
 ) -> dict[str, str]:
     """Return the parameter values.
 
-    Raise `BadInput` if the context length is too large, or if the parameter `max_beam_width`
-    differs from the argument for `LLM` with the same name.
+    Raise `BadInput` if the context length is too large, if the parameter `max_beam_width` differs
+    from the argument for `LLM` with the same name, or if the version of TensorRT-LLM lacks an
+    argument that the user has set.
     """
     choose_context_length(engine, options, overrides)
+    check_arguments(LLM_ARGUMENTS.read(overrides), _version_of(engine))
     arguments = _merge(engine, options, overrides)
     _check_beams(arguments, overrides)
     values = values_of(LLM_ARGUMENTS, arguments) | front_ends(overrides)
@@ -84,6 +87,11 @@ def _merge(engine: Engine, options: ServingOptions, overrides: Mapping[str, str]
     return merge_arguments(defaults, arguments)
 
 
+def _version_of(engine: Engine) -> str:
+    """Return the version of TensorRT-LLM that will serve the engine, or "" if it is unknown."""
+    return str(engine.details or "")
+
+
 def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
     """Raise `BadInput` if the parameter and the argument `max_beam_width` have different values."""
     width = int(arguments["max_beam_width"])
@@ -104,5 +112,6 @@ SERVING = Serving(
     plan_values=_plan_values,
     merged=frozenset({LLM_ARGUMENTS.rest}),
     empty_is_default=True,
+    contract_version=_version_of,
     model_yaml=_model_yaml,
 )

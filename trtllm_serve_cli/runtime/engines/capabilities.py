@@ -98,7 +98,7 @@ EMBEDDING_BIAS = Feature(
 
 LORA = Feature(
     "LoRA",
-    ("lora_task_id", "lora_weights", "lora_config"),
+    ("lora_task_id", "lora_weights", "lora_config", "lora_name"),
 )
 
 CLIENT_DRAFTS = Feature(
@@ -133,6 +133,7 @@ MULTIMODAL = Feature(
         "image_input",
         "image_bytes_input",
         "image_url_input",
+        "image_url",
         "image_sizes_input",
         "video_bytes_input",
         "mrope_rotary_cos_sin",
@@ -164,6 +165,23 @@ DISAGGREGATED_SERVING = Feature(
     ("context_phase_params",),
 )
 
+ADAPTER_PATHS = Feature(
+    "adapters from paths",
+    ("lora_id", "lora_path", "lora_ckpt_source"),
+)
+
+LOGITS_PROCESSORS = Feature(
+    "logits post-processors",
+    ("sampling_param_logits_post_processor_name",),
+)
+
+# The features of upstream's model in the llmapi layout that no engine kind supports, with the
+# reasons.
+UPSTREAM_ONLY: Mapping[Feature, str] = {
+    ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
+    LOGITS_PROCESSORS: "only upstream's model in the layout llmapi runs Python code for each token",
+}
+
 FEATURES = (
     SAMPLING,
     TOP_P_DECAY,
@@ -185,6 +203,8 @@ FEATURES = (
     ENCODERS,
     KV_CACHE_RETENTION,
     DISAGGREGATED_SERVING,
+    ADAPTER_PATHS,
+    LOGITS_PROCESSORS,
 )
 
 

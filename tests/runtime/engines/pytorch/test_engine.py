@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,6 +45,12 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineLoader]:
 def last_request(load: EngineLoader) -> Any:
     """Return the last request that the package received."""
     return load.client.requests[-1]
+
+
+def wait_until(engine: Any, condition: Callable[[], bool]) -> None:
+    """Run steps until the condition is met."""
+    while not condition():
+        engine.step()
 
 
 def test_tokens_arrive_as_they_are_generated(load: EngineLoader) -> None:
@@ -125,19 +133,38 @@ def test_a_cancelled_request_is_aborted_and_gets_no_more_updates(load: EngineLoa
     while not engine.step():
         pass
     engine.cancel(1)
-    assert (engine.has_work(), last_request(load).result.is_aborted) == (False, True)
+    assert not engine.has_work()
+    wait_until(engine, lambda: last_request(load).result.is_aborted)
     assert {each.request_id for each in run(engine, request(2))} == {2}
     engine.cancel(3)
 
 
-def test_a_request_cancelled_before_its_first_step_never_reaches_the_executor(
-    load: EngineLoader,
-) -> None:
+def test_a_request_cancelled_before_its_first_step_gets_no_updates(load: EngineLoader) -> None:
     engine = load()
-    engine.submit(request(1))
+    engine.submit(request(1, max_new_tokens=500))
     engine.cancel(1)
-    run(engine, request(2))
-    assert len(load.client.requests) == 1
+    assert {each.request_id for each in run(engine, request(2))} == {2}
+    assert all(each.result.is_aborted for each in load.client.requests[:-1])
+
+
+def test_an_id_can_be_used_again_after_a_cancellation(load: EngineLoader) -> None:
+    engine = load()
+    engine.submit(request(1, max_new_tokens=500))
+    wait_until(engine, lambda: bool(load.client.requests))
+    engine.cancel(1)
+    updates = run(engine, request(1, max_new_tokens=2))
+    assert updates == [SequenceUpdate(1, 0, (11,)), SequenceUpdate(1, 0, (12,), "length")]
+
+
+def test_close_ends_all_requests_and_the_thread(load: EngineLoader) -> None:
+    engine = load()
+    for number in range(3):
+        engine.submit(request(number, max_new_tokens=500))
+    wait_until(engine, lambda: len(load.client.requests) == 3)
+    engine.close()
+    load.engines.clear()
+    assert all(each.result.is_aborted for each in load.client.requests)
+    assert "llm-api" not in [each.name for each in threading.enumerate()]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +181,8 @@ def test_a_dead_executor_ends_the_engine(load: EngineLoader) -> None:
     engine = load()
     with pytest.raises(RuntimeError, match="the executor is gone"):
         run(engine, request(1, 993), request(2, 992))
+    with pytest.raises(RuntimeError, match="the executor is gone"):
+        engine.step()
 
 
 def test_a_step_does_not_wait_for_a_slow_request(load: EngineLoader) -> None:
@@ -168,12 +197,11 @@ def test_statistics_of_the_last_iteration_are_reported_while_requests_run(
     engine = load()
     assert engine.stats() == EngineStats()
     engine.submit(request(max_new_tokens=500))
-    while not engine.step():
-        pass
+    wait_until(engine, lambda: engine.stats().iteration > 0)
     at_rest = EngineStats(
         kv_blocks_max=100,
         tokens_per_block=32,
-        iteration=7,
+        iteration=engine.stats().iteration,
         memory_bytes=1 << 20,
         gpu_memory_bytes=1 << 30,
         pinned_memory_bytes=1 << 10,
@@ -192,6 +220,25 @@ def test_statistics_of_the_last_iteration_are_reported_while_requests_run(
     assert engine.stats() == at_rest
 
 
+@pytest.mark.parametrize("version", ["1.0.0", "1.2.0rc5", "1.2.1", "1.3.0rc26"])
+def test_statistics_continue_while_a_request_runs(
+    load: EngineLoader, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_TRTLLM", version)
+    engine = load()
+    statistics = "trtllm_serve_cli.runtime.engines.pytorch.statistics"
+    # Query faster than the executor runs iterations, so that queries time out.
+    monkeypatch.setattr(sys.modules[statistics], "PERIOD_S", 0.001)
+    monkeypatch.setattr(sys.modules[statistics], "TIMEOUT_S", 0.0005)
+    engine.submit(request(max_new_tokens=1000))
+    iterations: set[int] = set()
+    while engine.has_work() and len(iterations) < 4:
+        engine.step()
+        iterations.add(engine.stats().iteration)
+    assert len(iterations) == 4
+    engine.cancel(1)
+
+
 def test_without_guides_no_tokenizer_is_loaded(load: EngineLoader) -> None:
     engine = load(tokenizer="/tok", max_beam_width=1)
     assert load.client.arguments == {
@@ -199,6 +246,7 @@ def test_without_guides_no_tokenizer_is_loaded(load: EngineLoader) -> None:
         "max_beam_width": 1,
         "skip_tokenizer_init": True,
         "enable_iter_perf_stats": True,
+        "sampler_type": "TRTLLMSampler",
     }
     assert engine.limits == EngineLimits(1024, 1, 1000)
 
@@ -209,14 +257,6 @@ def test_guides_need_the_tokenizer(load: EngineLoader) -> None:
     assert last_request(load).params.guided_decoding.regex == "[0-9]"
     assert load.client.arguments["tokenizer"] == "/tok"
     assert "skip_tokenizer_init" not in load.client.arguments
-
-
-def test_rejects_arguments_that_the_version_does_not_accept(load: EngineLoader) -> None:
-    with pytest.raises(ValueError, match="TensorRT-LLM rejects") as raised:
-        load(kv_cache_dtype="fp8")
-    assert str(raised.value) == (
-        "TensorRT-LLM rejects the model's arguments: kv_cache_dtype: Extra inputs are not permitted"
-    )
 
 
 def test_speculative_decoding_is_checked_by_its_type(load: EngineLoader) -> None:

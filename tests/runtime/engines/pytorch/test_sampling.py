@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
+from trtllm_serve_cli.runtime.engines.pytorch.sampler import SamplerLimits
 from trtllm_serve_cli.runtime.engines.pytorch.sampling import (
     check_servable,
     long_bad_words,
@@ -78,72 +79,119 @@ def test_long_bad_words_have_several_tokens() -> None:
     assert long_bad_words(request(bad_words=((6,), (7, 8)))) == [[7, 8]]
 
 
-SPECULATIVE = {"speculative_config": {"decoding_type": "NGram"}}
+NGRAM = {"speculative_config": {"decoding_type": "NGram"}}
 EAGLE = {"speculative_config": {"decoding_type": "Eagle"}}
+ANY, GREEDY_ONLY = SamplerLimits(can_sample=True), SamplerLimits()
+PENALIZES = SamplerLimits(can_sample=True, has_penalties=True, can_enable_penalties=True)
+TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozenset(
+    ("bad_words", "repetition_penalty", "len_penalty")
+))  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("fields", "llm", "why"),
+    ("fields", "llm", "sampler", "why"),
     [
         (
             {"beam_width": 2},
             {"max_beam_width": 4},
+            ANY,
             "beam_width is 2, but TensorRT-LLM's PyTorch backend supports only the model's "
             "max_beam_width. Set beam_width to 4.",
         ),
         (
             {"beam_width": 2, "stop_words": ((1, 2),)},
             {"max_beam_width": 2},
+            ANY,
             "stop_words_list has a word with several tokens, which is not supported with a "
             "beam_width of 2. Omit the word.",
         ),
         (
             {"guide_type": "json"},
             {},
+            ANY,
             "guided_decoding_guide_type is set, but this model is served without guided decoding. "
             "Omit the tensor, or serve the model with guided_decoding_backend=xgrammar.",
         ),
         (
             {"input_ids": (1,) * 9},
             {"max_num_tokens": 8},
+            ANY,
             "The prompt has 9 tokens, but the number of tokens per step is limited to 8 "
             "(max_num_tokens). Shorten the prompt, or serve the model with "
             "enable_chunked_context=true.",
         ),
         (
             {"repetition_penalty": 1.1},
-            SPECULATIVE,
+            NGRAM,
+            ANY,
             "repetition_penalty is not supported with speculative decoding (NGram). Omit the "
             "tensor, or serve the model without speculative decoding.",
         ),
         (
             {"top_p": 0.9},
             EAGLE,
+            GREEDY_ONLY,
             "runtime_top_k (or runtime_top_p) is not supported with speculative decoding (Eagle). "
             "Omit the tensor, or serve the model without speculative decoding.",
+        ),
+        (
+            {"presence_penalty": 0.1},
+            EAGLE,
+            SamplerLimits(can_enable_penalties=True),
+            "presence_penalty is not supported with speculative decoding (Eagle). Omit the tensor, "
+            'or serve the model with llm_args={"speculative_config": {"enable_penalty": true}}.',
+        ),
+        (
+            {"bad_words": ((1,),)},
+            EAGLE,
+            PENALIZES,
+            "bad_words_list is not supported with speculative decoding (Eagle). Omit the tensor, "
+            "or serve the model without speculative decoding.",
+        ),
+        (
+            {"bad_words": ((1,),)},
+            {},
+            TORCH_SAMPLER,
+            "bad_words_list has no effect in the TorchSampler of TensorRT-LLM 1.2.1. Omit the "
+            'tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
+        ),
+        (
+            {"repetition_penalty": 1.2},
+            {},
+            TORCH_SAMPLER,
+            "repetition_penalty has no effect in the TorchSampler of TensorRT-LLM 1.2.1. Omit the "
+            'tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
         ),
     ],
     ids=str,
 )
 def test_rejects_what_the_model_cannot_run(
-    fields: dict[str, Any], llm: dict[str, Any], why: str
+    fields: dict[str, Any], llm: dict[str, Any], sampler: SamplerLimits, why: str
 ) -> None:
     with pytest.raises(InvalidRequest) as raised:
-        check_servable(request(**fields), llm)
+        check_servable(request(**fields), llm, sampler)
     assert str(raised.value) == why
 
 
 @pytest.mark.parametrize(
-    ("fields", "llm"),
+    ("fields", "llm", "sampler"),
     [
-        ({}, {}),
-        ({"beam_width": 4}, {"max_beam_width": 4}),
-        ({"guide_type": "json"}, {"guided_decoding_backend": "xgrammar"}),
-        ({"input_ids": (1,) * 9}, {"max_num_tokens": 8, "enable_chunked_prefill": True}),
-        ({"top_p": 0.9}, SPECULATIVE),
-        ({"top_p": 0.9, "temperature": 0.0}, EAGLE),
+        ({}, {}, ANY),
+        ({"beam_width": 4}, {"max_beam_width": 4}, ANY),
+        ({"guide_type": "json"}, {"guided_decoding_backend": "xgrammar"}, ANY),
+        (
+            {"input_ids": (1,) * 9},
+            {"max_num_tokens": 8, "enable_chunked_prefill": True},
+            ANY,
+        ),
+        ({"top_p": 0.9}, NGRAM, ANY),
+        ({"top_p": 0.9, "temperature": 0.0}, EAGLE, GREEDY_ONLY),
+        ({"top_p": 0.9, "repetition_penalty": 1.2}, EAGLE, PENALIZES),
+        ({"repetition_penalty": 1.0, "presence_penalty": 0.0}, {}, TORCH_SAMPLER),
     ],
     ids=str,
 )
-def test_accepts_what_the_model_can_run(fields: dict[str, Any], llm: dict[str, Any]) -> None:
-    check_servable(request(**fields), llm)
+def test_accepts_what_the_model_can_run(
+    fields: dict[str, Any], llm: dict[str, Any], sampler: SamplerLimits
+) -> None:
+    check_servable(request(**fields), llm, sampler)

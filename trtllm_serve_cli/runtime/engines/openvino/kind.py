@@ -24,6 +24,7 @@ _CAPABILITIES = caps.Capabilities(
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "OpenVINO GenAI evicts the least recently used blocks first",
         caps.DISAGGREGATED_SERVING: "one process runs both phases",
+        **caps.UPSTREAM_ONLY,
     },
     notes={
         caps.PENALTIES: "presence and frequency penalties from -2 to 2; not with beams",

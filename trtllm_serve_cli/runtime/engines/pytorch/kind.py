@@ -30,10 +30,17 @@ _CAPABILITIES = caps.Capabilities(
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "block priorities are not passed to the engine",
         caps.DISAGGREGATED_SERVING: "one engine runs both phases",
+        **caps.UPSTREAM_ONLY,
     },
     notes={
-        caps.SAMPLING: "only greedy with speculative decoding by eagle or mtp",
-        caps.PENALTIES: "not with speculative decoding",
+        caps.SAMPLING: (
+            "with speculative decoding by eagle or mtp, only greedy before late release candidates "
+            "of TensorRT-LLM 1.3"
+        ),
+        caps.PENALTIES: (
+            "with speculative decoding, only if speculative_config has enable_penalty "
+            "(TensorRT-LLM 1.3)"
+        ),
         caps.SEVERAL_SEQUENCES: "not with speculative decoding",
         caps.BEAM_SEARCH: (
             "all beams are returned when the request ends; the beam_width of each request must be "

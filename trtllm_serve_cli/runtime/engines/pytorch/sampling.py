@@ -12,13 +12,15 @@ from typing import Any
 
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
+from .sampler import SamplerLimits
 
 # With this value, the executor has no end token. With None, the executor would use the tokenizer's
 # end token.
 _NO_END = -1
-# The types of speculative decoding that support only greedy sampling by default.
-# `allow_advanced_sampling` enables other sampling.
-_GREEDY_ONLY = ("Eagle", "Eagle3", "MTP")
+# Field of a request -> tensor in the errors, if their names differ.
+_TENSORS = {"bad_words": "bad_words_list"}
+# Field of a request -> value that has no effect, if it is not zero, false or empty.
+_NEUTRAL = {"repetition_penalty": 1.0}
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
@@ -51,15 +53,18 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 
 
 def long_bad_words(request: GenerationRequest) -> list[list[int]]:
-    """Return the bad words that consist of more than one token."""
+    """Return the bad words with more than one token."""
     return [list(word) for word in request.bad_words if len(word) > 1]
 
 
-def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> None:
+def check_servable(
+    request: GenerationRequest, arguments: Mapping[str, Any], sampler: SamplerLimits
+) -> None:
     """Raise `InvalidRequest` if a model loaded with `arguments` cannot run the request.
 
     Without this check, the LLM API would accept the request but ignore many of its fields.
     """
+    _check_sampler(request, sampler)
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
@@ -88,25 +93,41 @@ def check_servable(request: GenerationRequest, arguments: Mapping[str, Any]) -> 
             "model with enable_chunked_context=true."
         )
     if speculative := arguments.get("speculative_config"):
-        _check_speculative(request, speculative)
+        _check_speculative(request, str(speculative.get("decoding_type")), sampler)
 
 
-def _check_speculative(request: GenerationRequest, config: Mapping[str, Any]) -> None:
+def _check_sampler(request: GenerationRequest, sampler: SamplerLimits) -> None:
+    """Raise `InvalidRequest` if the request sets a field that the sampler ignores."""
+    for name in sorted(sampler.ignored):
+        value = getattr(request, name)
+        if value and value != _NEUTRAL.get(name):
+            raise InvalidRequest(
+                f"{_TENSORS.get(name, name)} has no effect in {sampler.name}. Omit the tensor, or "
+                'serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.'
+            )
+
+
+def _check_speculative(
+    request: GenerationRequest, decoding_type: str, sampler: SamplerLimits
+) -> None:
     requested = {
         "num_return_sequences": request.num_return_sequences > 1,
         "return_log_probs": request.return_log_probs,
         "bad_words_list": bool(request.bad_words),
         "min_tokens": bool(request.min_tokens),
-        **{name: getattr(request, name) is not None for name in PENALTIES},
+        "runtime_top_k (or runtime_top_p)": not (sampler.can_sample or request.is_greedy),
     }
-    decoding_type = config.get("decoding_type")
-    if decoding_type in _GREEDY_ONLY and not config.get("allow_advanced_sampling"):
-        requested["runtime_top_k (or runtime_top_p)"] = not request.is_greedy
+    penalties = {name: getattr(request, name) is not None for name in PENALTIES}
+    advice = "serve the model without speculative decoding"
+    if sampler.can_enable_penalties and not any(requested.values()):
+        advice = 'serve the model with llm_args={"speculative_config": {"enable_penalty": true}}'
+    if not sampler.has_penalties:
+        requested |= penalties
     for tensor, is_set in requested.items():
         if is_set:
             raise InvalidRequest(
                 f"{tensor} is not supported with speculative decoding ({decoding_type}). Omit the "
-                "tensor, or serve the model without speculative decoding."
+                f"tensor, or {advice}."
             )
 
 

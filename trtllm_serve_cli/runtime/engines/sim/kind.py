@@ -28,6 +28,7 @@ _CAPABILITIES = caps.Capabilities(
         caps.ENCODERS: "only models without an encoder are simulated",
         caps.KV_CACHE_RETENTION: "the engine evicts the least recently used blocks first",
         caps.DISAGGREGATED_SERVING: "one engine runs both phases",
+        **caps.UPSTREAM_ONLY,
     },
     notes={
         caps.SAMPLING: "draws tokens from the prompt with the seed, and ignores other parameters",

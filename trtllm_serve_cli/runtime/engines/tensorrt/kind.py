@@ -9,4 +9,4 @@ from __future__ import annotations
 from .. import capabilities as caps
 from ..kinds import RuntimeKind
 
-KIND = RuntimeKind(caps.Capabilities())
+KIND = RuntimeKind(caps.Capabilities(unsupported=caps.UPSTREAM_ONLY))

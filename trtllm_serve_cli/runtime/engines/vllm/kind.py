@@ -30,6 +30,7 @@ _CAPABILITIES = caps.Capabilities(
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "vLLM evicts the least recently used blocks first",
         caps.DISAGGREGATED_SERVING: "one engine runs both phases",
+        **caps.UPSTREAM_ONLY,
     },
     notes={
         caps.SAMPLING: "temperatures up to 2",

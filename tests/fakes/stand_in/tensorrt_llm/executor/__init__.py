@@ -1,0 +1,1 @@
+"""The executor, its requests and their results."""

@@ -1,0 +1,231 @@
+"""Adapt arguments for `LLM` to the classes of the installed TensorRT-LLM.
+
+Releases and release candidates of TensorRT-LLM differ in the names of arguments and in the tags of
+speculative decoding. This module derives the names from the installed Pydantic classes, not from
+the version, and does not import `tensorrt_llm`. The known differences are from
+tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to late release candidates of 1.3).
+"""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine_arguments import Arguments
+from .arguments import LLM_ARGUMENTS
+
+# Arguments that some versions lack, with the value that such a version always uses. Another value
+# cannot be fulfilled, so the load fails.
+_ALWAYS: Mapping[str, Any] = {"backend": "pytorch", "kv_cache_config.onboard_blocks": True}
+# Arguments that have no effect in the versions that mark them as deprecated.
+_DEPRECATED = ("kv_cache_config.sink_token_length", "speculative_config.allow_advanced_sampling")
+# The field of 1.0 that selects the sampler, and the field of later versions.
+_SAMPLER_FLAG, _SAMPLER_TYPE = "enable_trtllm_sampler", "sampler_type"
+OLD_SAMPLER = "TRTLLMSampler"
+# Field of a class for speculative decoding -> name of the same field in other versions.
+_RENAMED = {
+    "speculative_model": "speculative_model_dir",
+    "speculative_model_dir": "speculative_model",
+    "num_nextn_predict_layers": "max_draft_len",
+}
+# The PyTorch backend treats both types as Eagle 3. Some versions of 1.3 deprecate the first name.
+_EAGLE = ("eagle3", "eagle")
+_DECODING_SUFFIX = "DecodingConfig"
+_PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS.rows.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptedArguments:
+    """Arguments that the installed `LLM` accepts.
+
+    `values` does not contain speculative_config. `decoding` is the class for speculative decoding
+    with its arguments, or None. `ignored` explains each argument that is omitted or has no effect.
+    """
+
+    values: Arguments
+    decoding: tuple[type, Arguments] | None
+    ignored: tuple[str, ...]
+
+
+class _Report:
+    """The arguments that are ignored or cannot be fulfilled."""
+
+    def __init__(self, version: str) -> None:
+        self._package = f"TensorRT-LLM {version}".rstrip()
+        self.ignored: list[str] = []
+        self._unknown: list[str] = []
+
+    def add_missing(self, path: str, value: Any) -> None:
+        """Record an argument that the installed class lacks."""
+        if path in (_SAMPLER_FLAG, _SAMPLER_TYPE):
+            why = "has a single sampler"
+        elif path in _ALWAYS and value == _ALWAYS[path]:
+            why = f"always uses the value {json.dumps(value)}"
+        else:
+            self._unknown.append(_show(path))
+            return
+        self.ignored.append(f"{_show(path)} is omitted, because {self._package} {why}")
+
+    def add_without_effect(self, path: str) -> None:
+        self.ignored.append(f"{_show(path)} has no effect in {self._package}")
+
+    def check(self) -> None:
+        """Raise `ValueError` if an argument cannot be fulfilled."""
+        if self._unknown:
+            raise ValueError(
+                f"{self._package} does not have the arguments {', '.join(self._unknown)}; remove "
+                "each of them, or serve the model with a version that has it"
+            )
+
+
+def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
+    """Return the arguments for the installed version.
+
+    `llm_args` is the installed class `TorchLlmArgs`. Raise `ValueError` that names the arguments
+    that the installed classes lack, unless the installed version always uses the requested value.
+    """
+    report = _Report(version)
+    fields = accepted_fields(llm_args)
+    values: Arguments = {}
+    decoding = None
+    for name, value in _name_sampler(arguments, fields).items():
+        if name not in fields:
+            report.add_missing(name, value)
+        elif name == "speculative_config" and isinstance(value, Mapping):
+            decoding = _adapt_decoding(value, fields[name], report)
+        elif isinstance(value, Mapping):
+            values[name] = _adapt_group(name, value, _classes_of(fields[name]), report)
+        else:
+            values[name] = value
+    report.check()
+    return AdaptedArguments(values, decoding, tuple(report.ignored))
+
+
+def accepted_fields(cls: type) -> dict[str, Any]:
+    """Return the fields of a Pydantic class or dataclass, by each name that its caller may use."""
+    fields: Mapping[str, Any] = getattr(cls, "model_fields", None) or getattr(
+        cls, "__dataclass_fields__", {}
+    )
+    names: dict[str, Any] = {}
+    for name, field in fields.items():
+        # Pydantic classes mark the fields that only TensorRT-LLM sets.
+        if getattr(field, "init", None) is False:
+            continue
+        alias = getattr(field, "validation_alias", None)
+        aliases = [name] if alias is None else getattr(alias, "choices", [alias])
+        names |= dict.fromkeys((each for each in aliases if isinstance(each, str)), field)
+    return names
+
+
+def is_deprecated(field: Any) -> bool:
+    """Return whether TensorRT-LLM marks a field as deprecated."""
+    extra = getattr(field, "json_schema_extra", None)
+    status = extra.get("status") if isinstance(extra, dict) else None
+    return bool(getattr(field, "deprecated", None)) or status == "deprecated"
+
+
+def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
+    """Return `arguments` with the installed version's argument for the sampler."""
+    if _SAMPLER_TYPE in arguments and _SAMPLER_TYPE not in fields and _SAMPLER_FLAG in fields:
+        rest = {name: each for name, each in arguments.items() if name != _SAMPLER_TYPE}
+        return {**rest, _SAMPLER_FLAG: arguments[_SAMPLER_TYPE] == OLD_SAMPLER}
+    if _SAMPLER_FLAG in arguments and _SAMPLER_FLAG not in fields and _SAMPLER_TYPE in fields:
+        rest = {name: each for name, each in arguments.items() if name != _SAMPLER_FLAG}
+        return {**rest, _SAMPLER_TYPE: OLD_SAMPLER} if arguments[_SAMPLER_FLAG] else rest
+    return arguments
+
+
+def _adapt_group(
+    path: str, group: Mapping[str, Any], classes: list[type], report: _Report
+) -> Arguments:
+    """Return a group's arguments without those that the classes lack.
+
+    Without a class, the field accepts any mapping.
+    """
+    fields = {name: field for cls in classes for name, field in accepted_fields(cls).items()}
+    values: Arguments = {}
+    for name, value in group.items():
+        if classes and name not in fields:
+            report.add_missing(f"{path}.{name}", value)
+            continue
+        if f"{path}.{name}" in _DEPRECATED and is_deprecated(fields.get(name)):
+            report.add_without_effect(f"{path}.{name}")
+        values[name] = value
+    return values
+
+
+def _adapt_decoding(
+    config: Mapping[str, Any], field: Any, report: _Report
+) -> tuple[type, Arguments]:
+    """Return the class for speculative decoding, and its arguments."""
+    cls = _find_decoding_class(str(config.get("decoding_type", "")), _classes_of(field))
+    fields = accepted_fields(cls)
+    options = {name: value for name, value in config.items() if name != "decoding_type"}
+    for name in [each for each in options if each not in fields and _RENAMED.get(each) in fields]:
+        options.setdefault(_RENAMED[name], options.pop(name))
+    if "allow_advanced_sampling" not in fields and samples_always(cls):
+        options.pop("allow_advanced_sampling", None)
+    return cls, _adapt_group("speculative_config", options, [cls], report)
+
+
+def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
+    """Return the class with this tag or name. Raise `ValueError` if no class matches."""
+    tag = _plain(decoding_type)
+    for each in _EAGLE if tag in _EAGLE else (tag,):
+        for cls in classes:
+            if each in (_plain(decoding_tag(cls)), _plain(_stem(cls))):
+                return cls
+    known = ", ".join(sorted({decoding_tag(cls) or _stem(cls) for cls in classes}))
+    raise ValueError(
+        f"speculative_config.decoding_type is {decoding_type!r}, which is unknown; use one of "
+        f"{known}"
+    )
+
+
+def decoding_tag(cls: type) -> str:
+    """Return the `decoding_type` of a class for speculative decoding.
+
+    The type is a class variable up to 1.2, and the default of a field since 1.3.
+    """
+    field = getattr(cls, "model_fields", {}).get("decoding_type")
+    return str(getattr(cls, "decoding_type", "") if field is None else field.default)
+
+
+def samples_always(cls: type) -> bool:
+    """Return whether speculative decoding with this class can sample without a special argument.
+
+    Since late release candidates of 1.3, each request selects greedy decoding or sampling.
+    """
+    fields = accepted_fields(cls)
+    if "allow_advanced_sampling" in fields:
+        return is_deprecated(fields["allow_advanced_sampling"])
+    return "use_rejection_sampling" in fields
+
+
+def _stem(cls: type) -> str:
+    return cls.__name__.removesuffix(_DECODING_SUFFIX)
+
+
+def _plain(tag: str) -> str:
+    return tag.replace("_", "").lower()
+
+
+def _classes_of(field: Any) -> list[type]:
+    """Return the classes in a field's annotation that accept a mapping."""
+    return list(dict.fromkeys(_classes_in(getattr(field, "annotation", None))))
+
+
+def _classes_in(annotation: Any) -> Iterator[type]:
+    if isinstance(annotation, type) and accepted_fields(annotation):
+        yield annotation
+    for each in typing.get_args(annotation):
+        yield from _classes_in(each)
+
+
+def _show(path: str) -> str:
+    """Return an argument's path, with the template parameter that sets the argument."""
+    parameter = _PARAMETERS.get(path)
+    return f"{path} (the parameter {parameter})" if parameter else path
