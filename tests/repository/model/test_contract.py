@@ -51,6 +51,26 @@ def test_scalar_input_is_reshaped_from_one_value() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("version", "present", "absent"),
+    [
+        ("0.19.0", {"sampling_param_beam_width"}, {"sampling_param_best_of", "stop", "lora_name"}),
+        ("0.20.0", {"sampling_param_best_of"}, {"sampling_param_beam_width", "stop"}),
+        ("1.2.1", {"sampling_param_return_perf_metrics", "stop"}, {"image_url", "lora_path"}),
+        ("1.3.0", {"image_url", "lora_id", "lora_name", "lora_path", "lora_ckpt_source"}, set()),
+        ("", {"sampling_param_logits_post_processor_name"}, {"sampling_param_beam_width"}),
+    ],
+)
+def test_llmapi_tensors_follow_the_version(
+    version: str, present: set[str], absent: set[str]
+) -> None:
+    contract = load_contracts(version)["llmapi"]
+    names = {each.name for each in contract.inputs}
+    assert present <= names and not absent & names
+    has_metrics = "acceptance_rate" in {each.name for each in contract.outputs}
+    assert has_metrics == (version not in ("0.19.0", "0.20.0"))
+
+
 def test_tensors_follow_the_version() -> None:
     def names(version: str) -> set[str]:
         return {each.name for each in load_contracts(version)["tensorrt_llm"].inputs}

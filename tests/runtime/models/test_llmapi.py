@@ -14,8 +14,10 @@ import pytest
 
 from tests.fakes import scripted_worker, tokenizer, triton_utils
 from tests.fakes.triton_utils import Request, TritonModelException
+from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.runtime.triton.model_yaml import render_model_yaml
 
+_INPUTS = load_contracts()["llmapi"].inputs
 # Characters are tokens. The first one is the command of the scripted engine, a special token, which
 # responses do not contain.
 COUNT, HANG = "\x01a", "\x02a"
@@ -23,9 +25,18 @@ COUNT, HANG = "\x01a", "\x02a"
 
 @contextmanager
 def loaded(
-    folder: Path, *, decoupled: bool = True, yaml_decoupled: bool | None = None, **arguments: str
+    folder: Path,
+    *,
+    decoupled: bool = True,
+    yaml_decoupled: bool | None = None,
+    multimodal: bool = False,
+    more_yaml: str = "",
+    **arguments: str,
 ) -> Iterator[Any]:
-    """Load the model on the scripted worker; `yaml_decoupled` is `decoupled` in model.yaml."""
+    """Load the model on the scripted worker.
+
+    `yaml_decoupled` is `decoupled` in model.yaml, and `more_yaml` is added to this file.
+    """
     python = folder / "python3"
     python.write_text(
         f'#!/bin/sh\nshift 2\nexec {sys.executable} {scripted_worker.__file__} "$@"\n'
@@ -45,11 +56,13 @@ def loaded(
     triton_config = {
         "decoupled": decoupled if yaml_decoupled is None else yaml_decoupled,
         "max_queue_size": 0,
+        "multimodal": multimodal,
     }
     (folder / "1").mkdir()
-    (folder / "1" / "model.yaml").write_text(render_model_yaml(parameters, triton_config))
+    text = render_model_yaml(parameters, triton_config) + more_yaml
+    (folder / "1" / "model.yaml").write_text(text)
     config = {
-        "input": [{"name": "text_input"}, {"name": "image_url"}],
+        "input": [{"name": name} for name in sorted(each.name for each in _INPUTS)],
         "model_transaction_policy": {"decoupled": decoupled},
     }
     args = {
@@ -79,7 +92,12 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 def request(prompt: str, request_id: str = "", **tensors: Any) -> Request:
     inputs = {"text_input": [prompt.encode()], "sampling_param_max_tokens": [2], **tensors}
-    return Request(inputs, request_id)
+    return Request({name: _array(each) for name, each in inputs.items()}, request_id)
+
+
+def _array(values: list[Any]) -> Any:
+    """Return an array as Triton passes it: strings are objects."""
+    return np.array(values, dtype=object if isinstance(values[0], bytes) else None)
 
 
 def generate(model: Any, prompt: str, **tensors: Any) -> list[Any]:
@@ -137,8 +155,26 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
         ({"text_input": [b"\xff"]}, "text_input is not valid UTF-8 at byte 0; send UTF-8 text"),
         ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
         (
-            {"image_url": np.array([b"x"], dtype=object)},
-            "image_url is not supported by the engine kind openvino",
+            {"image_url": [b"x"]},
+            "image_url (images and video) is not supported by the engine kind openvino",
+        ),
+        (
+            {"lora_path": [b"/adapters/pirate"], "lora_name": [b"pirate"], "lora_id": [1]},
+            "lora_id (adapters from paths) is not supported by the engine kind openvino, because "
+            "adapters are read from lora_prefetch_dir and selected by lora_name. Omit the tensor.",
+        ),
+        (
+            {"lora_path": [b"/adapters/pirate"]},
+            "lora_path (adapters from paths) is not supported by the engine kind openvino",
+        ),
+        (
+            {"lora_ckpt_source": [b"nemo"]},
+            "lora_ckpt_source (adapters from paths) is not supported by the engine kind openvino",
+        ),
+        (
+            {"sampling_param_logits_post_processor_name": [b"json_only"]},
+            "sampling_param_logits_post_processor_name (logits post-processors) is not supported "
+            "by the engine kind openvino, because only upstream's model in the layout llmapi runs",
         ),
         ({"sampling_param_temperature": [-1.0]}, "temperature is -1; it must be from 0 to 10000"),
         (
@@ -151,6 +187,30 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
 def test_error_names_the_invalid_tensor(model: Any, tensors: dict[str, Any], why: str) -> None:
     (answer,) = generate(model, COUNT, **tensors)
     assert answer.startswith(why)
+
+
+def test_empty_tensors_count_as_not_set(model: Any) -> None:
+    unset = {"lora_id": [0], "lora_name": [b""], "lora_path": [b""], "image_url": [b""]}
+    assert generate(model, COUNT, **unset) == [{"text_output": [b"a\x0a\x0b"]}]
+
+
+def test_lora_name_selects_an_adapter(model: Any) -> None:
+    assert generate(model, COUNT, lora_name=[b"pirate"]) == ["the script has no adapter pirate"]
+
+
+def test_logits_post_processors_are_ignored(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    section = "logits_post_processors:\n  json_only: my_company.processors:json_guard\n"
+    with loaded(tmp_path, more_yaml=section) as model:
+        assert generate(model, COUNT) == [{"text_output": [b"a\x0a\x0b"]}]
+    assert "model.yaml: logits_post_processors is ignored, because" in capfd.readouterr().err
+
+
+def test_multimodal_models_are_rejected(tmp_path: Path) -> None:
+    why = "model.yaml sets triton_config.multimodal, but only text models are served"
+    with pytest.raises(TritonModelException, match=why), loaded(tmp_path, multimodal=True):
+        pass
 
 
 def test_model_that_is_not_decoupled_sends_one_response(tmp_path: Path) -> None:

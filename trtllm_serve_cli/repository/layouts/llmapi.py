@@ -39,7 +39,8 @@ def plan_llmapi(
 
     `core_parameters` contains the parameters that `tensorrt_llm` would have in the inflight layout.
     """
-    contract = load_contracts()["llmapi"]
+    serving = find_kind(engine.kind).serving
+    contract = load_contracts(serving.contract_version(engine))["llmapi"]
     is_decoupled = values["decoupled_mode"] == "true"
     triton_config = {
         "max_batch_size": 0,
@@ -47,7 +48,7 @@ def plan_llmapi(
         "cancellation_check_period_ms": int(values["cancellation_check_period_ms"]),
         "max_queue_size": int(values["max_queue_size"]),
     }
-    if model_yaml := find_kind(engine.kind).serving.model_yaml:
+    if model_yaml := serving.model_yaml:
         llm_arguments, entries = model_yaml(core_parameters)
         arguments = render_arguments(llm_arguments, triton_config)
         entries |= {name: values[name] for name in _SPECIAL_TOKENS}

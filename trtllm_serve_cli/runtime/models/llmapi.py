@@ -2,7 +2,8 @@
 
 Unlike in the `inflight` layout, the model's inputs are `text_input`, `sampling_param_*` and
 `return_*`, without a batch dimension. The engine's arguments are in `model.yaml`, next to
-`model.py`.
+`model.py`. Source of the names: triton_backend/all_models/llmapi/tensorrt_llm in
+NVIDIA/TensorRT-LLM@c8c6df08 (1.2), @0a710573 and @0df60f9a (1.3).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
+from ..engines.capabilities import LOGITS_PROCESSORS, LORA, UPSTREAM_ONLY
 from ..engines.kinds import RuntimeKind, find_kind
+from ..log import write_log
 from ..models import tensorrt_llm
 from ..requests.llmapi_response import TextRequest, TextResponseBuilder
 from ..requests.responses import ResponseBuilder
@@ -43,10 +46,13 @@ _FLAGS = (
     "return_stop_reason",
     "return_cumulative_logprob",
 )
+_LORA_NAME = "lora_name"
 _SUPPORTED_INPUTS = frozenset(
-    (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop")
+    (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop", _LORA_NAME)
 )
-# The default for `max_tokens` in TensorRT-LLM's `SamplingParams`.
+# Section of model.yaml for upstream's model. It is not an argument for `LLM`.
+_PROCESSORS = "logits_post_processors"
+# The default for `max_tokens` in upstream's `SamplingParams`.
 _MAX_TOKENS = 32
 
 
@@ -55,15 +61,17 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
-        arguments = _read_model_yaml(args)
-        read_model_yaml = _find_kind(parameters, arguments).read_model_yaml
+        arguments = _drop_processors(_read_model_yaml(args))
+        kind = _find_kind(parameters, arguments)
+        read_model_yaml = kind.read_model_yaml
         engine_arguments = (read_model_yaml or as_parameters)(arguments)
         parameters.add(engine_arguments)
         _apply_triton_config(parameters, arguments)
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._adds_special_tokens = parameters.flag("add_special_tokens", True)
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
-        self._start(parameters, _SUPPORTED_INPUTS)
+        has_adapters = LORA not in kind.capabilities.unsupported
+        self._start(parameters, _SUPPORTED_INPUTS - (set() if has_adapters else {_LORA_NAME}))
         if read_model_yaml is None and (unknown := parameters.find_unread(engine_arguments)):
             self.finalize()
             raise pb_utils.TritonModelException(
@@ -96,6 +104,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         for name, (field, cast) in _SCALARS.items():
             if (value := _scalar(get, name)) is not None:
                 fields[field] = cast(value)
+        if name := "".join(_strings(get, _LORA_NAME)):
+            fields["lora_name"] = name
         fields |= {
             "input_ids": tuple(
                 self._tokenizer.encode(prompt[0], add_special_tokens=self._adds_special_tokens)
@@ -121,13 +131,24 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
 
 def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
-    # Read the file name from this environment variable, as NVIDIA's model does.
+    # Upstream's model also reads the file name from this environment variable.
     name = os.environ.get("LLM_CONFIG_PATH", "model.yaml")
     path = Path(args["model_repository"], args["model_version"], name)
     try:
         return parse_model_yaml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise pb_utils.TritonModelException(f"{path} cannot be read: {error}") from error
+
+
+def _drop_processors(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments without the logits post-processors, and log that they are ignored."""
+    kept = {
+        name: value for name, value in arguments.items() if name.partition(".")[0] != _PROCESSORS
+    }
+    if len(kept) < len(arguments):
+        why = UPSTREAM_ONLY[LOGITS_PROCESSORS]
+        write_log("W", f"model.yaml: {_PROCESSORS} is ignored, because {why}")
+    return kept
 
 
 def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind:
@@ -141,8 +162,13 @@ def _find_kind(parameters: Parameters, arguments: dict[str, Any]) -> RuntimeKind
 def _apply_triton_config(parameters: Parameters, arguments: dict[str, Any]) -> None:
     """Apply the arguments in `triton_config` to `parameters`.
 
-    Raise `TritonModelException` if the arguments contradict `config.pbtxt`.
+    Raise `TritonModelException` if the arguments contradict `config.pbtxt`, or if they require a
+    multimodal model.
     """
+    if arguments.get("triton_config.multimodal"):
+        raise pb_utils.TritonModelException(
+            "model.yaml sets triton_config.multimodal, but only text models are served; remove it"
+        )
     if bool(arguments.get("triton_config.decoupled", False)) is not parameters.is_decoupled:
         raise pb_utils.TritonModelException(
             "model.yaml and config.pbtxt disagree on whether the model is decoupled; set the same "
@@ -162,9 +188,7 @@ def _strings(get: GetTensor, name: str) -> list[str]:
             each.decode() if isinstance(each, bytes) else str(each) for each in tensor.reshape(-1)
         ]
     except UnicodeDecodeError as error:
-        raise InvalidRequest(
-            f"{name} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
-        ) from error
+        raise InvalidRequest(f"{name} is not valid UTF-8 at byte {error.start}") from error
 
 
 def _scalar(get: GetTensor, name: str) -> Any:
