@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ from trtllm_serve_cli.paths import Home, find_home
 # Runs are repeatable, since examples depend only on the test, and slow machines do not fail them.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+# A shell ignores SIGINT in its background jobs, and their child processes inherit this. Tests of
+# Ctrl-C would then wait forever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

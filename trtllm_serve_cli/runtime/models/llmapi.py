@@ -188,7 +188,9 @@ def _strings(get: GetTensor, name: str) -> list[str]:
             each.decode() if isinstance(each, bytes) else str(each) for each in tensor.reshape(-1)
         ]
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{name} is not valid UTF-8 at byte {error.start}") from error
+        raise InvalidRequest(
+            f"{name} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
+        ) from error
 
 
 def _scalar(get: GetTensor, name: str) -> Any:
