@@ -39,6 +39,12 @@ def test_infer_without_chat_template_continues_the_prompt(served: Tllm) -> None:
     assert "Paris" in raw
 
 
+@pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls"])
+def test_infer_accepts_the_names_of_triton_models(served: Tllm, model: str) -> None:
+    words = ("infer", "The capital of France is", "--raw", "--max-tokens", "5")
+    assert served.done(*words, "-m", model) == served.done(*words)
+
+
 def test_infer_json_includes_token_counts(served: Tllm) -> None:
     answer = json.loads(served.done("infer", "What is ML?", "--max-tokens", "7", "--json"))
     assert answer["num_output_tokens"] == 7

@@ -18,6 +18,7 @@ from trtllm_serve_cli.launch.server_state import (
 )
 from trtllm_serve_cli.launch.servers.running import (
     RunningServer,
+    find_by_triton_model,
     find_running,
     find_started,
     find_to_stop,
@@ -105,6 +106,29 @@ def test_server_is_found_by_its_address(home: Home) -> None:
     assert find_running(home, None, server.endpoint.grpc) == server
     with pytest.raises(NoServer, match=r"is running on 127\.0\.0\.1:9"):
         find_running(home, None, "127.0.0.1:9")
+
+
+def test_server_is_found_by_a_triton_model(home: Home) -> None:
+    """The plan of each server has the Triton models m and n."""
+    server = add(home, "a", ALIVE)
+    add(home, "b", GONE)
+    assert find_by_triton_model(home, "n") == server
+    assert find_by_triton_model(home, "n", server.endpoint.http) == server
+    assert find_by_triton_model(home, "n", "127.0.0.1:9") is None
+    assert find_by_triton_model(home, "ensemble") is None
+
+
+def test_imported_model_takes_precedence_over_a_triton_model(home: Home) -> None:
+    add(home, "a", ALIVE)
+    add(home, "n", ALIVE)
+    assert find_by_triton_model(home, "n") is None
+
+
+def test_triton_model_of_several_servers_is_ambiguous(home: Home) -> None:
+    add(home, "a", ALIVE)
+    add(home, "b", ALIVE)
+    with pytest.raises(NoServer, match="2 servers are running"):
+        find_by_triton_model(home, "n")
 
 
 def test_several_running_servers_are_ambiguous(home: Home) -> None:

@@ -153,9 +153,10 @@ class SharedOptions:
     model: Annotated[
         tuple[str, ...],
         Option(
-            "Name of the model, as shown by `tllm list`. Repeatable. Requests alternate between "
-            "several models, but a sweep measures each model separately. Default: the only model "
-            "of the running server.",
+            "Name of the model, as shown by `tllm list`, or of a Triton model on the running "
+            "server, such as ensemble. Repeatable. Requests alternate between several models, but "
+            "a sweep measures each model separately. Default: the only model of the running "
+            "server.",
             flags=("-m", "--model"),
             metavar="NAME",
             panel=_WHERE,

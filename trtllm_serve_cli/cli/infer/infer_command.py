@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from trtllm_serve_cli.cli.infer import guided_decoding, logits, prompts, render_answer
-from trtllm_serve_cli.cli.infer.infer_options import InferOptions, PromptArgument
+from trtllm_serve_cli.cli.infer.infer_options import InferOptions, ModelOption, PromptArgument
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, USER_CAN_FIX
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
-from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
+from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.cli.shared.target import Target, find_target
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import TllmError

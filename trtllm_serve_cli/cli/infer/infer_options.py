@@ -17,6 +17,16 @@ PromptArgument = Annotated[
     str | None,
     typer.Argument(metavar="[PROMPT]", help="Prompt to send. `-` reads the prompt from stdin."),
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="NAME",
+        help="Name of the model, as shown by `tllm list`, or of a Triton model on the running "
+        "server, such as ensemble.",
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,8 +50,9 @@ def find_target(
 ) -> Target:
     """Return the text model for a command's requests, and the model's server.
 
-    Raise `NoServer` if no server or several servers match, or `BadInput` if the server has several
-    models and `model` is None.
+    `model` is the name of an imported model, or of a Triton model on the running server. If `url`
+    is set, `model` is the name of a Triton model. Raise `NoServer` if no server or several servers
+    match, or `BadInput` if the server has several models and `model` is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -60,10 +61,13 @@ def find_target(
         address = parse_address(url)
         endpoint = Endpoint(http=address) if interface == "http" else Endpoint(grpc=address)
         return Target(endpoint, model or _UPSTREAM_TEXT_MODEL, interface, timeout_s)
-    from trtllm_serve_cli.launch.servers.running import find_running
+    from trtllm_serve_cli.launch.servers.running import find_by_triton_model, find_running
     from trtllm_serve_cli.paths import find_home
 
-    running = find_running(find_home(), model)
+    home = find_home()
+    if model is not None and (server := find_by_triton_model(home, model)) is not None:
+        return Target(server.endpoint, model, interface, timeout_s)
+    running = find_running(home, model)
     name = running.text_model(_choose(running, model, "infer"))
     return Target(running.endpoint, name, interface, timeout_s)
 
@@ -87,21 +91,26 @@ def find_bench_target(
     """Return the `tensorrt_llm` model to benchmark, or the text model that `text_model` selects.
 
     `text_model` is a model in upstream's repository, or `own` for the text model with the imported
-    model's name. On a server that tllm did not start, `model` is the name of the Triton model.
-    Raise `NoServer`, or `BadInput` if the server has several models and `model` is None.
+    model's name. `model` is the name of an imported model, or of a Triton model, which is then the
+    model to benchmark. Raise `NoServer`, or `BadInput` if the server has several models and `model`
+    is None.
     """
-    from trtllm_serve_cli.launch.servers.running import find_running, find_servers
+    from trtllm_serve_cli.launch.servers.running import (
+        find_by_triton_model,
+        find_running,
+        find_servers,
+    )
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
-    if url is None:
+    address = parse_url(url)
+    if model is not None and (server := find_by_triton_model(home, model, address)) is not None:
+        endpoint = server.endpoint
+        return BenchTarget(_address_of(endpoint, interface), model, endpoint.metrics)
+    if address is None:
         running = find_running(home, model)
     else:
-        from trtllm_serve_cli.client.address import parse_address
-
-        address = parse_address(url)
-        local = address.replace("localhost", "127.0.0.1")
-        ours = [each for each in find_servers(home, model, local) if each.is_running]
+        ours = [each for each in find_servers(home, model, address) if each.is_running]
         if not ours:
             core_or_text = {None: CORE_MODEL, "own": _UPSTREAM_TEXT_MODEL}.get(
                 text_model, text_model
@@ -114,8 +123,11 @@ def find_bench_target(
         name = running.text_model(owner)
     else:
         name = running.plan.triton_name(owner, text_model or CORE_MODEL)
-    address = endpoint.http if interface == "http" else endpoint.grpc
-    return BenchTarget(address, name, endpoint.metrics)
+    return BenchTarget(_address_of(endpoint, interface), name, endpoint.metrics)
+
+
+def _address_of(endpoint: Endpoint, interface: Interface) -> str:
+    return endpoint.http if interface == "http" else endpoint.grpc
 
 
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:

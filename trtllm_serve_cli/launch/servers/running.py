@@ -197,6 +197,25 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
     )
 
 
+def find_by_triton_model(home: Home, name: str, address: str | None = None) -> RunningServer | None:
+    """Return the only running server that has the Triton model `name` and listens on `address`.
+
+    An imported model with this name takes precedence: return None if a server serves such a model,
+    or if no running server has the Triton model. Raise `NoServer` if several running servers have
+    the Triton model.
+    """
+    if find_servers(home, name):
+        return None
+    found = [
+        server
+        for server in find_servers(home, None, address)
+        if server.is_running and name in server.plan.every_model
+    ]
+    if len(found) > 1:
+        raise _ambiguous(found)
+    return found[0] if found else None
+
+
 def _how_to_check(server: RunningServer) -> str:
     """Return the next step to determine whether a server with an unknown state is running."""
     if server.job is not None:

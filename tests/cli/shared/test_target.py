@@ -1,0 +1,59 @@
+"""Servers and models that `-m` and `-u` select."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.samples.launch_plans import fake_plan
+from trtllm_serve_cli.cli.shared.target import BenchTarget, find_bench_target, find_target
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
+from trtllm_serve_cli.paths import Home
+
+
+@pytest.fixture
+def endpoint(home: Home) -> Endpoint:
+    """Record a running server whose imported model has another name than its Triton models."""
+    loading = ("preprocessing", "tensorrt_llm", "postprocessing", "ensemble")
+    plan = dataclasses.replace(
+        fake_plan(home.servers), models=("repo",), text_models=("ensemble",), loading=loading
+    )
+    plan.directory.mkdir(parents=True)
+    (plan.directory / PLAN_FILE).write_text(plan.to_json())
+    write_state(plan.directory, describe_supervisor("ready"))
+    return plan.endpoint
+
+
+@pytest.mark.parametrize("model", ["ensemble", "repo", None])
+def test_text_model_is_found_by_its_name_and_by_that_of_the_imported_model(
+    endpoint: Endpoint, model: str | None
+) -> None:
+    found = find_target(None, "grpc", model, None)
+    assert (found.endpoint, found.model) == (endpoint, "ensemble")
+
+
+@pytest.mark.parametrize(
+    ("model", "text_model", "expected"),
+    [
+        ("ensemble", "ensemble", "ensemble"),
+        ("repo", "own", "ensemble"),
+        ("tensorrt_llm", None, "tensorrt_llm"),
+        ("repo", None, "tensorrt_llm"),
+    ],
+)
+@pytest.mark.parametrize("has_url", [False, True])
+def test_benchmark_finds_triton_models_by_their_names(
+    endpoint: Endpoint, has_url: bool, model: str, text_model: str | None, expected: str
+) -> None:
+    url = endpoint.grpc.replace("127.0.0.1", "localhost") if has_url else None
+    assert find_bench_target(url, "grpc", model, text_model) == BenchTarget(
+        endpoint.grpc, expected, endpoint.metrics
+    )
+
+
+def test_name_of_no_model_is_refused(endpoint: Endpoint) -> None:
+    with pytest.raises(NoServer, match="No server is running for tensorrt_llm_bls"):
+        find_target(None, "grpc", "tensorrt_llm_bls", None)
