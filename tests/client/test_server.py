@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fakes.triton.server import TEXT_INPUTS, FakeTriton
+from tests.fakes.triton.server import INPUTS_OF, FakeTriton
 from trtllm_serve_cli.client.ask import stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface
@@ -39,7 +39,7 @@ def test_fetches_model_config(triton: FakeTriton, interface: Interface) -> None:
         max_batch_size=8,
         vocab_size=500,
         tokenizer_dir="/tokenizer",
-        inputs=frozenset(TEXT_INPUTS),
+        inputs=frozenset(INPUTS_OF["tensorrt_llm_bls"]),
     )
 
 
@@ -47,7 +47,7 @@ def test_fetches_model_config(triton: FakeTriton, interface: Interface) -> None:
 def test_config_without_tllm_parameters(triton: FakeTriton, interface: Interface) -> None:
     triton.parameters = {"max_seq_len": "${max_seq_len}", "chat_template": ""}
     assert fetch_model_config(triton.endpoint, "ensemble", interface) == ModelInfo(
-        "ensemble", max_batch_size=8, inputs=frozenset(TEXT_INPUTS)
+        "ensemble", max_batch_size=8, inputs=frozenset(INPUTS_OF["tensorrt_llm_bls"])
     )
 
 

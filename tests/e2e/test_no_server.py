@@ -28,6 +28,17 @@ def test_answer_equals_that_of_a_server(served: Tllm, endpoint: Endpoint) -> Non
     )
 
 
+def test_token_ids_equal_those_of_a_server(served: Tllm) -> None:
+    words = ("infer", "-m", "demo", PROMPT, "--max-tokens", "12", "--show-tokens", "--json")
+    local, remote = (json.loads(served.done(*words, *more)) for more in (("--no-server",), ()))
+    assert (len(local["input_ids"]), len(local["output_ids"][0])) == (
+        local["num_input_tokens"],
+        12,
+    )
+    for name in ("text_output", "input_ids", "output_ids"):
+        assert local[name] == remote[name]
+
+
 def test_rejected_request_is_an_error(imported: Tllm) -> None:
     result = imported("infer", "--no-server", "hello", "--beam-width", "99")
     assert result.returncode == 3

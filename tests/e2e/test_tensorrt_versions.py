@@ -15,6 +15,8 @@ from tests.e2e.upstream import as_tensors
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Interface
+from trtllm_serve_cli.client.model_info import fetch_model_config
+from trtllm_serve_cli.client.token_pipeline import open_token_pipeline
 from trtllm_serve_cli.errors import BadInput
 
 pytestmark = pytest.mark.e2e
@@ -65,6 +67,14 @@ def test_response_has_the_new_text_only(
     completion = generate(endpoint, name, request, interface)
     counts = (completion.num_input_tokens, completion.num_output_tokens)
     assert (completion.text, counts) == ("abcabca", (3, 7))
+
+
+@pytest.mark.parametrize("model", ["parts", "whole"])
+def test_token_ids_are_those_of_the_text(endpoint: Endpoint, model: str) -> None:
+    pipeline = open_token_pipeline(endpoint, fetch_model_config(endpoint, model))
+    completion = generate(pipeline, model, GenerateRequest("abc", max_tokens=7, seed=0))
+    a, b, c = completion.input_ids
+    assert (completion.text, completion.output_ids) == ("abcabca", ((a, b, c, a, b, c, a),))
 
 
 @pytest.mark.parametrize("interface", ["grpc", "http"])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import (
@@ -23,15 +23,21 @@ from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.errors import TimedOut, TllmError
 
-if TYPE_CHECKING:
-    from trtllm_serve_cli.client.local_engine import LocalEngine
-
 # Maximum time to wait for the reader thread after the caller has stopped reading the response.
 _CLOSE_TIMEOUT_S = 2.0
 
 
+class Responder(Protocol):
+    """A source of responses other than a text model, such as an engine without a server."""
+
+    def stream(
+        self, request: GenerateRequest, timeout_s: float | None, cancellation: Cancellation
+    ) -> Generator[Piece, None, None]:
+        """Yield the pieces of the response as they arrive."""
+
+
 def stream(
-    endpoint: Endpoint | LocalEngine,
+    endpoint: Endpoint | Responder,
     model: str,
     request: GenerateRequest,
     interface: Interface = "grpc",
@@ -49,7 +55,7 @@ def stream(
     the request. `timeout_s` limits the time for the whole response. `request.stop_after_ms` also
     limits this time, but ends the response without an error.
 
-    `endpoint` is a server, or an engine in a child process. `info` is the model's configuration. If
+    `endpoint` is a server, or another source of responses. `info` is the model's configuration. If
     `info` is None, the configuration is fetched from the server before the request is sent. Raise
     `NoServer` if the server cannot be reached, `RequestFailed` if the request fails, or `BadInput`
     if a value does not fit its tensor or the model lacks an input.
@@ -80,7 +86,7 @@ def stream(
 
 
 def stream_in_thread(
-    endpoint: Endpoint | LocalEngine,
+    endpoint: Endpoint | Responder,
     model: str,
     request: GenerateRequest,
     interface: Interface = "grpc",
@@ -119,7 +125,7 @@ def stream_in_thread(
 
 
 def generate(
-    endpoint: Endpoint | LocalEngine,
+    endpoint: Endpoint | Responder,
     model: str,
     request: GenerateRequest,
     interface: Interface = "grpc",

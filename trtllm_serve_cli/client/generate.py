@@ -181,7 +181,9 @@ class Piece:
     counts only the tokens in this message, as upstream's tensor does. `perf` contains upstream's
     outputs for `return_perf_metrics`. `logits` maps the names of the requested outputs to arrays
     without the batch dimension. If `stop_after_ms` ended the response, `was_stopped` is true in the
-    last piece, which has no text.
+    last piece, which has no text. `token_ids` contains the ids of the text. In the first piece,
+    `input_ids` contains the ids of the prompt. Both are empty if the source of the response does
+    not return ids.
     """
 
     text: str
@@ -194,6 +196,8 @@ class Piece:
     perf: Mapping[str, float] = field(default_factory=dict)
     logits: Mapping[str, Any] = field(default_factory=dict)
     was_stopped: bool = False
+    token_ids: tuple[int, ...] = ()
+    input_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,9 @@ class Completion:
 
     `texts` contains one text per sequence, ordered by `sequence_index`. `ttft_s` is the time to the
     first piece, or `None` if no piece arrived. Without streaming, the first piece contains the
-    whole text. `was_stopped` is true if `stop_after_ms` ended the response.
+    whole text. `was_stopped` is true if `stop_after_ms` ended the response. `input_ids` and
+    `output_ids`, with one entry per sequence, are empty if the source of the response does not
+    return ids.
     """
 
     texts: tuple[str, ...]
@@ -215,6 +221,8 @@ class Completion:
     perf: Mapping[str, float] = field(default_factory=dict)
     logits: Mapping[str, Any] = field(default_factory=dict)
     was_stopped: bool = False
+    input_ids: tuple[int, ...] = ()
+    output_ids: tuple[tuple[int, ...], ...] = ()
 
     @property
     def text(self) -> str:
@@ -237,6 +245,7 @@ class _Sequence:
     texts: list[str] = field(default_factory=list)
     cum_log_prob: float | None = None
     log_probs: list[float] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
 
 
 def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) -> Completion:
@@ -250,6 +259,7 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
     num_output: int | None = None
     perf: Mapping[str, float] = {}
     logits: Mapping[str, Any] = {}
+    input_ids: tuple[int, ...] = ()
     was_stopped = False
     for piece in pieces:
         if piece.was_stopped:
@@ -257,10 +267,12 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
             continue
         perf = piece.perf or perf
         logits = piece.logits or logits
+        input_ids = piece.input_ids or input_ids
         first_s = piece.at_s if first_s is None else first_s
         sequence = sequences.setdefault(piece.sequence_index, _Sequence())
         sequence.texts.append(piece.text)
         sequence.log_probs.extend(piece.output_log_probs)
+        sequence.token_ids.extend(piece.token_ids)
         if piece.cum_log_prob is not None:
             sequence.cum_log_prob = piece.cum_log_prob
         if piece.num_input_tokens is not None:
@@ -279,4 +291,6 @@ def summarize_pieces(pieces: Iterable[Piece], started_s: float, ended_s: float) 
         perf=perf,
         logits=logits,
         was_stopped=was_stopped,
+        input_ids=input_ids,
+        output_ids=tuple(tuple(sequence.token_ids) for sequence in ordered) if input_ids else (),
     )

@@ -55,6 +55,16 @@ def name_inputs(
         return _name_llmapi_inputs(model, names)
     if _VLLM_INPUT in inputs:
         return {name: name for name in names}
+    return name_inflight_inputs(model, names, inputs, version)
+
+
+def name_inflight_inputs(
+    model: str, names: Iterable[str], inputs: Container[str], version: str = ""
+) -> dict[str, str]:
+    """Return the same mapping as `name_inputs` for any model in the inflight layout.
+
+    Unlike in `name_inputs`, the model may be named `tensorrt_llm`.
+    """
     named = {}
     for name in names:
         if name in inputs:

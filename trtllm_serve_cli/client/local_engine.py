@@ -104,7 +104,7 @@ class LocalEngine:
                     update = self._wait(updates, deadline_s, timeout_s)
                     sequence = sequences.setdefault(update.sequence_index, _Sequence(self))
                     is_first = len(sequences) == 1 and not sequence.pieces
-                    piece = sequence.add(update, len(fields["input_ids"]) if is_first else None)
+                    piece = sequence.add(update, fields["input_ids"] if is_first else ())
                     if request.stream:
                         yield piece
             finally:
@@ -168,7 +168,7 @@ class _Sequence:
         self.is_ended = False
         self._decoder = StreamDecoder(engine.decode)
 
-    def add(self, update: SequenceUpdate, num_input_tokens: int | None) -> Piece:
+    def add(self, update: SequenceUpdate, input_ids: tuple[int, ...]) -> Piece:
         text = self._decoder.push(update.token_ids)
         if update.finish_reason is not None:
             self.is_ended = True
@@ -178,11 +178,13 @@ class _Sequence:
             text=text,
             at_s=time.monotonic(),
             sequence_index=update.sequence_index,
-            num_input_tokens=num_input_tokens,
+            num_input_tokens=len(input_ids) or None,
             num_output_tokens=len(update.token_ids),
             cum_log_prob=update.cum_log_prob,
             output_log_probs=update.log_probs,
             perf={name: getattr(perf, name) for name in perf.__slots__} if perf else {},
+            token_ids=tuple(update.token_ids),
+            input_ids=input_ids,
         )
         self.pieces.append(piece)
         return piece

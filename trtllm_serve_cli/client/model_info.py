@@ -11,6 +11,9 @@ from typing import Any
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Interface
 
+CORE_MODEL = "tensorrt_llm"
+UPSTREAM_TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
+
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
@@ -19,6 +22,7 @@ class ModelInfo:
     Most fields are parameters that tllm writes to the file. If tllm did not render the model, these
     fields are `None`, empty or false. Only a decoupled model can stream responses. If
     `accumulates_tokens` is true, each streamed response contains the whole text so far.
+    `core_model` is the name of the model `tensorrt_llm` that a text model calls.
     """
 
     name: str
@@ -36,6 +40,21 @@ class ModelInfo:
     tensorrt_llm_version: str = ""
     excludes_input: bool = False
     accumulates_tokens: bool = False
+    core_model: str = ""
+
+    def name_of(self, role: str) -> str:
+        """Return the server's name for `role`, a model in the same repository as this text model.
+
+        If a server has several repositories, the names of their models have prefixes. `core_model`
+        and the name of upstream's text models contain the prefix.
+        """
+        if role == CORE_MODEL and self.core_model:
+            return self.core_model
+        named_after = {CORE_MODEL: self.core_model} | dict.fromkeys(UPSTREAM_TEXT_MODELS, self.name)
+        for suffix, name in named_after.items():
+            if name.endswith(suffix):
+                return name.removesuffix(suffix) + role
+        return role
 
 
 def fetch_model_config(
@@ -74,11 +93,17 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         # The values that upstream's model reads as true.
         accumulates_tokens=parameters.get("accumulate_tokens", "").lower()
         in ("true", "yes", "1", "t"),
+        core_model=_parse_name(parameters.get("tensorrt_llm_model_name", "")),
     )
 
 
 def _parse_count(text: str | None) -> int | None:
     return int(text) or None if text and text.isdecimal() else None
+
+
+def _parse_name(text: str) -> str:
+    """Return a model's name, or "" for a variable of upstream's templates that is not filled in."""
+    return "" if text.startswith("${") else text
 
 
 def import_transport(interface: Interface) -> ModuleType:

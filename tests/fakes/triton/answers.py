@@ -18,6 +18,10 @@ DATATYPES = {
     "text_output": "BYTES",
     "output_ids": "INT32",
     "sequence_length": "INT32",
+    "INPUT_ID": "INT32",
+    "REQUEST_INPUT_LEN": "INT32",
+    "REQUEST_OUTPUT_LEN": "INT32",
+    "OUTPUT": "BYTES",
     "sequence_index": "INT32",
     "cum_log_probs": "FP32",
     "output_log_probs": "FP32",
@@ -32,7 +36,7 @@ DATATYPES = {
     "last_token_time_ns": "INT64",
 }
 # Inputs that are lists even with one value.
-LISTS = ("input_ids", "stop_words", "bad_words")
+LISTS = ("input_ids", "stop_words", "bad_words", "TOKENS_BATCH", "SEQUENCE_LENGTH")
 TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
 PERF = {
     "kv_cache_alloc_new_blocks": 3,
@@ -92,6 +96,7 @@ class Silence(Exception):
 def follow_prompt(request: Request) -> Iterator[Outputs]:
     """Answer token ids with as many tokens as requested, and text depending on the prompt.
 
+    `preprocessing` and `postprocessing` convert each character to its code point and back.
     `refuse` fails without a response, `break` after one; `vanish` drops the connection after one;
     `forever` streams until the client cancels; `silent` never responds; `beams` returns two
     sequences in one response; `nothing` ends without a response; `echo:TEXT` returns TEXT;
@@ -99,6 +104,12 @@ def follow_prompt(request: Request) -> Iterator[Outputs]:
     """
     if "input_ids" in request.inputs:
         yield from exact_length(request)
+        return
+    if "QUERY" in request.inputs:
+        yield preprocess(request.inputs["QUERY"], request.inputs["REQUEST_OUTPUT_LEN"])
+        return
+    if "TOKENS_BATCH" in request.inputs:
+        yield postprocess(request.inputs["TOKENS_BATCH"], request.inputs["SEQUENCE_LENGTH"])
         return
     match request.inputs["text_input"]:
         case "refuse":
@@ -134,6 +145,19 @@ def follow_prompt(request: Request) -> Iterator[Outputs]:
         case _:
             for word in ("Machine", " ", "learning é"):
                 yield piece(word)
+
+
+def preprocess(text: str, max_tokens: int) -> Outputs:
+    """Return the response of `preprocessing`."""
+    ids = [ord(character) for character in text]
+    return {"INPUT_ID": ids, "REQUEST_INPUT_LEN": [len(ids)], "REQUEST_OUTPUT_LEN": [max_tokens]}
+
+
+def postprocess(ids: list[int], lengths: list[int]) -> Outputs:
+    """Return the response of `postprocessing` to sequences of equal padded length."""
+    width = len(ids) // len(lengths)
+    rows = [ids[at * width : at * width + length] for at, length in enumerate(lengths)]
+    return {"OUTPUT": ["".join(map(chr, row)) for row in rows]}
 
 
 def piece(text: str) -> Outputs:

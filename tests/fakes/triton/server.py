@@ -27,10 +27,11 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.repository.model.contract import load_contracts
 
 VERSION = "2.51.0"
-TOKEN_INPUTS, TEXT_INPUTS = (
-    tuple(tensor.name for tensor in load_contracts()[model].inputs)
-    for model in ("tensorrt_llm", "tensorrt_llm_bls")
-)
+# Part -> its inputs. Models with other names are text models.
+INPUTS_OF = {
+    part: tuple(tensor.name for tensor in load_contracts()[part].inputs)
+    for part in ("preprocessing", "tensorrt_llm", "postprocessing", "tensorrt_llm_bls")
+}
 
 
 @dataclass
@@ -42,8 +43,8 @@ class FakeTriton:
       Requests whose number is a multiple of `fails_every` fail. Numbers start at 1.
     - `models` is the index of the repository. Models with any name respond unless they are in
       `unloaded`. `tensorrt_llm`, with or without a prefix, accepts token ids; others accept text.
-    - `parameters` and `input_names` are part of the model configuration; an entry of
-      `parameters_of` replaces `parameters` for one model.
+    - `parameters` and `input_names` are part of the model configuration; entries of
+      `parameters_of` and `inputs_of` replace them for one model.
     - `metrics_pages` are the contents of the metrics page in turn; the last one stays.
       `metrics_length` overrides its `Content-Length`.
     - `ending_s` is the time for which a gRPC stream stays open after an error.
@@ -64,6 +65,7 @@ class FakeTriton:
     parameters: dict[str, str] = field(default_factory=lambda: {"vocab_size": "500"})
     parameters_of: dict[str, dict[str, str]] = field(default_factory=dict)
     input_names: tuple[str, ...] = ()
+    inputs_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
     metrics_pages: list[str] = field(
         default_factory=lambda: ["# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"]
     )
@@ -168,8 +170,8 @@ class FakeTriton:
     def configure_model(self, model: str) -> dict[str, Any]:
         """Return the model configuration."""
         self.check_loaded(model)
-        takes_tokens = model.endswith("tensorrt_llm")
-        inputs = self.input_names or (TOKEN_INPUTS if takes_tokens else TEXT_INPUTS)
+        part = next((part for part in INPUTS_OF if model.endswith(part)), "tensorrt_llm_bls")
+        inputs = self.inputs_of.get(model) or self.input_names or INPUTS_OF[part]
         parameters = self.parameters_of.get(model, self.parameters)
         return {
             "name": model,

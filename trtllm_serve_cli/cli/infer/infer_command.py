@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from trtllm_serve_cli.cli.infer import guided_decoding, logits, prompts, render_answer
+from trtllm_serve_cli.cli.infer import guided_decoding, logits, prompts, render_answer, token_ids
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions, ModelOption, PromptArgument
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, USER_CAN_FIX
@@ -49,7 +49,7 @@ def infer(
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
-    _check_usage(prompt, options)
+    _check_usage(prompt, options, request)
     beam_width = request.get("beam_width", 1)
     num_responses = max(request.get("num_return_sequences", 1), beam_width)
     if options.batch is None and prompt is None and not _is_terminal(sys.stdin):
@@ -67,6 +67,8 @@ def infer(
     target = _open_target(options, model, prompt, request)
     info = target.info
     assert info is not None
+    if options.show_tokens:
+        target = token_ids.use_pipeline(target)
     # Even with --no-stream, stream requests with a `stop_after_ms`, because the client prints the
     # parts that were received in time. Also stream batches, because each line can set
     # `stop_after_ms`, and requests over HTTP, because the server detects a disconnected client only
@@ -101,8 +103,8 @@ def infer(
     words = prompts.read_prompt(prompt or "")
     prompts.check_prompt(words)
     prompted = dataclasses.replace(defaults, text_input=to_prompt(words))
-    is_live = prompted.stream and options.stream and num_responses == 1
-    completion = _infer_one(target, prompted, is_live=is_live, as_json=as_json)
+    is_live = prompted.stream and options.stream and num_responses == 1 and not options.show_tokens
+    completion = _infer_one(target, prompted, options, is_live=is_live, as_json=as_json)
     logits.write_logits(completion, options)
 
 
@@ -129,7 +131,7 @@ def _open_target(
     return dataclasses.replace(target, info=info)
 
 
-def _check_usage(prompt: str | None, options: InferOptions) -> None:
+def _check_usage(prompt: str | None, options: InferOptions, request: OptionValues) -> None:
     if prompt is not None and options.batch is not None:
         raise typer.BadParameter(
             "PROMPT and --batch cannot be used together. Omit one of them.", param_hint="PROMPT"
@@ -138,9 +140,10 @@ def _check_usage(prompt: str | None, options: InferOptions) -> None:
         raise typer.BadParameter(
             "A system prompt requires the chat template. Omit --raw.", param_hint="--system"
         )
-
+    has_prompt = prompt is not None or not _is_terminal(sys.stdin)
+    if options.show_tokens:
+        token_ids.check_usage(options, request, has_prompt=has_prompt)
     if logits.list_requested(options):
-        has_prompt = prompt is not None or not _is_terminal(sys.stdin)
         logits.check_usage(options, has_prompt=has_prompt)
 
 
@@ -176,17 +179,25 @@ def _load_adapter(
 
 
 def _infer_one(
-    target: Target, request: GenerateRequest, *, is_live: bool, as_json: bool
+    target: Target,
+    request: GenerateRequest,
+    options: InferOptions,
+    *,
+    is_live: bool,
+    as_json: bool,
 ) -> Completion:
     collected = render_answer.collect_stream(target, request, is_live=is_live and not as_json)
     if collected.was_interrupted:
         raise typer.Exit(INTERRUPTED)
     if as_json:
         identification = {"model": target.model, "request_id": request.request_id}
-        output.show_json({**identification, **render_answer.as_data(collected.completion)})
+        ids = token_ids.as_data(collected.completion) if options.show_tokens else {}
+        output.show_json({**identification, **render_answer.as_data(collected.completion), **ids})
         return collected.completion
     if not is_live:
         render_answer.show_texts(collected.completion)
+    if options.show_tokens:
+        token_ids.show_ids(collected.completion)
     render_answer.show_figures(
         collected, request.request_id, was_streamed=is_live and request.stream
     )

@@ -116,6 +116,14 @@ class InferOptions:
             metavar="FILE",
         ),
     ] = None
+    show_tokens: Annotated[
+        bool,
+        Option(
+            "Print the token ids of the prompt and of the response (gRPC only). The request is "
+            "sent to the models preprocessing, tensorrt_llm and postprocessing in turn.",
+            flags=("--show-tokens",),
+        ),
+    ] = False
     request_id: Annotated[
         str | None,
         Option(

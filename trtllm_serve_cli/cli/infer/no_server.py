@@ -64,6 +64,12 @@ def run_script(
             why="TensorRT-LLM's script run.py loads the engine for each call",
             next_step='pass a prompt, for example `tllm infer --no-server "What is ML?"`',
         )
+    if options.show_tokens:
+        raise BadInput(
+            "A TensorRT engine without a server does not return token ids.",
+            why="TensorRT-LLM's script run.py prints only the text",
+            next_step="start a server with `tllm start`, and omit --no-server",
+        )
     words = prompts.read_prompt(prompt)
     prompts.check_prompt(words)
     info = read_info(repository)

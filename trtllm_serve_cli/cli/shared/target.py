@@ -11,9 +11,9 @@ import typer
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
+    from trtllm_serve_cli.client.ask import Responder
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.client.generate import Interface
-    from trtllm_serve_cli.client.local_engine import LocalEngine
     from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.launch.servers.running import RunningServer
 
@@ -33,12 +33,12 @@ CORE_MODEL = "tensorrt_llm"
 class Target:
     """The endpoint, model and interface for requests, and the time limit for each request.
 
-    `endpoint` is a server, or an engine in a child process.
+    `endpoint` is a server, or another source of responses, such as an engine in a child process.
 
     `info` is the model's configuration, or None before it is fetched.
     """
 
-    endpoint: Endpoint | LocalEngine
+    endpoint: Endpoint | Responder
     model: str
     interface: Interface
     timeout_s: float | None

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,26 @@ def stream_grpc(
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
-    address = endpoint.grpc
-    model = info.name
     message = _plan_message(info, request)
+    with closing(stream_responses(endpoint, message, timeout_s, cancellation)) as responses:
+        for at_s, response in responses:
+            yield from parse_pieces(
+                request,
+                _read_outputs(endpoint.grpc, response, request),
+                at_s,
+                returns_prompt=returns_prompt(info, request),
+            )
+
+
+def stream_responses(
+    endpoint: Endpoint, message: Any, timeout_s: float | None, cancellation: Cancellation
+) -> Generator[tuple[float, Any], None, None]:
+    """Yield the arrival time and the `ModelInferResponse` of each response to `message`.
+
+    `message` is a `ModelInferRequest`. Closing the generator cancels the request on the server.
+    """
+    address = endpoint.grpc
+    model = message.model_name
     has_begun = False
     with connect(address, endpoint.tls) as stub:
         call = stub.ModelStreamInfer(iter([message]), timeout=timeout_s)
@@ -67,12 +84,7 @@ def stream_grpc(
                     if response.error_message:
                         _drain_call(call)
                         raise error_mapping.refused(model, response.error_message)
-                    yield from parse_pieces(
-                        request,
-                        _read_outputs(address, response, request),
-                        at_s,
-                        returns_prompt=returns_prompt(info, request),
-                    )
+                    yield at_s, response.infer_response
         except grpc.RpcError as error:
             raise _translate_rpc_error(
                 error, address, model, timeout_s, has_begun=has_begun
@@ -176,14 +188,13 @@ def _read_outputs(address: str, response: Any, request: GenerateRequest) -> dict
 
     The values are a flat list. For requested logits, the list contains a single array.
     """
-    inferred = response.infer_response
     arrays = {name for name in LOGITS if getattr(request, f"return_{name}")}
     try:
         return {
             output.name: [decode_array(output.datatype, output.shape[1:], content)]
             if output.name in arrays
             else decode_raw(output.datatype, content)
-            for output, content in zip(inferred.outputs, inferred.raw_output_contents, strict=True)
+            for output, content in zip(response.outputs, response.raw_output_contents, strict=True)
         }
     except (struct.error, ValueError) as error:
         raise error_mapping.invalid_response(address, f"a tensor is truncated: {error}") from error

@@ -1,0 +1,71 @@
+"""Print the token ids of a prompt and of its response, for `tllm infer --show-tokens`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from trtllm_serve_cli.cli.infer import logits
+from trtllm_serve_cli.cli.infer.infer_options import InferOptions
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues
+from trtllm_serve_cli.cli.shared.target import Target
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.client.generate import Completion
+
+_FLAG = "--show-tokens"
+
+
+def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: bool) -> None:
+    """Raise `BadParameter` if the options request token ids in a way that is not supported."""
+    if not has_prompt or options.batch is not None:
+        raise typer.BadParameter("Token ids require a single PROMPT.", param_hint=_FLAG)
+    if options.interface == "http":
+        raise typer.BadParameter("Token ids require gRPC. Omit -i http.", param_hint=_FLAG)
+    if logits.list_requested(options):
+        raise typer.BadParameter(
+            "Token ids and logits cannot be requested together. Omit one of the options.",
+            param_hint=_FLAG,
+        )
+    # Only text models and the streams of a local engine support these options.
+    unsupported = {
+        "--lora": "lora_name",
+        "--stop-after-ms": "stop_after_ms",
+        "--num-draft-tokens": "num_draft_tokens",
+    }
+    for flag, name in unsupported.items():
+        if not options.no_server and request.get(name) is not None:
+            raise typer.BadParameter(f"Token ids do not support {flag}. Omit it.", param_hint=_FLAG)
+
+
+def use_pipeline(target: Target) -> Target:
+    """Return `target` with an endpoint that returns token ids."""
+    from trtllm_serve_cli.client.endpoint import Endpoint
+    from trtllm_serve_cli.client.token_pipeline import open_token_pipeline
+
+    if not isinstance(target.endpoint, Endpoint):
+        return target
+    assert target.info is not None
+    pipeline = open_token_pipeline(target.endpoint, target.info)
+    return dataclasses.replace(target, endpoint=pipeline)
+
+
+def show_ids(completion: Completion) -> None:
+    """Print the ids to stderr."""
+    output.notify(f"Input ids: {_join(completion.input_ids)}")
+    for index, ids in enumerate(completion.output_ids):
+        number = f" [{index}]" if len(completion.output_ids) > 1 else ""
+        output.notify(f"Output ids{number}: {_join(ids)}")
+
+
+def as_data(completion: Completion) -> dict[str, Any]:
+    """Return the ids as a JSON-compatible dict."""
+    return {"input_ids": completion.input_ids, "output_ids": completion.output_ids}
+
+
+def _join(ids: Sequence[int]) -> str:
+    return " ".join(map(str, ids))
