@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,22 @@ def test_infer_without_chat_template_continues_the_prompt(served: Tllm) -> None:
 def test_infer_accepts_the_names_of_triton_models(served: Tllm, model: str) -> None:
     words = ("infer", "The capital of France is", "--raw", "--max-tokens", "5")
     assert served.done(*words, "-m", model) == served.done(*words)
+
+
+def test_rows_of_one_request_have_the_responses_of_separate_requests(
+    served: Tllm, tmp_path: Path
+) -> None:
+    file = tmp_path / "prompts.txt"
+    file.write_text("The capital of France is\nOne, two, three,\n")
+    words = ("infer", "--raw", "--batch", str(file), "--max-tokens", "5")
+    one, several = (
+        [json.loads(line) for line in served.done(*words, *more).splitlines()]
+        for more in (("--batch-inputs",), ())
+    )
+    counted = ("index", "text_output", "num_input_tokens", "num_output_tokens")
+    assert [[each[name] for name in counted] for each in one] == [
+        [each[name] for name in counted] for each in several
+    ]
 
 
 def test_infer_json_includes_token_counts(served: Tllm) -> None:

@@ -183,7 +183,7 @@ class Piece:
     without the batch dimension. If `stop_after_ms` ended the response, `was_stopped` is true in the
     last piece, which has no text. `token_ids` contains the ids of the text. In the first piece,
     `input_ids` contains the ids of the prompt. Both are empty if the source of the response does
-    not return ids.
+    not return ids. `batch_index` is the index of the prompt if the request has several prompts.
     """
 
     text: str
@@ -198,6 +198,7 @@ class Piece:
     was_stopped: bool = False
     token_ids: tuple[int, ...] = ()
     input_ids: tuple[int, ...] = ()
+    batch_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)

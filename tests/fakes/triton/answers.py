@@ -23,6 +23,7 @@ DATATYPES = {
     "REQUEST_OUTPUT_LEN": "INT32",
     "OUTPUT": "BYTES",
     "sequence_index": "INT32",
+    "batch_index": "INT32",
     "cum_log_probs": "FP32",
     "output_log_probs": "FP32",
     "num_input_tokens": "INT32",

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import sys
 import uuid
-from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from trtllm_serve_cli.cli.infer import guided_decoding, logits, prompts, render_answer, token_ids
+from trtllm_serve_cli.cli.infer import (
+    batch,
+    guided_decoding,
+    logits,
+    prompts,
+    render_answer,
+    token_ids,
+)
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions, ModelOption, PromptArgument
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, USER_CAN_FIX
+from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.cli.shared.target import Target, find_target
 from trtllm_serve_cli.client.generate import GenerateRequest
-from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, RawTensor
 
 
@@ -98,7 +99,8 @@ def infer(
         return
     to_prompt = prompts.plan_prompt(info, options.chat, options.system)
     if options.batch is not None:
-        _infer_batch(target, options.batch, defaults, to_prompt)
+        send = batch.infer_rows if options.batch_inputs else batch.infer_batch
+        send(target, options.batch, defaults, to_prompt)
         return
     words = prompts.read_prompt(prompt or "")
     prompts.check_prompt(words)
@@ -140,6 +142,8 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
         raise typer.BadParameter(
             "A system prompt requires the chat template. Omit --raw.", param_hint="--system"
         )
+    if options.batch_inputs:
+        batch.check_usage(options)
     has_prompt = prompt is not None or not _is_terminal(sys.stdin)
     if options.show_tokens:
         token_ids.check_usage(options, request, has_prompt=has_prompt)
@@ -202,52 +206,3 @@ def _infer_one(
         collected, request.request_id, was_streamed=is_live and request.stream
     )
     return collected.completion
-
-
-def _infer_batch(
-    target: Target, file: Path, defaults: GenerateRequest, to_prompt: Callable[[str], str]
-) -> None:
-    from trtllm_serve_cli.client.ask import generate
-    from trtllm_serve_cli.client.batch import parse_batch, run_batch
-    from trtllm_serve_cli.client.transport.cancellation import Cancellation
-
-    def send(request: GenerateRequest, cancellation: Cancellation) -> Completion:
-        return generate(
-            target.endpoint,
-            target.model,
-            request,
-            target.interface,
-            target.timeout_s,
-            cancellation,
-            target.info,
-        )
-
-    num_failed = index = 0
-    names: list[str] = []
-    unnamed = dataclasses.replace(defaults, request_id="")
-    requests = parse_batch(prompts.read_lines(file), unnamed, to_prompt)
-    with closing(run_batch(send, _assign_ids(requests, defaults.request_id, names))) as arriving:
-        try:
-            for index, answer in enumerate(arriving):
-                num_failed += isinstance(answer, TllmError)
-                line = {"index": index, "request_id": names[index], **render_answer.as_data(answer)}
-                print(json.dumps(line, ensure_ascii=False), flush=True)
-        except KeyboardInterrupt:
-            output.notify(render_answer.describe_cancel(target, defaults, "requests in flight"))
-            raise typer.Exit(INTERRUPTED) from None
-    if num_failed:
-        output.notify(f'{num_failed} of {index + 1} lines failed: see "error" in the output.')
-        raise typer.Exit(USER_CAN_FIX)
-
-
-def _assign_ids(
-    requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
-) -> Iterator[GenerateRequest | TllmError]:
-    """Yield the requests in a batch with unique ids, and append each id to `names`."""
-    for index, request in enumerate(requests):
-        if isinstance(request, TllmError):
-            names.append("")
-            yield request
-        else:
-            names.append(request.request_id or f"{name}-{index}")
-            yield dataclasses.replace(request, request_id=names[-1])

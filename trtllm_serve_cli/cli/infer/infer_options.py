@@ -79,6 +79,14 @@ class InferOptions:
             metavar="FILE",
         ),
     ] = None
+    batch_inputs: Annotated[
+        bool,
+        Option(
+            "Send the prompts of --batch as the rows of a single request (gRPC only). All lines "
+            "must have the same options.",
+            flags=("--batch-inputs",),
+        ),
+    ] = False
     stream: Annotated[
         bool, Option("Print the response as it is generated.", flags=("--stream/--no-stream",))
     ] = True

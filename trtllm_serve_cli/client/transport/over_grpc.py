@@ -7,10 +7,11 @@ a callback in its own thread.
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,11 @@ from trtllm_serve_cli.client.transport.tensors import (
     INPUTS,
     decode_array,
     decode_raw,
-    encode_raw,
+    encode_rows,
     parse_pieces,
     plan_inputs,
     plan_parameters,
+    split_rows,
 )
 from trtllm_serve_cli.errors import BadInput, TllmError
 
@@ -53,7 +55,7 @@ def stream_grpc(
     cancellation: Cancellation,
 ) -> Generator[Piece, None, None]:
     """Yield the pieces as they arrive; closing the generator cancels the request on the server."""
-    message = _plan_message(info, request)
+    message = _plan_message(info, request, (request.text_input,))
     with closing(stream_responses(endpoint, message, timeout_s, cancellation)) as responses:
         for at_s, response in responses:
             yield from parse_pieces(
@@ -62,6 +64,36 @@ def stream_grpc(
                 at_s,
                 returns_prompt=returns_prompt(info, request),
             )
+
+
+def stream_rows(
+    endpoint: Endpoint,
+    info: ModelInfo,
+    request: GenerateRequest,
+    prompts: Sequence[str],
+    timeout_s: float | None,
+    cancellation: Cancellation,
+) -> Generator[Piece, None, None]:
+    """Yield the pieces of a request for several prompts as they arrive.
+
+    All prompts have the options of `request`. Closing the generator cancels the request.
+    """
+    message = _plan_message(info, request, prompts)
+    with closing(stream_responses(endpoint, message, timeout_s, cancellation)) as responses:
+        for at_s, response in responses:
+            outputs = _read_outputs(endpoint.grpc, response, request)
+            try:
+                rows = split_rows(outputs, len(prompts))
+            except ValueError as error:
+                raise error_mapping.invalid_response(endpoint.grpc, str(error)) from error
+            for index, row in rows:
+                for piece in parse_pieces(
+                    dataclasses.replace(request, text_input=prompts[index]),
+                    row,
+                    at_s,
+                    returns_prompt=returns_prompt(info, request),
+                ):
+                    yield dataclasses.replace(piece, batch_index=index)
 
 
 def stream_responses(
@@ -168,13 +200,15 @@ def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float) -> Iter
             ) from error
 
 
-def _plan_message(info: ModelInfo, request: GenerateRequest) -> Any:
+def _plan_message(info: ModelInfo, request: GenerateRequest, prompts: Sequence[str]) -> Any:
+    """Return the message with a row for each prompt. All rows have the options of `request`."""
     model = info.name
     message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
     inputs = plan_inputs(request)
     names = name_inputs(model, inputs, info.inputs, info.tensorrt_llm_version)
     for name, served_name in names.items():
-        shape, content = encode_raw(INPUTS[name], inputs[name])
+        values = prompts if name == "text_input" else [inputs[name]] * len(prompts)
+        shape, content = encode_rows(INPUTS[name], values)
         shape = shape_input(model, shape)
         message.inputs.add(name=served_name, datatype=INPUTS[name], shape=shape)
         message.raw_input_contents.append(content)

@@ -131,6 +131,34 @@ def encode_raw(datatype: Datatype, value: Value) -> tuple[list[int], bytes]:
     return [1, 1], struct.pack(_FORMATS[datatype], value)
 
 
+def encode_rows(datatype: Datatype, values: Sequence[Value]) -> tuple[list[int], bytes]:
+    """Return the shape and the raw content of an input with one row per value.
+
+    All values must have the same shape.
+    """
+    encoded = [encode_raw(datatype, value) for value in values]
+    return [len(encoded), *encoded[0][0][1:]], b"".join(content for _, content in encoded)
+
+
+def split_rows(
+    outputs: Mapping[str, Sequence[Any]], num_rows: int
+) -> list[tuple[int, dict[str, Sequence[Any]]]]:
+    """Return the index and the outputs of each row in a response to a request with `num_rows` rows.
+
+    `outputs` maps tensor names to flat lists. A response of a decoupled model has one row. A model
+    that is not decoupled sends all rows in one response. Raise `ValueError` if the response does
+    not contain the indices of its rows.
+    """
+    indices = outputs.get("batch_index", ())
+    if not indices or not all(0 <= index < num_rows for index in indices):
+        raise ValueError(f"batch_index is {list(indices)}, but the request has {num_rows} rows")
+    widths = {name: len(values) // len(indices) for name, values in outputs.items()}
+    return [
+        (index, {name: outputs[name][at * n : (at + 1) * n] for name, n in widths.items()})
+        for at, index in enumerate(indices)
+    ]
+
+
 def decode_raw(datatype: str, content: bytes) -> list[Any]:
     """Return the elements of an output as a flat list.
 

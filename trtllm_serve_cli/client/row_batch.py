@@ -1,0 +1,97 @@
+"""Send several prompts in one request, with one row of each tensor per prompt.
+
+Upstream's end_to_end_grpc_client.py sends such requests with `--batch-inputs` (tag v0.19.0 of
+triton-inference-server/tensorrtllm_backend). Each response contains the index of its row in
+`batch_index`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece, summarize_pieces
+from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
+from trtllm_serve_cli.errors import BadInput, TllmError
+
+
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """A text model that receives all `prompts` in one request."""
+
+    endpoint: Endpoint
+    info: ModelInfo
+    prompts: tuple[str, ...]
+
+    def stream(
+        self, request: GenerateRequest, timeout_s: float | None, cancellation: Cancellation
+    ) -> Generator[Piece, None, None]:
+        """Yield the pieces of all rows as they arrive. The prompt of `request` is ignored.
+
+        Raise the same exceptions as the function `stream` in the module `ask`.
+        """
+        from trtllm_serve_cli.client.transport.over_grpc import stream_rows
+
+        return stream_rows(self.endpoint, self.info, request, self.prompts, timeout_s, cancellation)
+
+
+def merge_requests(requests: Iterable[GenerateRequest | TllmError]) -> list[GenerateRequest]:
+    """Return the requests, which differ only in their prompts.
+
+    Raise the first error in `requests`, or `BadInput` if another field differs.
+    """
+    merged: list[GenerateRequest] = []
+    for request in requests:
+        if isinstance(request, TllmError):
+            raise request
+        if merged and (fields := _find_differences(merged[0], request)):
+            raise BadInput(
+                f"Request {len(merged) + 1} in the file cannot be sent together with request 1.",
+                why=f"the requests differ in {' and '.join(fields)}, and --batch-inputs sends one "
+                "request that differs only in the prompts",
+                next_step="use the same values in all lines, or omit --batch-inputs",
+            )
+        merged.append(request)
+    return merged
+
+
+def _find_differences(first: GenerateRequest, other: GenerateRequest) -> list[str]:
+    names = [field.name for field in dataclasses.fields(GenerateRequest)]
+    names.remove("text_input")
+    return [name for name in names if getattr(first, name) != getattr(other, name)]
+
+
+def check_num_rows(info: ModelInfo, num_rows: int) -> None:
+    """Raise `BadInput` if the model does not accept this number of prompts in one request."""
+    if num_rows <= info.max_batch_size:
+        return
+    if info.max_batch_size == 0:
+        raise BadInput(
+            f"{info.name} accepts only one prompt per request.",
+            why="its configuration does not enable batching (max_batch_size is 0)",
+            next_step="omit --batch-inputs, which sends one request per prompt",
+        )
+    raise BadInput(
+        f"{info.name} accepts at most {info.max_batch_size} prompts per request, but the file has "
+        f"{num_rows}.",
+        why=f"max_batch_size in its configuration is {info.max_batch_size}",
+        next_step="omit --batch-inputs, split the file, or increase triton_max_batch_size with "
+        "`tllm set`",
+    )
+
+
+def summarize_rows(pieces: Sequence[Piece], num_rows: int, started_s: float) -> list[Completion]:
+    """Combine the pieces of a batch into one completion per row.
+
+    The latency of a row ends with its last piece. A piece that reports the end of the batch by
+    `stop_after_ms` belongs to all rows.
+    """
+    completions = []
+    for index in range(num_rows):
+        row = [each for each in pieces if each.batch_index == index or each.was_stopped]
+        ended_s = max((each.at_s for each in row), default=started_s)
+        completions.append(summarize_pieces(row, started_s, ended_s))
+    return completions
