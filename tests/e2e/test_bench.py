@@ -55,6 +55,16 @@ def test_a_workload_streams_over_both_interfaces(
         assert summary["num_output_tokens"] == 15
 
 
+def test_text_models_give_the_same_answers(served: Tllm) -> None:
+    words = ("end-to-end", "--num-requests", "1", "--output-tokens", "8", "--through", "own")
+    result = served("bench", *words)
+    assert result.returncode == 0, result.stderr
+    assert (
+        "demo gave the same answer twice, and ensemble and tensorrt_llm_bls gave the same answer."
+        in " ".join(result.stderr.split())
+    )
+
+
 def test_data_set_is_tokenized_by_the_model(served: Tllm, tmp_path: Path) -> None:
     words = ("dataset", "--dataset", _dataset(tmp_path), "--ignore-eos")
     result = _bench(served, *words, "--op-tokens-per-word", "1.3")

@@ -230,6 +230,41 @@ def test_bench_of_text_needs_a_model_that_takes_it(server: FakeTriton) -> None:
     assert "text input" in str(result.exception)
 
 
+LOADS = {
+    (): ("--num-requests", "2"),
+    ("sweep",): ("--num-requests", "2", "--concurrency", "1,2"),
+    ("search",): ("--duration", "0.2", "--slo", "latency:p95<9s", "--max-rate", "2"),
+}
+
+
+@pytest.mark.parametrize("group", LOADS, ids=lambda group: "".join(group) or "bench")
+def test_bench_of_text_checks_answers_once(server: FakeTriton, group: tuple[str, ...]) -> None:
+    words = (*group, "end-to-end", "-u", server.endpoint.grpc, "-m", "ensemble")
+    result = _invoke(*words, *LOADS[group])
+    assert result.exit_code == 0, result.output
+    assert result.stderr.count("Functionality check passed") == 1
+    assert [each.model for each in server.requests[:3]] == [
+        "ensemble",
+        "ensemble",
+        "tensorrt_llm_bls",
+    ]
+
+
+def test_bench_of_text_does_not_start_if_answers_differ(server: FakeTriton) -> None:
+    server.answer = lambda request: iter([{"text_output": [str(len(server.requests))]}])
+    words = ("end-to-end", "-u", server.endpoint.grpc, "-m", "ensemble", "--num-requests", "5")
+    result = _invoke(*words)
+    assert isinstance(result.exception, CheckFailed)
+    assert len(server.requests) == 2
+
+
+def test_check_of_answers_can_be_skipped(server: FakeTriton) -> None:
+    words = ("end-to-end", "-u", server.endpoint.grpc, "-m", "ensemble", "--num-requests", "5")
+    result = _invoke(*words, "--no-check-answers", "--warmup", "0")
+    assert (result.exit_code, len(server.requests)) == (0, 5)
+    assert "Functionality check" not in result.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -10,6 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SharedOptions
 from trtllm_serve_cli.cli.bench.simulate_option import open_simulation
+from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.target import BenchTarget, find_bench_target
 
 if TYPE_CHECKING:
@@ -28,12 +29,14 @@ class Job:
     """The name and options of a benchmark.
 
     `text_model` is the text model that receives the requests, as `find_bench_target` expects it. If
-    `text_model` is None, the requests contain token ids and are sent to `tensorrt_llm`.
+    `text_model` is None, the requests contain token ids and are sent to `tensorrt_llm`. If
+    `checks_answers` is set, text models must give the same answers before the measurement starts.
     """
 
     name: str
     common: SharedOptions
     text_model: str | None = None
+    checks_answers: bool = False
 
     def find_targets(self) -> list[BenchTarget]:
         """Return a target for each model on each server that the options name.
@@ -95,6 +98,25 @@ def open_points(
             )
         )
     return opened
+
+
+def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
+    """Check the text models of `benchmarks` if the job requires it, and print the result.
+
+    Raise `CheckFailed` if a model's answers to the same prompt differ.
+    """
+    if not job.checks_answers or job.common.simulate is not None:
+        return
+    from trtllm_serve_cli.bench.model.served_model import Target
+    from trtllm_serve_cli.bench.run.answer_check import check_answers, describe_check
+
+    targets = {
+        Target(model.address, model.name, model.interface): benchmark.settings
+        for benchmark in reversed(benchmarks)
+        for model in benchmark.models
+    }
+    for target, settings in targets.items():
+        output.notify(describe_check(check_answers(target, settings)))
 
 
 def addresses_of(benchmark: Benchmark) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trtllm_serve_cli.cli.bench.bench_job import Job, open_points, plan_settings
+from trtllm_serve_cli.cli.bench.bench_job import Job, check_answers, open_points, plan_settings
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SearchOptions
 from trtllm_serve_cli.cli.bench.show_result import notify_written, raise_failure
 from trtllm_serve_cli.cli.bench.sweep_command import show_run_progress, write_points
@@ -51,7 +51,7 @@ def run_search_job(
 
     if options.output_folder is not None:
         check_output_folder(options.output_folder)
-    plan_settings(job, _at(options, options.min_rate), workload)
+    lowest = plan_settings(job, _at(options, options.min_rate), workload)
     if targets is None and options.simulate is None:
         targets = job.find_targets()
 
@@ -59,6 +59,8 @@ def run_search_job(
         settings = plan_settings(job, _at(options, rate), workload)
         return open_points([(job, settings)], targets, tokenizer)[0]
 
+    if job.checks_answers:
+        check_answers(job, open_points([(job, lowest)], targets, tokenizer))
     result = run_search(
         SearchPlan(options.min_rate, options.max_rate, options.precision / 100, options.max_runs),
         [parse_objective(text) for text in options.slo],

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points, plan_settings
+from trtllm_serve_cli.cli.bench.bench_job import (
+    Job,
+    addresses_of,
+    check_answers,
+    open_points,
+    plan_settings,
+)
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
 from trtllm_serve_cli.cli.bench.show_result import raise_failure, show_result
@@ -40,6 +46,7 @@ def run_one(
     if common.output_folder is not None:
         result_json.check_output_folder(common.output_folder)
     benchmark = open_points([(job, settings)], targets, tokenizer)[0]
+    check_answers(job, [benchmark])
     with show_progress(settings, addresses_of(benchmark)) as watch:
         result = benchmark.run_all(watch)
     if common.output_folder is not None:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from trtllm_serve_cli.cli.bench.bench_job import Job, addresses_of, open_points, plan_settings
+from trtllm_serve_cli.cli.bench.bench_job import (
+    Job,
+    addresses_of,
+    check_answers,
+    open_points,
+    plan_settings,
+)
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SweepOptions, check_positive
 from trtllm_serve_cli.cli.bench.bench_progress import show_progress
 from trtllm_serve_cli.cli.bench.show_result import notify_remarks, notify_written, raise_failure
@@ -49,6 +55,7 @@ def run_sweep_job(
     if folder is not None:
         check_output_folder(folder)
     opened = open_points(planned, None, tokenizer)
+    check_answers(job, opened)
     results = run_in_turns(opened, options.repeat, show_run_progress)
     labels = [point.label for point in points]
     write_points(dict(zip(labels, results, strict=False)), folder)

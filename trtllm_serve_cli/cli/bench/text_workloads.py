@@ -131,6 +131,15 @@ def end_to_end(
     max_input_len: MaxInputLen = None,
     ignore_eos: IgnoreEos = False,
     tokenizer: TokenizerDir = None,
+    check_answers: Annotated[
+        bool,
+        typer.Option(
+            "--check-answers/--no-check-answers",
+            help="Before the measurement, send one prompt with greedy sampling, twice to the text "
+            "model and once to each of `ensemble` and `tensorrt_llm_bls`. The exit code is 3 if "
+            "the answers differ.",
+        ),
+    ] = True,
 ) -> None:
     """Send text prompts to `ensemble` or another text model.
 
@@ -162,4 +171,5 @@ def end_to_end(
     else:
         workload = as_text(source, read_entries(source), lengths)
     counting_tokenizer = None if tokenizer is None else open_tokenizer(tokenizer)
-    run_job(Job("end-to-end", common, through.value), workload, tokenizer=counting_tokenizer)
+    job = Job("end-to-end", common, through.value, check_answers)
+    run_job(job, workload, tokenizer=counting_tokenizer)

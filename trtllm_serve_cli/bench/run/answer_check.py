@@ -1,0 +1,101 @@
+"""Check that text models give the same answer to the same prompt, before a benchmark.
+
+Upstream's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to v0.19.0 of
+triton-inference-server/tensorrtllm_backend) starts with such a functionality test: it compares the
+response of `ensemble` with that of the models in the ensemble.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import numpy as np
+
+from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
+from trtllm_serve_cli.bench.model.served_model import Target
+from trtllm_serve_cli.client.ask import stream_in_thread
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.model_info import (
+    UPSTREAM_TEXT_MODELS,
+    ModelInfo,
+    fetch_model_config,
+)
+from trtllm_serve_cli.errors import CheckFailed, RequestFailed
+
+_EXCERPT = 40
+
+
+def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
+    """Send a prompt to a text model twice, and once to the other text models of its repository.
+
+    Return the names of the compared models. Raise `CheckFailed` if the texts differ, or
+    `RequestFailed` if a request fails.
+    """
+    request = plan_request(settings)
+    info = fetch_model_config(target.endpoint, target.model, target.interface)
+
+    def ask(model: ModelInfo) -> str:
+        arriving = stream_in_thread(
+            target.endpoint, model.name, request, target.interface, settings.timeout_s, model
+        )
+        with closing(arriving):
+            return "".join(piece.text for piece in arriving)
+
+    expected = ask(info)
+    _compare(info.name, expected, info.name, ask(info))
+    others = list(_find_others(target, info))
+    for other in others:
+        _compare(info.name, expected, other.name, ask(other))
+    return [info.name, *(other.name for other in others)]
+
+
+def plan_request(settings: BenchmarkSettings) -> GenerateRequest:
+    """Return a request with greedy sampling for a prompt that the measurement does not send.
+
+    After the check, the server may have the prompt in its KV cache. If the workload is a data set,
+    the prompt is therefore the first warm-up prompt. Random prompts are all different.
+    """
+    start = -max(settings.num_warmup_requests, 1)
+    (spec,) = settings.workload.draw(1, 1, np.random.default_rng(settings.seed), start)
+    assert spec.text is not None
+    return GenerateRequest(spec.text, spec.num_output_tokens, stream=False, top_k=1)
+
+
+def _find_others(target: Target, info: ModelInfo) -> Iterator[ModelInfo]:
+    for role in UPSTREAM_TEXT_MODELS:
+        name = info.name_of(role)
+        if name == info.name:
+            continue
+        try:
+            other = fetch_model_config(target.endpoint, name, target.interface)
+        except RequestFailed:  # the server does not have this model
+            continue
+        yield other
+
+
+def _compare(first: str, expected: str, second: str, received: str) -> None:
+    if received == expected:
+        return
+    pairs = zip(expected, received, strict=False)
+    shorter = min(len(expected), len(received))
+    start = next((at for at, (one, other) in enumerate(pairs) if one != other), shorter)
+    left, right = (text[start : start + _EXCERPT] for text in (expected, received))
+    what = (
+        f"{first} gave two answers to the same prompt."
+        if first == second
+        else f"{first} and {second} gave different answers to the same prompt."
+    )
+    raise CheckFailed(
+        what,
+        why=f"with greedy sampling, the texts differ from character {start + 1} on: {left!r} and "
+        f"{right!r}",
+        next_step="compare the models' responses with `tllm infer -m NAME --top-k 1`, or skip the "
+        "check with --no-check-answers",
+    )
+
+
+def describe_check(names: Sequence[str]) -> str:
+    """Return the line to print if the check passes."""
+    others = f", and {' and '.join(names[1:])} gave the same answer" if names[1:] else ""
+    return f"Functionality check passed: {names[0]} gave the same answer twice{others}."
