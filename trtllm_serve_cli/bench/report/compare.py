@@ -136,8 +136,8 @@ class Comparison:
 def parse_limit(text: str) -> Limit:
     """Parse `METRIC[:STATISTIC]>+5%` or `METRIC[:STATISTIC]<-5%`.
 
-    Without a statistic, a limit on a time applies to the median. Raise `BadInput` if `text` is
-    invalid.
+    If the statistic is omitted, the limit of a metric that is a time applies to its median. Raise
+    `BadInput` if `text` is invalid.
     """
     found = _FORM.fullmatch(text.strip())
     if found is None:

@@ -51,8 +51,8 @@ from ..triton.stub_workarounds import pick_requested, read_inputs
 from ..triton.tensors import INTERNAL_ID_PREFIX, SUPPORTED_INPUTS, Array, parse_rows
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
-# The maximum number of threads that handle requests. A request occupies a thread until it is
-# submitted to the engine, or until it ends if it runs through business-logic scripting.
+# The maximum number of threads that handle requests. A request on the engine worker occupies a
+# thread only until it is submitted. A business-logic request occupies a thread until it ends.
 MAX_THREADS = 512
 
 # Inputs of NVIDIA's text models that this model does not support.

@@ -18,7 +18,8 @@ from .detokenize import StreamDecoder
 class StepDecoder:
     """A decoder for all streams of a model.
 
-    The decoder has only weak references to streams, so the caller must keep each stream.
+    The decoder has only weak references to its streams, so the caller must keep a reference to each
+    stream that it uses.
     """
 
     def __init__(self, decode_all: Callable[[Sequence[Sequence[int]]], list[str]]) -> None:

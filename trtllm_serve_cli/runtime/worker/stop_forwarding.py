@@ -95,7 +95,10 @@ def stop_socket_name(model_name: str) -> str:
 
 
 def identify_server() -> str:
-    """Return an identifier for this Triton process, which is the same in all of its models."""
+    """Return an identifier for this Triton process.
+
+    All models in the process get the same identifier.
+    """
     triton = os.getppid()
     # Add the process's start time (field 22) to its id, because containers that share a network may
     # have processes with the same id. Read the fields after the last parenthesis, because field 2

@@ -195,9 +195,11 @@ def decoding_tag(cls: type) -> str:
 
 
 def samples_always(cls: type) -> bool:
-    """Return whether speculative decoding with this class can sample without a special argument.
+    """Return whether this class supports sampling without `allow_advanced_sampling`.
 
-    Since late release candidates of 1.3, each request selects greedy decoding or sampling.
+    The class contains the arguments for speculative decoding. From the last release candidates of
+    TensorRT-LLM 1.3 on, each request selects greedy decoding or sampling, so the argument is not
+    needed.
     """
     fields = accepted_fields(cls)
     if "allow_advanced_sampling" in fields:
