@@ -97,9 +97,9 @@ def unload_models(
 ) -> None:
     """Unload the model `name`, and wait until it is unloaded.
 
-    First wait up to `timeout_s` for requests in flight to finish. Then unload each Triton model that
-    belongs to the model, and wait up to `timeout_s` for each of them. Raise `TimedOut` if a wait
-    takes longer. Unfinished requests are not cancelled.
+    First wait up to `timeout_s` for requests in flight to finish. Then unload each Triton model
+    that belongs to the model, and wait up to `timeout_s` for each of them. Raise `TimedOut` if a
+    wait takes longer. Unfinished requests are not cancelled.
     """
     plan = server.plan
     parts = tuple(reversed(list_parts(plan, name)))
