@@ -69,6 +69,24 @@ def test_missing_program(tmp_path: Path) -> None:
         run_logged(("/no/such/program",), tmp_path / "log")
 
 
+def test_interrupt_calls_stop_while_the_command_is_running(tmp_path: Path) -> None:
+    pids: list[int] = []
+    were_running: list[bool] = []
+
+    def interrupt(line: str) -> None:
+        pids.append(int(line))
+        raise KeyboardInterrupt
+
+    def stop() -> None:
+        were_running.append(not is_gone(pids[0]))
+        raise RuntimeError("stop failed")
+
+    code = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+    with pytest.raises(RuntimeError, match="stop failed"):
+        run_logged(python(code), tmp_path / "log", on_line=interrupt, stop=stop)
+    assert (were_running, is_gone(pids[0])) == ([True], True)
+
+
 def test_interrupt_stops_the_command(tmp_path: Path) -> None:
     pids: list[int] = []
 

@@ -105,6 +105,7 @@ def run_logged(
     *,
     environ: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] = lambda line: None,
+    stop: Callable[[], None] = lambda: None,
 ) -> int:
     """Run `command`, append its output to `log`, and return its exit code.
 
@@ -113,8 +114,9 @@ def run_logged(
     last state of the bar.
 
     The command leads its own process group. An interrupt stops the whole group, and no process in
-    the group outlives the command. On Linux, the command does not outlive this process. Raise
-    `FileNotFoundError` if the program does not exist.
+    the group outlives the command. Before an interrupt stops the group, `stop` is called. It can
+    stop what the command started outside of the group, for example a container. On Linux, the
+    command does not outlive this process. Raise `FileNotFoundError` if the program does not exist.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -139,7 +141,10 @@ def run_logged(
         try:
             _copy_lines(lines, file, on_line)
         except BaseException:
-            _end_group(process)
+            try:
+                stop()
+            finally:
+                _end_group(process)
             raise
         finally:
             waiter.join()

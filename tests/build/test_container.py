@@ -15,11 +15,13 @@ from tests.samples import configs
 from tests.samples.builds import build_plan
 from tests.samples.checkpoints import hf_files, write_files
 from tests.samples.tensorrt_engines import engine_config
+from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.container import ContainerOptions, find_container_tools, plan_container
+from trtllm_serve_cli.build.partial_build import path_of_work
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.engine_kinds.dispatch import find_tools
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.errors import BadInput, BuildFailed
 
 # The version in the image `img`.
 VERSION = "0.17.0"
@@ -128,7 +130,8 @@ def test_failed_build_resumes(
 def test_missing_image_is_pulled(
     tllm: Tllm, docker: Path, words: tuple[str, ...], tmp_path: Path
 ) -> None:
-    write_engine(docker.parent, "docker", image="exit 1", pull="echo Pulling")
+    image, pull = 'test -e "$0.pulled"', 'echo Pulling; touch "$0.pulled"'
+    write_engine(docker.parent, "docker", image=image, pull=pull)
     code, _, err = tllm(*words)
     assert code == 0, err
     assert "Fetching img" in err
@@ -139,10 +142,14 @@ def test_dry_run_works_without_a_container_engine(
     tllm: Tllm, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    (tmp_path / "examples").mkdir()
     code, out, err = tllm(*words, "--dry-run")
     assert code == 0, err
     assert "Missing on this machine: No container engine works" in out
     assert "docker run --rm" in out
+    code, out, _ = tllm(*words, "--dry-run", "--json")
+    missing = "No container engine works on this machine."
+    assert (code, json.loads(out)["missing"]) == (0, missing)
     code, _, err = tllm(*words)
     assert (code, "No container engine works" in err) == (3, True)
 
@@ -157,6 +164,10 @@ def test_dry_run_works_without_a_container_engine(
             ("--mode", "container", "--trtllm-version", "0.11.0"),
             "does not contain TensorRT-LLM's example scripts",
         ),
+        (
+            ("--mode", "container", "--trtllm-version", "0.11.0", "--examples", "/no/such"),
+            "/no/such does not exist",
+        ),
     ],
 )
 def test_contradicting_options_are_refused(tllm: Tllm, options: tuple[str, ...], what: str) -> None:
@@ -164,19 +175,86 @@ def test_contradicting_options_are_refused(tllm: Tllm, options: tuple[str, ...],
     assert (code, what in err) == (3, True), err
 
 
-def test_container_is_removed_after_an_interrupt(docker: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def working(docker: Path, tmp_path: Path) -> BuildPlan:
+    """Return a plan with one step, which runs for minutes in a container."""
+    tools = find_container_tools(ContainerOptions(), "img", tmp_path / "examples")
+    step = BuildStep("Make it", ("sh", "-c", "echo working; sleep 600"))
+    plan = build_plan(tmp_path / "engines" / "e", step)
+    return dataclasses.replace(plan, container=plan_container(tools, [], plan.engine_dir))
+
+
+def name_for(plan: BuildPlan) -> str:
+    assert plan.container is not None
+    return plan.container.named_for(path_of_work(plan.engine_dir)).name
+
+
+def test_interrupt_kills_the_container(docker: Path, working: BuildPlan) -> None:
     def interrupt(line: str) -> None:
         if line == "working":
+            docker.with_name("docker.calls").unlink()
             raise KeyboardInterrupt
 
-    tools = find_container_tools(ContainerOptions(), "img", tmp_path / "examples")
-    step = BuildStep("Make it", ("echo", "working"))
-    plan = build_plan(tmp_path / "engines" / "e", step)
-    container = plan_container(tools, [], plan.engine_dir)
-    plan = dataclasses.replace(plan, container=container)
     with pytest.raises(KeyboardInterrupt):
-        build_engine(plan, force=False, notify=print, on_line=interrupt)
-    assert len(calls_of(docker, "rm")) == 1
+        build_engine(working, force=False, notify=print, on_line=interrupt)
+    assert calls_of(docker, "rm") == [f"rm --force {name_for(working)}"]
+
+
+def test_container_of_a_killed_build_is_removed_first(docker: Path, working: BuildPlan) -> None:
+    """The next build's container has the same name and writes to the same folder."""
+    write_engine(docker.parent, "docker", image="exit 0", run="exit 1")
+    with pytest.raises(BuildFailed):
+        build_engine(working, force=False, notify=print)
+    calls = docker.with_name("docker.calls").read_text().splitlines()
+    removal = calls.index(f"rm --force {name_for(working)}")
+    assert removal < [call.split()[0] for call in calls].index("run")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ("exit 137", "it was killed, probably because the machine ran out of memory"),
+        (
+            'echo \'docker: Error response from daemon: could not select device driver "" with '
+            "capabilities: [[gpu]].' >&2; exit 125",
+            "the container cannot access the GPU: docker: Error response from daemon: could not "
+            'select device driver "" with capabilities: [[gpu]].',
+        ),
+        ("echo gone >&2; exit 125", "the step exited with code 125; the last lines of the log are"),
+    ],
+    ids=["killed", "gpu", "other"],
+)
+def test_failure_of_the_container_is_explained(
+    docker: Path, working: BuildPlan, answer: str, why: str
+) -> None:
+    write_engine(docker.parent, "docker", image="exit 0", run=answer)
+    with pytest.raises(BuildFailed) as raised:
+        build_engine(working, force=False, notify=print)
+    assert raised.value.why.startswith(why)
+
+
+def test_failed_pull_comes_before_the_download_and_leaves_nothing(
+    tllm: Tllm, docker: Path, words: tuple[str, ...], home_folder: Path
+) -> None:
+    write_engine(docker.parent, "docker", image="exit 1", pull="echo unauthorized; exit 1")
+    code, _, err = tllm(*words)
+    assert (code, "The image img could not be pulled." in err) == (3, True)
+    assert not (home_folder / "engines").exists()
+
+
+def test_existing_engine_needs_no_container_engine(
+    tllm: Tllm,
+    docker: Path,
+    words: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert tllm(*words)[0] == 0
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    code, _, err = tllm(*words)
+    assert (code, "Using the existing engine" in err) == (0, True)
+    code, out, _ = tllm(*words, "--dry-run", "--json")
+    assert (code, json.loads(out)["missing"]) == (0, None)
 
 
 def test_container_mode_selects_tensorrt(tllm: Tllm, docker: Path, words: tuple[str, ...]) -> None:

@@ -180,6 +180,20 @@ REPORTS = [
         "device ordinal (tensorrt_llm/runtime/utils/sessionUtils.cpp:34)",
     ),
     (
+        "container_gpu", "NVIDIA/nvidia-docker#1034",
+        'docker: Error response from daemon: could not select device driver "" with capabilities: '
+        "[[gpu]].\nERRO[0000] error waiting for container: context canceled",
+    ),
+    (
+        "container_gpu", "NVIDIA/nvidia-container-toolkit#146",
+        "Error: error setting up CDI devices: unresolvable CDI devices nvidia.com/gpu=all",
+    ),
+    (
+        "container_gpu", "NVIDIA/nvidia-container-toolkit#885",
+        "Error: setting up CDI devices: failed to inject devices: failed to stat CDI host device "
+        '"/dev/dri/renderD129": no such file or directory',
+    ),
+    (
         "library_missing", f"{TRTLLM}#6102",
         "ImportError: libpython3.10.so.1.0: cannot open shared object file: No such file or "
         "directory",
@@ -213,6 +227,15 @@ def test_reported_failure_is_explained(name: str, report: str, output: str) -> N
         ("network", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
         ("architecture", "KeyError: 'MambaForCausalLM'"),
         ("transformers_too_old", "KeyError: 'qwen3'"),
+        (
+            "container_daemon",
+            "docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock.",
+        ),
+        (
+            "examples_missing",
+            "python3: can't open file '/app/examples/llama/convert_checkpoint.py': [Errno 2] No "
+            "such file or directory",
+        ),
     ],
 )
 def test_plain_message_is_explained(name: str, line: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from tests.samples.builds import GGUF
 from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
+from trtllm_serve_cli.build.container import ContainerOptions, ContainerTools
 from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.containers.container import ContainerHost
 from trtllm_serve_cli.engine_kinds.dispatch import (
     describe_checkpoint,
     find_tools,
@@ -160,3 +163,31 @@ def test_rejects_gpu_and_timing_for_other_kinds(gpu: str | None, timing: Path | 
         refuse_foreign_options("openvino", {"gpu": gpu, "timing": timing})
     assert "--engine sim --" in refused.value.next_step
     refuse_foreign_options("sim", {"gpu": gpu, "timing": timing})
+
+
+@pytest.mark.parametrize(
+    ("ids", "gpu", "count"),
+    [((), "h200", 2), (("1",), "a100-80gb", 1), (("GPU-0a",), "h200", 1), (("7",), "h200", 1)],
+)
+def test_container_is_planned_for_the_chosen_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: tuple[str, ...], gpu: str, count: int
+) -> None:
+    program = tmp_path / "nvidia-smi"
+    shown = "0, NVIDIA H200, 143771, Disabled\n1, NVIDIA A100-SXM4-80GB, 81920, Disabled"
+    program.write_text(f"#!/bin/sh\necho '{shown}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    tools = find_tools("25.03", ContainerOptions(gpus=ids))
+    assert (tools.gpu_name, tools.num_gpus) == (gpu, count)
+
+
+@pytest.mark.parametrize(("dataset", "is_mounted"), [("/texts", True), ("cnn_dailymail", False)])
+def test_container_mounts_a_folder_for_calibration(
+    llama: Checkpoint, dataset: str, is_mounted: bool
+) -> None:
+    host = ContainerHost("docker", "27.1.1", has_gpu_toolkit=True)
+    container = ContainerTools(host, "img", ("all",), Path("/app/examples"), (), Path("/cache"))
+    tools = dataclasses.replace(TOOLS, trtllm_version="0.18.0", container=container)
+    planned = plan(llama, "tensorrt", tools, quantization="fp8", calib_dataset=dataset)
+    assert planned.container is not None
+    assert (Path(dataset) in planned.container.setup.folders) == is_mounted

@@ -223,3 +223,19 @@ def test_triton_options_have_the_same_names_in_a_file(tmp_path: Path):
         grpc_server_key=tmp_path / "s.key",
         triton_args=("--log-info=no",),
     )
+
+
+def test_examples_and_calibration_folders_are_relative_to_the_file(tmp_path: Path):
+    (tmp_path / "texts").mkdir()
+    text = "model: {name: m}\nengine: {examples: x}\nbuild: {calib_dataset: texts}\n"
+    declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
+    assert (declared.engine.examples, declared.build.calib_dataset) == (
+        tmp_path / "x",
+        str(tmp_path / "texts"),
+    )
+
+
+def test_name_of_a_data_set_is_kept(tmp_path: Path):
+    text = "model: {name: m}\nbuild: {calib_dataset: cnn_dailymail}\n"
+    declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
+    assert declared.build.calib_dataset == "cnn_dailymail"

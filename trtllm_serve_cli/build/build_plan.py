@@ -131,10 +131,6 @@ class BuildPlan:
             f"{self.checkpoint.source}",
             f"into {self.engine_dir} (about {show_size(self.estimated_bytes)}):",
         ]
-        if self.container is not None and (problem := self.container.problem):
-            lines.insert(
-                0, f"Missing on this machine: {problem.what} To fix it, {problem.next_step}."
-            )
         for step in self.steps:
             command = shlex.join(self.command_of(step, self.engine_dir))
             lines.append(f"  {step.title}:\n    {command}")

@@ -24,6 +24,7 @@ from trtllm_serve_cli.build.build_step import BuildStep
 
 _SUFFIX = ".partial"
 _STEPS_FILE = "steps.json"
+_WORK = "work"
 # Maps the relative path of each file to its size in bytes and its modification time in nanoseconds.
 # A file is considered unchanged if both values are the same.
 Files = Mapping[str, tuple[int, int]]
@@ -55,7 +56,7 @@ class PartialBuild:
 
     @property
     def work(self) -> Path:
-        return self.path / "work"
+        return self.path / _WORK
 
     @property
     def log(self) -> Path:
@@ -70,6 +71,11 @@ class PartialBuild:
 def path_of_partial_build(engine_dir: Path) -> Path:
     """Return the folder of the unfinished build of an engine."""
     return engine_dir.with_name(f".{engine_dir.name}{_SUFFIX}")
+
+
+def path_of_work(engine_dir: Path) -> Path:
+    """Return the folder that the steps of an engine's build write to."""
+    return path_of_partial_build(engine_dir) / _WORK
 
 
 def resume_or_start(plan: BuildPlan, *, rebuild: bool) -> PartialBuild:

@@ -29,6 +29,7 @@ from trtllm_serve_cli.build.installed import has_package
 from trtllm_serve_cli.build.partial_build import (
     PartialBuild,
     drop_leftovers,
+    path_of_work,
     read_partial_build,
     record_step,
     resume_or_start,
@@ -72,12 +73,14 @@ def build_engine(
         if plan.container is None or step.is_local:
             _check_program(step)
     _check_replaceable(plan.engine_dir, plan.model_name)
+    if plan.container is not None:
+        prepare_container(plan.container, notify, on_line)
+        # The container of a build that was killed may still be running.
+        remove_container(plan.container.named_for(path_of_work(plan.engine_dir)))
     started_at = int(time.time())
     build = resume_or_start(plan, rebuild=force)
     try:
         check_space(plan.engine_dir.parent, plan.estimated_bytes - build.num_bytes)
-        if plan.container is not None:
-            prepare_container(plan.container, notify, on_line)
         build = _run_steps(plan, build, notify, on_line)
         add_build_record(build.work, _record_of(plan, build, started_at))
         shutil.copyfile(build.log, build.work / BUILD_LOG)
@@ -159,8 +162,8 @@ def _check_program(step: BuildStep) -> None:
         raise MissingPart(
             f"{missing} was not found.",
             why=f"the build step {step.title!r} requires this file",
-            next_step="run the command in NVIDIA's container for the TensorRT-LLM version, or add "
-            "--dry-run to print the plan",
+            next_step="add --mode container to run TensorRT-LLM's programs in NVIDIA's image, or "
+            "add --dry-run to print the plan",
         )
 
 
@@ -187,14 +190,11 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
     # Without PYTHONUNBUFFERED, Python programs buffer their output, which delays `on_line`.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
-        code = run_logged(command, build.log, environ=environ, on_line=on_line)
+        code = run_logged(
+            command, build.log, environ=environ, on_line=on_line, stop=lambda: _stop(plan, build)
+        )
     except FileNotFoundError as error:
         raise _failure(step, f"the program {command[0]} was not found", build.log) from error
-    except BaseException:
-        if plan.container is not None:
-            # The container is not a child process of tllm, so it would continue to run.
-            remove_container(plan.container.named_for(build.work))
-        raise
     if code:
         lines = last_lines(build.log, 400, since=log_start)
         if explanation := explain_failure(code, lines):
@@ -215,6 +215,12 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
         if not output.exists():
             missing = output.relative_to(build.work)
             raise _failure(step, f"the step did not write {missing}", build.log)
+
+
+def _stop(plan: BuildPlan, build: PartialBuild) -> None:
+    """Kill the container, which is not a child process of tllm and would continue to run."""
+    if plan.container is not None:
+        remove_container(plan.container.named_for(build.work))
 
 
 def _failure(step: BuildStep, reason: str, log: Path) -> BuildFailed:

@@ -18,7 +18,7 @@ from trtllm_serve_cli.build.tensorrt.versions import find_trtllm_version, parse_
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds, find_kind
 from trtllm_serve_cli.errors import BadInput, BuildFailed
-from trtllm_serve_cli.sizing.gpus import find_card, find_gpus
+from trtllm_serve_cli.sizing.gpus import PresentGpu, find_card, find_gpus
 
 _FORMAT_NAMES = {"gguf": "a GGUF file", "hf": "a Hugging Face checkpoint"}
 
@@ -89,7 +89,7 @@ def find_tools(
     version. Raise `BadInput` if `trtllm_version` is not a version, or if no image contains it.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
-    gpus = find_gpus()
+    gpus = _choose_gpus(find_gpus(), container.gpus if container else ())
     card = find_card(gpus[0].shown_as) if gpus else None
     image = choose_image(container.image, trtllm_version) if container else None
     if image is not None:
@@ -109,9 +109,28 @@ def find_tools(
     )
 
 
+def _choose_gpus(gpus: tuple[PresentGpu, ...], ids: tuple[str, ...]) -> tuple[PresentGpu, ...]:
+    """Return the GPUs with these ids, or all GPUs if `ids` is empty.
+
+    Only indices are looked up. For other ids, return as many GPUs as there are ids.
+    """
+    if not ids:
+        return gpus
+    chosen = tuple(gpu for gpu in gpus if str(gpu.index) in ids)
+    return chosen or gpus[: len(ids)]
+
+
 def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
     """Return the folder of TensorRT-LLM's example scripts in the container."""
     if container.examples is not None:
+        if not container.examples.is_dir():
+            raise BadInput(
+                f"{container.examples} does not exist.",
+                why="--examples requires the folder `examples` of TensorRT-LLM's sources",
+                next_step=f"run `git clone -b v{image.trtllm} "
+                "https://github.com/NVIDIA/TensorRT-LLM`, and pass --examples "
+                "TensorRT-LLM/examples",
+            )
         return container.examples
     if image.examples is None:
         raise BadInput(

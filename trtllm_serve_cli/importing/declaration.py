@@ -95,9 +95,12 @@ def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
     """Return the options with their paths resolved against `folder`."""
-    model = options.speculative_model
+    model, dataset = options.speculative_model, options.calib_dataset
+    if dataset and (folder / dataset).is_dir():
+        dataset = str(folder / dataset)
     return dataclasses.replace(
         options,
+        calib_dataset=dataset,
         lora_dir=tuple(str(folder / Path(each).expanduser()) for each in options.lora_dir),
         speculative_model=model and str(folder / Path(model).expanduser()),
     )

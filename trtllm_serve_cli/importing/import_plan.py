@@ -78,9 +78,15 @@ class ImportPlan:
         """True if the model's shape is from the catalog, not from its checkpoint."""
         return self.build is not None and self.build.checkpoint.config is not None
 
+    @property
+    def missing(self) -> MissingPart | None:
+        """The error of a program that the import needs and that this machine lacks."""
+        container = self.build.container if self.build and not self.is_built else None
+        return self.choice.missing or (container.problem if container else None)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as a JSON-compatible dict."""
-        missing = self.choice.missing
+        missing = self.missing
         return {
             "model": self.declaration.model.name,
             "source": str(self.source),
@@ -110,7 +116,7 @@ class ImportPlan:
                 "downloaded. COMMIT stands for the commit to download."
             )
         lines.append(self.choice.reason)
-        if missing := self.choice.missing:
+        if missing := self.missing:
             lines.append(f"Missing on this machine: {missing.what} To fix it, {missing.next_step}.")
         if isinstance(self.source, EngineSource):
             lines.append("Nothing to build: the source is an engine.")

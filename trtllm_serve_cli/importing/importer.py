@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from trtllm_serve_cli.build.build_plan import BuildPlan
+from trtllm_serve_cli.build.container import prepare_container
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.run import build_engine
 from trtllm_serve_cli.build.store import lock_of
@@ -152,6 +153,9 @@ def _obtain_engine(
         yield describe_engine_source(declaration, source)
         return
     assert isinstance(source, CheckpointSource)
+    if plan.build and plan.build.container and (force or not plan.is_built):
+        # Pull the image before the weights are downloaded, because the pull can fail.
+        prepare_container(plan.build.container, display.notify, display.on_line)
     options = fetch_options(declaration, plan.choice)
     checkpoint = fetch_checkpoint(
         source, home=home, options=options, notify=display.notify, watch=display.watch

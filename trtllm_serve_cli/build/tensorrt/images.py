@@ -87,11 +87,12 @@ def _find_container(text: str | None, version: Version | None) -> Container:
         return container
     if containers := find_containers(version):
         return containers[-1]
+    versions = dict.fromkeys(str(each.trtllm) for each in load_containers())
     raise BadInput(
         f"No known image contains TensorRT-LLM {version}.",
-        why="NVIDIA's images of Triton do not contain every version of TensorRT-LLM",
-        next_step="choose a version in the table of docs/reference/tensorrt-llm.md, or pass an "
-        "image with this version with --image",
+        why=f"NVIDIA's images of Triton contain the versions {', '.join(versions)}",
+        next_step="choose one of these versions, or pass an image that contains the version with "
+        "--image",
     )
 
 

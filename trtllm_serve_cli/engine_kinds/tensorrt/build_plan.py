@@ -42,8 +42,8 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         raise BadInput(
             "The TensorRT-LLM version for the build is not known.",
             why="the package tensorrt_llm is not installed in this Python",
-            next_step="set the version, for example --trtllm-version 0.17.0, or run the command "
-            "in NVIDIA's container",
+            next_step="set the version, for example --trtllm-version 0.17.0, and add --mode "
+            "container to build in NVIDIA's image",
         )
     version = parse_version(tools.trtllm_version)
     shape = parse_shape(read_config(checkpoint))
@@ -76,18 +76,19 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         fingerprint=fingerprint,
         estimated_bytes=sum(step.estimated_bytes for step in steps),
         facts=facts,
-        container=_plan_container(tools, steps, request.engine_dir),
+        container=_plan_container(tools, steps, request),
     )
 
 
 def _plan_container(
-    tools: Toolchain, steps: Sequence[BuildStep], engine_dir: Path
+    tools: Toolchain, steps: Sequence[BuildStep], request: BuildRequest
 ) -> BuildContainer | None:
     if tools.container is None:
         return None
-    words = (word for step in steps for word in step.inputs)
+    # A data set for calibration is a folder or a name on the hub.
+    words = (*(word for step in steps for word in step.inputs), request.options.calib_dataset or "")
     inputs = [Path(word) for word in words if word.startswith("/")]
-    return plan_container(tools.container, inputs, engine_dir)
+    return plan_container(tools.container, inputs, request.engine_dir)
 
 
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
