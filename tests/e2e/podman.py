@@ -8,7 +8,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 IMAGE = "tllm-test"
@@ -70,12 +70,23 @@ def container_skip_reason(environ: Mapping[str, str]) -> str:
     return result.stderr.strip() if result.returncode else ""
 
 
-def make_image(root: Path, environ: Mapping[str, str]) -> None:
-    """Import `IMAGE`: Triton in /opt/tritonserver, as in NVIDIA's images, Python and the wheels."""
+def make_image(
+    root: Path,
+    environ: Mapping[str, str],
+    *,
+    wheels: Sequence[str] = _WHEELS,
+    added: Mapping[str, Path] | None = None,
+) -> None:
+    """Import `IMAGE`: Triton in /opt/tritonserver, as in NVIDIA's images, Python and the wheels.
+
+    `added` maps names in the image to other files.
+    """
     archive = root / "image.tar"
     with tarfile.open(archive, "w") as tar:
-        for source, name in sorted(_list_files(), key=lambda each: each[1]):
+        for source, name in sorted(_list_files(wheels), key=lambda each: each[1]):
             tar.add(source.resolve(), name)
+        for name, source in (added or {}).items():
+            tar.add(source, name)
         for name, target in _LINKS.items():
             link = tarfile.TarInfo(name)
             link.type, link.linkname = tarfile.SYMTYPE, target
@@ -107,18 +118,18 @@ _LINKS = {
 }
 
 
-def _list_files() -> Iterator[tuple[Path, str]]:
+def _list_files(wheels: Sequence[str]) -> Iterator[tuple[Path, str]]:
     """Yield each file and its name in the image; system libraries that they load come last."""
-    files = list(_list_own_files())
+    files = list(_list_own_files(wheels))
     yield from files
     binaries = [source for source, _ in files if ".so" in source.name or _is_program(source)]
     for library in _find_libraries(binaries):
         yield Path(library), library.lstrip("/")
 
 
-def _list_own_files() -> Iterator[tuple[Path, str]]:
+def _list_own_files(wheels: Sequence[str]) -> Iterator[tuple[Path, str]]:
     purelib = Path(sysconfig.get_paths()["purelib"])
-    for wheel in _WHEELS:
+    for wheel in wheels:
         yield from _walk(purelib / wheel, f"{_SITE}/{wheel}")
     stdlib = Path(sysconfig.get_paths()["stdlib"])
     yield from _walk(stdlib, f"usr/local/lib/python{_VERSION}")
