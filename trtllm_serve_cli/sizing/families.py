@@ -1,8 +1,9 @@
 """Define architecture properties that are not in config.json.
 
 The properties are from the model definitions in Hugging Face Transformers
-(`models/*/modeling_*.py`) and from the defaults in `configuration_*.py`. For baichuan, chatglm and
-internlm2, the properties are from the code that the publishers distribute with the weights.
+(`models/*/modeling_*.py`) and from the defaults in `configuration_*.py`. For baichuan, chatglm,
+exaone, deepseek, internlm, internlm2, jais, phi3small, qwen, RefinedWeb and skywork, the properties
+are from the code that the publishers distribute with the weights.
 """
 
 from __future__ import annotations
@@ -73,6 +74,32 @@ def _adapt_falcon(config: Config) -> Config:
     }
 
 
+def _adapt_refined_web(config: Config) -> Config:
+    """Add the keys of Falcon. Only RefinedWeb, the type of Falcon-40B, has grouped queries."""
+    is_new = config.get("model_type") == "RefinedWeb"
+    return _adapt_falcon({**config, "new_decoder_architecture": is_new})
+
+
+def _adapt_qwen(config: Config) -> Config:
+    """Halve the intermediate size, which counts both projections of the gated MLP."""
+    return {**config, "intermediate_size": config.get("intermediate_size", 0) // 2}
+
+
+def _adapt_dbrx(config: Config) -> Config:
+    attention, mlp = config.get("attn_config") or {}, config.get("ffn_config") or {}
+    return {
+        **config,
+        "num_key_value_heads": attention.get("kv_n_heads"),
+        "intermediate_size": mlp.get("ffn_hidden_size"),
+        "num_experts": mlp.get("moe_num_experts"),
+        "num_experts_per_tok": mlp.get("moe_top_k"),
+    }
+
+
+def _adapt_phi3_small(config: Config) -> Config:
+    return {**config, "intermediate_size": config.get("ff_intermediate_size")}
+
+
 def _adapt_gpt_bigcode(config: Config) -> Config:
     return {**config, "num_key_value_heads": 1 if config.get("multi_query", True) else None}
 
@@ -123,7 +150,14 @@ _DEEPSEEK = Family(
     output_bias="attention_bias",
 )
 
+_REFINED_WEB = Family(
+    **_GPT, qkv_bias="bias", output_bias="bias", mlp_bias="bias",
+    defaults=_TIED, adapt=_adapt_refined_web,
+)  # fmt: skip
+
 FAMILIES: Mapping[str, Family] = {
+    "RefinedWeb": _REFINED_WEB,
+    "RefinedWebModel": _REFINED_WEB,
     "baichuan": Family(),
     "bloom": Family(
         **_GPT, **_ALL_BIASES, norms_outside=2, defaults=_TIED,
@@ -138,8 +172,11 @@ FAMILIES: Mapping[str, Family] = {
     "cohere2": Family(
         norms_per_layer=1, window_period=4, defaults={**_TIED, "sliding_window": 4096}
     ),
+    "dbrx": Family(adapt=_adapt_dbrx),
+    "deepseek": _DEEPSEEK,
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
+    "exaone": Family(),
     "falcon": Family(
         **_GPT, qkv_bias="bias", output_bias="bias", mlp_bias="bias",
         defaults=_TIED, adapt=_adapt_falcon,
@@ -166,7 +203,9 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "gptj": Family(**_GPT, mlp_bias=True, head_bias=True, norms_per_layer=1),
     "granite": _LLAMA,
+    "internlm": Family(qkv_bias="bias", output_bias="bias", defaults={"bias": True}),
     "internlm2": Family(qkv_bias="bias", output_bias="bias"),
+    "jais": Family(**_ALL_BIASES, norm_bias=True, defaults=_TIED),
     "llama": _LLAMA,
     "mistral": Family(),
     "mixtral": Family(),
@@ -174,6 +213,7 @@ FAMILIES: Mapping[str, Family] = {
         is_gated=False, qkv_bias="has_bias", output_bias="has_bias", mlp_bias="has_bias",
         has_learned_positions=True, defaults=_TIED, adapt=_adapt_mpt,
     ),
+    "nemotron": Family(**_GPT, qkv_bias="attention_bias", output_bias="attention_bias"),
     "olmo2": Family(defaults={"full_qk_norm": True}),
     "opt": Family(
         **_GPT, qkv_bias="enable_bias", output_bias="enable_bias", mlp_bias="enable_bias",
@@ -181,6 +221,11 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "phi": Family(**_GPT, **_ALL_BIASES, head_bias=True, norms_per_layer=1),
     "phi3": Family(),
+    "phi3small": Family(**_ALL_BIASES, norm_bias=True, adapt=_adapt_phi3_small),
+    "phimoe": Family(
+        qkv_bias="attention_bias", output_bias="attention_bias", head_bias=True, norm_bias=True,
+    ),
+    "qwen": Family(qkv_bias=True, adapt=_adapt_qwen),
     "qwen2": Family(qkv_bias=True),
     "qwen2_moe": Family(qkv_bias=True, defaults={"has_shared_gate": True}),
     "qwen3": Family(
@@ -190,6 +235,7 @@ FAMILIES: Mapping[str, Family] = {
         qkv_bias="attention_bias", output_bias="attention_bias",
         defaults={"has_qk_norm": True, "decoder_sparse_step": 1},
     ),
+    "skywork": Family(),
     "smollm3": Family(
         qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias",
         defaults=_TIED,
