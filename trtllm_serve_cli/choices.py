@@ -10,7 +10,18 @@ Layout = Literal["inflight", "llmapi", "vllm"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 # The formats have the names that TensorRT-LLM uses, if it supports them. w4a8 means 4-bit weights
 # and 8-bit activations.
-Quantization = Literal["none", "int8", "int4", "fp8", "nvfp4", "int4_awq", "w4a8_awq", "int8_sq"]
+Quantization = Literal[
+    "none",
+    "int8",
+    "int4",
+    "fp8",
+    "fp8_rowwise",
+    "nvfp4",
+    "int4_awq",
+    "int4_gptq",
+    "w4a8_awq",
+    "int8_sq",
+]
 KvCacheDtype = Literal["auto", "fp8", "int8", "nvfp4"]
 SpeculativeMode = Literal[
     "draft_tokens_external",
@@ -70,9 +81,9 @@ DtypeOption = Annotated[
 QuantizationOption = Annotated[
     Quantization,
     Option(
-        "Quantization of the weights. int8 and int4 quantize only the weights, and int8_sq is "
-        "SmoothQuant. GGUF files keep their quantization. Default: int8 for the engine kind "
-        "openvino, none for engines on a GPU."
+        "Quantization of the weights. int8 and int4 quantize only the weights, int8_sq is "
+        "SmoothQuant, and fp8_rowwise has a scale for each channel and token. GGUF files keep "
+        "their quantization. Default: int8 for the engine kind openvino, none for engines on a GPU."
     ),
 ]
 KvCacheDtypeOption = Annotated[

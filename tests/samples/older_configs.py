@@ -1,4 +1,4 @@
-"""The shape-related values in config.json of older models, whose code is often not in Transformers."""
+"""The shape-related values in config.json of older models, many of which Transformers lacks."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from trtllm_serve_cli.choices import (
@@ -24,6 +24,8 @@ from trtllm_serve_cli.option_fields import Option
 
 # Options that also set limits for serving. Every engine kind supports these options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
+# The values of flags with these endings are paths of files and folders.
+PATH_ENDINGS = ("dir", "file", "path")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +179,14 @@ class EngineOptions:
         Count | None,
         Option("Number of ranks to convert and build in parallel.", is_on_command_line=False),
     ] = None
+    flags: Annotated[
+        Mapping[str, str],
+        Option(
+            "Other flags of TensorRT-LLM's programs that build engines, with their upstream names "
+            "and without leading hyphens.",
+            is_on_command_line=False,
+        ),
+    ] = field(default_factory=dict)
 
     @property
     def world_size(self) -> int:
@@ -186,16 +196,19 @@ class EngineOptions:
 
 def list_chosen(options: EngineOptions) -> dict[str, object]:
     """Return the options that differ from their defaults."""
+    defaults = EngineOptions()
     return {
         each.name: value
         for each in dataclasses.fields(options)
-        if (value := getattr(options, each.name)) != each.default
+        if (value := getattr(options, each.name)) != getattr(defaults, each.name)
     }
 
 
 def refuse_unsupported(options: EngineOptions, kind: str, *, supported: Collection[str]) -> None:
     """Raise `BadInput` if an option is set that the engine kind does not support."""
-    for name, value in list_chosen(options).items():
+    chosen = {**list_chosen(options), **options.flags}
+    chosen.pop("flags", None)
+    for name, value in chosen.items():
         if name not in supported:
             raise BadInput(
                 f"The engine kind {kind} does not support the option {name}.",

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.engine_options import PATH_ENDINGS, EngineOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
@@ -95,29 +95,36 @@ def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
 
 def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
     """Return the options with their paths resolved against `folder`."""
-    model, dataset = options.speculative_model, options.calib_dataset
-    if dataset and (folder / dataset).is_dir():
-        dataset = str(folder / dataset)
+
+    def join(text: str) -> str:
+        return str(folder / Path(text).expanduser())
+
+    dataset = options.calib_dataset
     return dataclasses.replace(
         options,
-        calib_dataset=dataset,
-        lora_dir=tuple(str(folder / Path(each).expanduser()) for each in options.lora_dir),
-        speculative_model=model and str(folder / Path(model).expanduser()),
+        calib_dataset=join(dataset) if dataset and (folder / dataset).is_dir() else dataset,
+        lora_dir=tuple(map(join, options.lora_dir)),
+        speculative_model=options.speculative_model and join(options.speculative_model),
+        flags={
+            name: join(value) if name.endswith(PATH_ENDINGS) else value
+            for name, value in options.flags.items()
+        },
     )
 
 
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
     """Return the declaration with the values in `overrides`, by section and field.
 
-    A value of `None` keeps the declared value. Template parameters in `overrides` are added to the
-    declared parameters.
+    A value of `None` keeps the declared value. Template parameters and build flags in `overrides`
+    are added to the declared ones.
     """
     sections = {}
     for name, fields in overrides.items():
         section = getattr(declaration, name)
         changes = {field: value for field, value in fields.items() if value is not None}
-        if "parameters" in changes:
-            changes["parameters"] = {**section.parameters, **changes["parameters"]}
+        for table in ("parameters", "flags"):
+            if table in changes:
+                changes[table] = {**getattr(section, table), **changes[table]}
         sections[name] = dataclasses.replace(section, **changes)
     return dataclasses.replace(declaration, **sections)
 

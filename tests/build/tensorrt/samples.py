@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from tests.samples import configs
+from tests.samples import configs, older_configs
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.flags import check_arguments
@@ -29,8 +29,23 @@ MODELS = {
     "falcon-7b": parse_shape(configs.FALCON_7B),
     "phi-3-mini": parse_shape(configs.PHI_3_MINI),
     "opt-125m": parse_shape(configs.OPT_125M),
+    "baichuan-13b": parse_shape(older_configs.BAICHUAN_13B),
+    "bloom-7b": parse_shape(configs.BLOOM_7B1),
+    "chatglm3-6b": parse_shape(configs.CHATGLM_3_6B),
+    "dbrx": parse_shape(older_configs.DBRX),
+    "deepseek-moe-16b": parse_shape(older_configs.DEEPSEEK_MOE_16B),
+    "exaone-7.8b": parse_shape(older_configs.EXAONE_3_8B),
+    "falcon-40b-rw": parse_shape(older_configs.FALCON_40B_RW),
+    "gpt-neox-20b": parse_shape(configs.GPT_NEOX_20B),
+    "internlm-7b": parse_shape(older_configs.INTERNLM_7B),
+    "jais-13b": parse_shape(older_configs.JAIS_13B),
+    "minitron-4b": parse_shape(older_configs.MINITRON_4B),
+    "phi-3-small": parse_shape(older_configs.PHI_3_SMALL),
+    "phi-3.5-moe": parse_shape(older_configs.PHI_3_5_MOE),
+    "qwen-7b": parse_shape(older_configs.QWEN_7B),
+    "skywork-13b": parse_shape(older_configs.SKYWORK_13B),
 }
-# Every release that builds engines and is in a container.
+# Every release that has trtllm-build and is in a container.
 VERSIONS = sorted(
     {each.trtllm for each in load_containers() if Version("0.8") <= each.trtllm < Version("1.3")}
 )
@@ -40,12 +55,21 @@ _FOLDERS = {"glm-4-9b": "chatglm"}
 
 
 def plan(
-    model: str | ModelShape, version: str, gpu: str | None = None, **options: Any
+    model: str | ModelShape,
+    version: str,
+    gpu: str | None = None,
+    published_name: str = "",
+    **options: Any,
 ) -> tuple[BuildStep, ...]:
     shape = MODELS[model] if isinstance(model, str) else model
     toolkit = Toolkit(Version(version), Path("/examples"), "/venv/bin/python")
     return plan_tensorrt(
-        shape, CHECKPOINT, EngineOptions(**options), toolkit, load_gpu(gpu) if gpu else None
+        shape,
+        CHECKPOINT,
+        EngineOptions(**options),
+        toolkit,
+        load_gpu(gpu) if gpu else None,
+        published_name=published_name,
     )
 
 

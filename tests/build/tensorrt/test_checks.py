@@ -149,8 +149,8 @@ def test_fp8_weights_and_cache_work_with_chunked_context() -> None:
             "0.16.0",
             "nvfp4",
             "TensorRT-LLM 0.16.0 does not support --quantization nvfp4 for LlamaForCausalLM.\n"
-            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, "
-            "and 0.17.0 added support for nvfp4\n"
+            "Why: it supports none, int8, int4, fp8, int4_awq, w4a8_awq, int8_sq, int4_gptq, "
+            "fp8_rowwise, and 0.17.0 added support for nvfp4\n"
             "Next: choose a supported value, or use TensorRT-LLM 0.17.0 or later",
         ),
         (
@@ -187,6 +187,15 @@ def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None
         plan(shape, "0.15.0")
     assert raised.value.why == (
         "TensorRT-LLM 0.15.0 does not convert LlamaForCausalLM checkpoints with this quantization"
+    )
+
+
+def test_gptq_without_the_quantized_weights_is_refused() -> None:
+    assert refuse("0.16.0", quantization="int4_gptq") == (
+        "An engine cannot be built with --quantization int4_gptq from this checkpoint.\n"
+        "Why: the converter reads the quantized weights from another file, which AutoGPTQ writes\n"
+        "Next: add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
+        "modelopt_quant_ckpt_path in 0.10)"
     )
 
 

@@ -10,8 +10,15 @@ from trtllm_serve_cli.sizing.gpus import load_gpus
 from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS
 
 _PAGE = Path(__file__).parents[3] / "docs/reference/tensorrt-llm.md"
-_CONVERTED = ("int8", "int4")
-_FORMATS = ("int8", "int4", "int8_sq", "int4_awq", "w4a8_awq", "fp8", "nvfp4")
+_CONVERTED = ("int8", "int4", "int4_gptq", "fp8_rowwise")
+_FORMATS = (
+    "int8", "int4", "int8_sq", "int4_awq", "int4_gptq", "w4a8_awq", "fp8", "fp8_rowwise", "nvfp4",
+)  # fmt: skip
+_PROGRAMS = {
+    **dict.fromkeys(_FORMATS, "`quantize.py`"),
+    **dict.fromkeys(_CONVERTED, "`convert_checkpoint.py`"),
+    "int8_sq": "`quantize.py` or `convert_checkpoint.py`",
+}
 
 
 def test_the_table_of_formats_is_right() -> None:
@@ -22,21 +29,28 @@ def test_the_table_of_architectures_is_right() -> None:
     assert _table_after("## Architectures") == list(_architecture_rows())
 
 
+def test_the_table_of_architectures_without_a_plan_is_right() -> None:
+    assert _table_after("## Architectures without a plan") == [
+        f"| {', '.join(f'`{name}`' for name in row['architectures'])} | `{row['program']}` | "
+        f"{row['why']} |"
+        for row in load_table("unplanned.yaml")
+    ]
+
+
 def _table_after(title: str) -> list[str]:
-    lines = _PAGE.read_text(encoding="utf-8").split(title)[1].split("\n## ")[0].splitlines()
+    lines = _PAGE.read_text(encoding="utf-8").split(f"{title}\n")[1].split("\n## ")[0].splitlines()
     return [line for line in lines if line.startswith("|")][2:]
 
 
 def _format_rows() -> Iterator[str]:
     for name in _FORMATS:
-        program = "`convert_checkpoint.py`" if name in _CONVERTED else "`quantize.py`"
         named = WEIGHT_FORMATS[name]
         least = ".".join(map(str, named.capability))
         first = min(
             (gpu for gpu in load_gpus().values() if gpu.capability >= named.capability),
             key=lambda gpu: gpu.capability,
         )
-        yield f"| `{name}` | {program} | {named.bits:g} | {least} (`{first.name}`) |"
+        yield f"| `{name}` | {_PROGRAMS[name]} | {named.bits:g} | {least} (`{first.name}`) |"
 
 
 def _architecture_rows() -> Iterator[str]:

@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import BadInput
 FAMILIES = sorted(
     {
         family
-        for rows in load_table("flags.yaml")["convert_checkpoint.py"].values()
+        for rows in load_table("flags_converters.yaml").values()
         for row in rows
         for family in row["in"]
     }

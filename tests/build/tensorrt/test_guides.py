@@ -6,31 +6,9 @@ Each guide names its source. Folders are not compared, because they differ betwe
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
-
 import pytest
 
-from tests.build.tensorrt.samples import check_step, options_in, plan
-
-_FOLDERS = {
-    "--model_dir", "--output_dir", "--checkpoint_dir", "--output_timing_cache",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Guide:
-    """The commands of a guide; `plan_differs` are the plan's values, `None` for a missing flag."""
-
-    source: str
-    model: str
-    version: str
-    options: dict[str, Any]
-    checkpoint: dict[str, str]
-    engine: dict[str, str]
-    script: str = "/examples/llama/convert_checkpoint.py"
-    plan_differs: dict[str, str | None] = field(default_factory=dict)
-
+from tests.build.tensorrt.guides import Guide, check_guide, compare
 
 _IN_FLIGHT = {
     "--gpt_attention_plugin": "float16",
@@ -45,6 +23,8 @@ _IN_FLIGHT_OPTIONS = {
     "paged_kv_cache": True,
     "gemm_plugin": "float16",
 }
+# Without the flag, the converter looks for the variant in the name of the checkpoint's folder.
+_VARIANT: dict[str, str | None] = {"--gpt_variant": "gpt2"}
 _LORA_OPTIONS = {
     "dtype": "float16",
     "max_batch_size": 8,
@@ -63,6 +43,7 @@ GUIDES = {
         {"--dtype": "float16", "--tp_size": "4"},
         _IN_FLIGHT,
         script="/examples/gpt/convert_checkpoint.py",
+        plan_differs=_VARIANT,
     ),
     # The README of the main branch at the time of 0.11 used --kv_cache_type, which trtllm-build has
     # only since 0.13: the plan uses the equivalent flag of 0.11.
@@ -79,7 +60,7 @@ GUIDES = {
             "--gemm_plugin": "float16",
         },
         script="/examples/gpt/convert_checkpoint.py",
-        plan_differs={"--kv_cache_type": None, "--paged_kv_cache": "enable"},
+        plan_differs={**_VARIANT, "--kv_cache_type": None, "--paged_kv_cache": "enable"},
     ),
     "gpt2-medium-tp4-on-1.0": Guide(
         "triton-inference-server/tensorrtllm_backend@v1.0.0:README.md",
@@ -94,6 +75,7 @@ GUIDES = {
             "--gemm_plugin": "float16",
         },
         script="/examples/models/core/gpt/convert_checkpoint.py",
+        plan_differs=_VARIANT,
     ),
     "llama-2-7b": Guide(
         "triton-inference-server/tensorrtllm_backend@v0.9.0:docs/llama.md",
@@ -257,6 +239,7 @@ GUIDES = {
             "speculative_model": "medusa-vicuna-7b-v1.3",
             "gemm_plugin": "float16",
             "max_batch_size": 4,
+            "flags": {"num_medusa_heads": "4"},
         },
         {
             "--medusa_model_dir": "medusa-vicuna-7b-v1.3",
@@ -269,8 +252,6 @@ GUIDES = {
             "--max_batch_size": "4",
         },
         script="/examples/medusa/convert_checkpoint.py",
-        # Four heads are the converter's default.
-        plan_differs={"--num_medusa_heads": None},
     ),
     "vicuna-eagle": Guide(
         "NVIDIA/TensorRT-LLM@v0.16.0:examples/eagle/README.md",
@@ -284,6 +265,7 @@ GUIDES = {
             "use_paged_context_fmha": True,
             "gemm_plugin": "float16",
             "max_batch_size": 4,
+            "flags": {"num_eagle_layers": "4", "max_non_leaves_per_layer": "10"},
         },
         {
             "--eagle_model_dir": "EAGLE-Vicuna-7B-v1.3",
@@ -299,8 +281,6 @@ GUIDES = {
             "--max_batch_size": "4",
         },
         script="/examples/eagle/convert_checkpoint.py",
-        # Defaults of the converter.
-        plan_differs={"--num_eagle_layers": None, "--max_non_leaves_per_layer": None},
     ),
     "vicuna-redrafter": Guide(
         "NVIDIA/TensorRT-LLM@v0.16.0:examples/redrafter/README.md",
@@ -312,6 +292,7 @@ GUIDES = {
             "speculative_model": "vicuna-7b-drafter",
             "gemm_plugin": "float16",
             "max_batch_size": 4,
+            "flags": {"redrafter_num_beams": "4", "redrafter_draft_len_per_beam": "5"},
         },
         {
             "--drafter_model_dir": "vicuna-7b-drafter",
@@ -325,8 +306,6 @@ GUIDES = {
             "--max_batch_size": "4",
         },
         script="/examples/redrafter/convert_checkpoint.py",
-        # The converter's default is five beams of five tokens.
-        plan_differs={"--redrafter_num_beams": None, "--redrafter_draft_len_per_beam": None},
     ),
     "llama-lookahead": Guide(
         "NVIDIA/TensorRT-LLM@v0.16.0:examples/lookahead/README.md",
@@ -342,6 +321,7 @@ GUIDES = {
             "max_input_len": 1024,
             "max_seq_len": 2048,
             "max_beam_width": 1,
+            "flags": {"log_level": "error"},
         },
         {"--dtype": "float16", "--tp_size": "1", "--pp_size": "1"},
         {
@@ -355,8 +335,8 @@ GUIDES = {
             "--max_draft_len": "83",
             "--speculative_decoding_mode": "lookahead_decoding",
         },
-        # One GPU is the converter's default, and the progress is parsed from the log.
-        plan_differs={"--tp_size": None, "--pp_size": None, "--log_level": None},
+        # One GPU is the converter's default. `tllm` also passes --log_level to the converter.
+        plan_differs={"--tp_size": None, "--pp_size": None, "--log_level": "error"},
     ),
     "llama-draft-model": Guide(
         "NVIDIA/TensorRT-LLM@v0.16.0:examples/draft_target_model/README.md, the target",
@@ -390,24 +370,9 @@ GUIDES = {
 
 @pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES)
 def test_plan_matches_the_guide(guide: Guide) -> None:
-    steps = plan(guide.model, guide.version, **guide.options)
-    assert steps[0].command[1] == guide.script
-    planned = [_without_folders(options_in(step.command)) for step in steps]
-    documented = guide.checkpoint, guide.engine
-    differences = {
-        flag: planned_options.get(flag)
-        for planned_options, guide_options in zip(planned, documented, strict=True)
-        for flag in {*planned_options, *guide_options}
-        if planned_options.get(flag) != guide_options.get(flag)
-    }
-    assert differences == guide.plan_differs
+    assert compare(guide) == guide.plan_differs
 
 
 @pytest.mark.parametrize("guide", GUIDES.values(), ids=GUIDES)
 def test_programs_of_the_guides_version_accept_the_plan(guide: Guide) -> None:
-    for step in plan(guide.model, guide.version, **guide.options):
-        check_step(step, guide.version)
-
-
-def _without_folders(options: dict[str, str]) -> dict[str, str]:
-    return {flag: values for flag, values in options.items() if flag not in _FOLDERS}
+    check_guide(guide)

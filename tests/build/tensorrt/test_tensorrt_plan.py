@@ -262,6 +262,10 @@ def test_eagle_with_calibration_is_refused() -> None:
 
 _PLUGINS = st.sampled_from(("auto", "float16", "bfloat16", "float32", "disable", "fp8", "nvfp4"))
 _LENGTHS = st.sampled_from((0, 1, 64, 512, 1024, 2048, 4096, 131072))
+_FLAGS = st.sampled_from(
+    ("log_level", "logits_dtype", "smoothquant", "quant_ckpt_path", "kv_cache_type", "workers")
+)
+_FLAG_VALUES = st.sampled_from(("info", "float16", "0.5", "enable", "true", "paged"))
 _DRAFTS = st.sampled_from((None, 5, 63, 300))
 
 
@@ -305,6 +309,7 @@ _OPTIONS = st.one_of(
     _options(quantization=st.just("fp8"), calib_size=st.just(32), calib_dataset=st.just("mine")),
     _options(calib_size=st.just(32)),
     _options(workers=st.just(8)),
+    _options(flags=st.dictionaries(_FLAGS, _FLAG_VALUES, max_size=2)),
 )  # fmt: skip
 _ANY_OPTIONS = st.lists(_OPTIONS, max_size=5).map(
     lambda groups: EngineOptions(
@@ -314,7 +319,8 @@ _ANY_OPTIONS = st.lists(_OPTIONS, max_size=5).map(
 _ANY_VERSION = st.sampled_from(
     [
         *map(str, VERSIONS),
-        "0.7.1", "0.10.0.dev2024041600", "0.12.0.dev2024071600", "0.13.0.dev2024081300",
+        "0.5.0", "0.6.1", "0.7.0", "0.7.1",
+        "0.10.0.dev2024041600", "0.12.0.dev2024071600", "0.13.0.dev2024081300",
         "0.17.0.dev2024121700", "1.2.0rc6", "1.3.0rc21",
     ]
 )  # fmt: skip

@@ -73,19 +73,18 @@ def test_no_version_is_found_if_none_is_installed() -> None:
     assert find_trtllm_version({}.get) is None
 
 
-@pytest.mark.parametrize("text", ["0.8.0", "0.14.0.dev2024100800", "1.0.3.2510", "1.2.1"])
+@pytest.mark.parametrize("text", ["0.5.0", "0.14.0.dev2024100800", "1.0.3.2510", "1.2.1"])
 def test_supported_versions_build_engines(text: str) -> None:
     check_builds_engines(Version(text))
 
 
-def test_versions_before_trtllm_build_are_refused() -> None:
+def test_versions_before_the_first_release_are_refused() -> None:
     with pytest.raises(BadInput) as raised:
-        check_builds_engines(Version("0.7.1"))
+        check_builds_engines(Version("0.4.0"))
     assert str(raised.value) == (
-        "TensorRT-LLM 0.7.1 is too old to build engines with tllm.\n"
-        "Why: versions before 0.8 have a build.py for each model instead of trtllm-build\n"
-        "Next: use TensorRT-LLM 0.8 or later, for example in "
-        "nvcr.io/nvidia/tritonserver:24.02-trtllm-python-py3"
+        "TensorRT-LLM 0.4.0 is too old to build engines with tllm.\n"
+        "Why: 0.5 is the first release\n"
+        "Next: use TensorRT-LLM 0.9 or later"
     )
 
 

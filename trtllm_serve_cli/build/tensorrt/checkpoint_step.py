@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,12 +11,15 @@ from packaging.version import Version
 from trtllm_serve_cli.build.build_step import SCRATCH, BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.build.tensorrt.command import RequestedFlag, render_arguments, request_value
+from trtllm_serve_cli.build.tensorrt.extra_flags import add_flags
 from trtllm_serve_cli.build.tensorrt.families import Family
-from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, flags_of
+from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, Flag, flags_of
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.errors import BadInput
 
 _QUANTIZE = "quantize.py"
+# The flag of Gemma's converter for weight-only quantization.
+_GEMMA_WEIGHTS = "--use-weight-only-with-precision"
 # Maps values of `--quantization` to the names of the formats in quantize.py, if the names differ.
 _QFORMATS = {"none": "full_prec", "int8": "int8_wo", "int4": "int4_wo"}
 
@@ -63,11 +66,13 @@ def plan_checkpoint(
     family: Family,
     dtype: str,
     estimated_bytes: int,
+    variant: str | None = None,
 ) -> BuildStep:
     """Plan the conversion of the folder `checkpoint` to `SCRATCH`.
 
-    `dtype` is `options.dtype`, or the resolved type if the option is "auto". Raise `BadInput` if an
-    option is not supported.
+    `variant` is the model's variant, if the converter has a flag for it. `dtype` is
+    `options.dtype`, or the resolved type if the option is "auto". Raise `BadInput` if an option is
+    not supported.
     """
     version = toolkit.version
     heads = _HEADS.get(options.speculative_decoding_mode or "")
@@ -85,8 +90,10 @@ def plan_checkpoint(
         requested += request_value("--workers", options.workers, "workers")
     arguments: tuple[str, ...] = ()
     if conversion.program == family.converter:
+        requested += _variant(family, variant, version)
         requested = [_rename_flag(family, each) for each in requested]
         arguments = family.extra_arguments
+    requested = add_flags(requested, options.flags, conversion.program, version)
     arguments += render_arguments(conversion.program, version, requested)
     script = toolkit.examples_dir / conversion.folder / conversion.program.rpartition("/")[2]
     weights = options.quantization or "none"
@@ -104,12 +111,12 @@ def _choose_conversion(
     options: EngineOptions, family: Family, heads: _Heads | None, version: Version
 ) -> _Conversion:
     converter = f"{heads.folder}/{CONVERTER}" if heads else family.converter
-    if _suits_converter(options, converter, version):
+    if _suits_converter(options, family, converter, version):
         return _Conversion(
             converter,
             heads.folder if heads else family.folder,
             "Convert the checkpoint for TensorRT-LLM",
-            tuple(_formats_of_converter(options)),
+            tuple(_formats_of_converter(options, flags_of(converter, version))),
         )
     _check_calibrated_heads(options)
     _check_calibrated(options, family, version)
@@ -121,25 +128,64 @@ def _choose_conversion(
     )
 
 
-def _suits_converter(options: EngineOptions, converter: str, version: Version) -> bool:
+def find_programs(options: EngineOptions, family: Family, version: Version) -> tuple[str, ...]:
+    """Return the names of the programs that can convert a checkpoint of the family."""
+    heads = _HEADS.get(options.speculative_decoding_mode or "")
+    return (f"{heads.folder}/{CONVERTER}" if heads else family.converter, _QUANTIZE)
+
+
+def find_planned_program(options: EngineOptions, family: Family, version: Version) -> str:
+    """Return the name of the program that converts the checkpoint with these options."""
+    heads = _HEADS.get(options.speculative_decoding_mode or "")
+    return _choose_conversion(options, family, heads, version).program
+
+
+def _suits_converter(
+    options: EngineOptions, family: Family, converter: str, version: Version
+) -> bool:
     """Return whether the converter supports the requested formats of weights and KV cache.
 
     If it does, tllm uses the converter, because quantize.py requires another package and loads the
-    model on a GPU. Both programs support SmoothQuant, but tllm uses quantize.py for it, because
-    quantize.py supports `calib_size` and more families.
+    model on a GPU. If both programs support SmoothQuant, tllm uses quantize.py, because it supports
+    `calib_size`, unless the flag `smoothquant` is set, which only the converter has.
     """
     flags = flags_of(converter, version)
-    weights = {"none", *(("int8", "int4") if "--use_weight_only" in flags else ())}
-    caches = {None, *(("int8",) if "--int8_kv_cache" in flags else ())}
+    weights = {"none"}
+    if not flags.keys().isdisjoint(("--use_weight_only", _GEMMA_WEIGHTS)):
+        weights |= {"int8", "int4"}
+    if converter == family.converter:
+        weights.update(family.converter_quantizations)
+    if "--smoothquant" in flags and "smoothquant" in options.flags:
+        weights.add("int8_sq")
+    caches = {None, *(("int8",) if _find_cache_flag(flags) else ())}
     return (options.quantization or "none") in weights and _cache(options) in caches
 
 
-def _formats_of_converter(options: EngineOptions) -> Iterator[RequestedFlag]:
-    if options.quantization in ("int8", "int4"):
-        yield RequestedFlag("--use_weight_only", option="quantization")
-        yield RequestedFlag("--weight_only_precision", (options.quantization,), "quantization")
+def _find_cache_flag(flags: Mapping[str, Flag]) -> str | None:
+    """Return the converter's flag for an int8 KV cache, whose name depends on the version."""
+    names = ("--int8_kv_cache", "--calibrate_kv_cache")
+    return next((each for each in names if each in flags), None)
+
+
+def _formats_of_converter(
+    options: EngineOptions, flags: Mapping[str, Flag]
+) -> Iterator[RequestedFlag]:
+    match options.quantization:
+        case "int8" | "int4" if "--use_weight_only" not in flags:
+            yield RequestedFlag(_GEMMA_WEIGHTS, (options.quantization,), "quantization")
+        case "int8" | "int4" | "int4_gptq":
+            yield RequestedFlag("--use_weight_only", option="quantization")
+            yield RequestedFlag("--weight_only_precision", (options.quantization,), "quantization")
+            if options.quantization == "int4_gptq" and "--per_group" in flags:
+                yield RequestedFlag("--per_group", is_derived=True)
+        case "int8_sq":
+            yield RequestedFlag("--smoothquant", ("0.5",), is_derived=True)
+        case "fp8_rowwise":
+            yield RequestedFlag("--use_fp8_rowwise", option="quantization")
     if _cache(options) == "int8":
-        yield RequestedFlag("--int8_kv_cache", option="kv_cache_dtype")
+        flag = _find_cache_flag(flags)
+        assert flag is not None
+        yield RequestedFlag(flag, option="kv_cache_dtype")
 
 
 def _formats_of_quantize(options: EngineOptions) -> Iterator[RequestedFlag]:
@@ -206,9 +252,9 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
     """Raise `BadInput` if quantize.py does not support the family.
 
-    A family is supported if it has a quantization other than int8 and int4.
+    A family is supported if it has a quantization that its converter does not make.
     """
-    if set(family.quantizations) <= {"int8", "int4"}:
+    if set(family.quantizations) <= {"int8", "int4", *family.converter_quantizations}:
         raise BadInput(
             f"TensorRT-LLM {version} does not support --kv-cache-dtype {options.kv_cache_dtype} "
             f"for {family.architecture}.",
@@ -216,6 +262,22 @@ def _check_calibrated(options: EngineOptions, family: Family, version: Version) 
             "architecture",
             next_step="omit --kv-cache-dtype",
         )
+
+
+def _variant(family: Family, variant: str | None, version: Version) -> list[RequestedFlag]:
+    """Return the flag for the variant. Raise `BadInput` if `version` does not know the variant."""
+    if variant is None or family.variants is None:
+        return []
+    flag = flags_of(family.converter, version).get(family.variants.flag)
+    if flag is None:
+        return []
+    if variant not in flag.choices:
+        raise BadInput(
+            f"TensorRT-LLM {version} does not convert {variant} models.",
+            why=f"its converter supports {', '.join(map(str, flag.choices))}",
+            next_step="use a later version of TensorRT-LLM",
+        )
+    return [RequestedFlag(flag.name, (variant,), is_derived=True)]
 
 
 def _rename_flag(family: Family, requested: RequestedFlag) -> RequestedFlag:

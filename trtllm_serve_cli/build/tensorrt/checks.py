@@ -25,6 +25,8 @@ _COUNTS = (
 # and 0.17 added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
+_SMOOTHING = {"smoothquant", "per_token", "per_channel"}
+_GPTQ_PATHS = ("quant_ckpt_path", "modelopt_quant_ckpt_path", "ammo_quant_ckpt_path")
 _WITH_HEADS = ("medusa", "explicit_draft_tokens", "eagle")
 _EAGLE_LIMITS = {"max_batch_size": 512, "max_draft_len": 256}
 
@@ -48,6 +50,15 @@ def check_options(
     _check_lora(options)
     _check_speculation(options, shape)
     _check_paged_context(options, version)
+
+
+def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
+    """Raise `BadInput` for the first option that is invalid for every build.py."""
+    check_parallelism(shape, options.tp, options.pp)
+    if shape.quantization:
+        raise _quantized_checkpoint(shape.quantization, "build.py does not read it")
+    _check_limits(options)
+    _check_lora(options)
 
 
 def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) -> None:
@@ -80,18 +91,31 @@ def _check_quantization(
     options: EngineOptions, shape: ModelShape, family: Family, version: Version
 ) -> None:
     quantization = options.quantization or "none"
-    if shape.quantization and (
-        quantization != "none" or shape.quantization not in family.input_quantizations
-    ):
-        raise BadInput(
-            f"The checkpoint is already quantized ({shape.quantization}).",
-            why=(
-                f"a quantized checkpoint cannot be quantized again to {quantization}"
-                if quantization != "none"
-                else f"TensorRT-LLM {version} does not convert {family.architecture} checkpoints "
-                "with this quantization"
-            ),
-            next_step="import the model's 16-bit checkpoint",
+    is_gptq = quantization == "int4_gptq" and shape.quantization == "gptq" and family.converts_gptq
+    if shape.quantization and not is_gptq:
+        if quantization != "none":
+            raise _quantized_checkpoint(
+                shape.quantization,
+                f"a quantized checkpoint cannot be quantized again to {quantization}",
+            )
+        if shape.quantization not in family.input_quantizations:
+            raise _quantized_checkpoint(
+                shape.quantization,
+                f"TensorRT-LLM {version} does not convert {family.architecture} checkpoints "
+                "with this quantization",
+            )
+    if quantization == "int4_gptq" and not is_gptq and options.flags.keys().isdisjoint(_GPTQ_PATHS):
+        raise _contradiction(
+            "--quantization int4_gptq from this checkpoint",
+            "the converter reads the quantized weights from another file, which AutoGPTQ writes",
+            "add --build-option quant_ckpt_path=FILE (ammo_quant_ckpt_path before 0.10, "
+            "modelopt_quant_ckpt_path in 0.10)",
+        )
+    if quantization != "int8_sq" and (smoothing := _SMOOTHING & options.flags.keys()):
+        raise _contradiction(
+            f"{min(smoothing)} without --quantization int8_sq",
+            "the flag has an effect only with SmoothQuant",
+            "add --quantization int8_sq",
         )
     if quantization == "none" or quantization in family.quantizations:
         return
@@ -104,6 +128,14 @@ def _check_quantization(
         + (f", and {later} added support for {quantization}" if later else ""),
         next_step="choose a supported value"
         + (f", or use TensorRT-LLM {later} or later" if later else ""),
+    )
+
+
+def _quantized_checkpoint(quantization: str, why: str) -> BadInput:
+    return BadInput(
+        f"The checkpoint is already quantized ({quantization}).",
+        why=why,
+        next_step="import the model's 16-bit checkpoint",
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
-from trtllm_serve_cli.build.tensorrt.flags import CONVERTER, Flag, flags_of
+from trtllm_serve_cli.build.tensorrt.flags import Flag, flags_of
 from trtllm_serve_cli.build.tensorrt.versions import (
     FIRST_WITH_ENGINES,
     FIRST_WITHOUT_ENGINES,
@@ -21,11 +21,13 @@ class RequestedFlag:
     """A flag with its values, and the field of `EngineOptions` that requests it.
 
     `values` is empty if the flag takes no value. `option` is empty if no option requests the flag.
+    `is_derived` is true if tllm selects the value, so that the user may set another one.
     """
 
     flag: str
     values: tuple[str | int, ...] = ()
     option: str = ""
+    is_derived: bool = False
 
 
 def request_value(flag: str, value: str | int | None, option: str) -> Iterator[RequestedFlag]:
@@ -70,7 +72,7 @@ def _unknown_flag(program: str, version: Version, requested: RequestedFlag) -> B
     option = _show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option}.",
-        why=f"its {_show_program(program)} does not have the flag {requested.flag}",
+        why=f"its {show_program(program)} does not have the flag {requested.flag}",
         next_step=(
             f"omit {option}, or use TensorRT-LLM {later[0]} or later" if later else f"omit {option}"
         ),
@@ -83,7 +85,7 @@ def _invalid_choice(
     option = _show_option(requested.option)
     return BadInput(
         f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
-        why=f"the values that its {_show_program(program)} accepts for {flag.name} are "
+        why=f"the values that its {show_program(program)} accepts for {flag.name} are "
         + ", ".join(map(str, flag.choices)),
         next_step=f"set {option} to a value that the program accepts",
     )
@@ -100,6 +102,7 @@ def _show_option(option: str) -> str:
     return f"--{option.replace('_', '-')}"
 
 
-def _show_program(program: str) -> str:
+def show_program(program: str) -> str:
+    """Return the name of a program for error messages."""
     family, _, script = program.rpartition("/")
-    return f"{CONVERTER} for {family}" if script == CONVERTER else program
+    return f"{script} for {family}" if family else program

@@ -15,10 +15,11 @@ from trtllm_serve_cli.build.tensorrt.command import (
     request_switch,
     request_value,
 )
+from trtllm_serve_cli.build.tensorrt.extra_flags import add_flags
 from trtllm_serve_cli.build.tensorrt.flags import flags_of
-from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.build.tensorrt.lengths import split_length
 
-_PROGRAM = "trtllm-build"
+TRTLLM_BUILD = "trtllm-build"
 # Speculative decoding modes that require `--max_draft_len`. In the other modes, the checkpoint
 # determines the number of draft tokens.
 _WITHOUT_HEADS = ("draft_tokens_external", "lookahead_decoding")
@@ -37,7 +38,7 @@ def plan_engine(
         RequestedFlag("--output_dir", (WORK,)),
         _timing_cache(version),
         *request_value("--max_batch_size", options.max_batch_size, "max_batch_size"),
-        *_lengths(options, version),
+        *split_length(options, flags_of(TRTLLM_BUILD, version), version),
         *request_value("--max_num_tokens", options.max_num_tokens, "max_num_tokens"),
         *request_value("--opt_num_tokens", options.opt_num_tokens, "opt_num_tokens"),
         *request_value("--max_beam_width", options.max_beam_width, "max_beam_width"),
@@ -58,46 +59,40 @@ def plan_engine(
         *_speculation(options, version),
         *request_value("--workers", options.workers, "workers"),
     ]
+    requested = add_flags(requested, options.flags, TRTLLM_BUILD, version)
     ranks = range(options.world_size)
     return BuildStep(
-        title="Build the engine" if len(ranks) == 1 else f"Build the engine for {len(ranks)} GPUs",
-        command=(_PROGRAM, *render_arguments(_PROGRAM, version, requested)),
+        title=_title(options, version),
+        command=(TRTLLM_BUILD, *render_arguments(TRTLLM_BUILD, version, requested)),
         inputs=(SCRATCH, *options.lora_dir),
         outputs=(f"{WORK}/config.json", *(f"{WORK}/rank{rank}.engine" for rank in ranks)),
         estimated_bytes=estimated_bytes,
     )
 
 
+def _title(options: EngineOptions, version: Version) -> str:
+    """Return the title, with a warning if the default would limit the engine to one request."""
+    title = "Build the engine"
+    if options.world_size > 1:
+        title += f" for {options.world_size} GPUs"
+    default = flags_of(TRTLLM_BUILD, version)["--max_batch_size"].default
+    if options.max_batch_size is None and default == 1:
+        title += f" (one request at a time, the default of TensorRT-LLM {version}; "
+        title += "--max-batch-size sets another limit)"
+    return title
+
+
 def _timing_cache(version: Version) -> RequestedFlag:
     """Return the flag that puts the timing cache in `SCRATCH`, not in the working directory."""
-    flags = flags_of(_PROGRAM, version)
+    flags = flags_of(TRTLLM_BUILD, version)
     flag = "--output_timing_cache" if "--output_timing_cache" in flags else "--timing_cache"
     return RequestedFlag(flag, (f"{SCRATCH}/model.cache",))
-
-
-def _lengths(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
-    """Yield the flags for length limits. Before 0.11, input and output have separate limits."""
-    yield from request_value("--max_input_len", options.max_input_len, "max_input_len")
-    if options.max_seq_len is None:
-        return
-    flags = flags_of(_PROGRAM, version)
-    if "--max_seq_len" in flags:
-        yield RequestedFlag("--max_seq_len", (options.max_seq_len,), "max_seq_len")
-        return
-    longest_input = options.max_input_len or int(flags["--max_input_len"].default or 0)
-    if longest_input >= options.max_seq_len:
-        raise BadInput(
-            f"--max-seq-len {options.max_seq_len} leaves no room for output tokens.",
-            why=f"TensorRT-LLM {version} reserves {longest_input} tokens for the input",
-            next_step=f"set --max-input-len below {options.max_seq_len}",
-        )
-    yield RequestedFlag("--max_output_len", (options.max_seq_len - longest_input,), "max_seq_len")
 
 
 def _paged_cache(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
     if options.paged_kv_cache is None:
         return
-    if "--kv_cache_type" in flags_of(_PROGRAM, version):
+    if "--kv_cache_type" in flags_of(TRTLLM_BUILD, version):
         kind = "paged" if options.paged_kv_cache else "continuous"
         yield RequestedFlag("--kv_cache_type", (kind,), "paged_kv_cache")
     else:
@@ -106,18 +101,23 @@ def _paged_cache(options: EngineOptions, version: Version) -> Iterator[Requested
 
 def _strong_types(options: EngineOptions, version: Version) -> Iterator[RequestedFlag]:
     """Yield `--strongly_typed`, which FP8 requires before 0.11. Later versions lack this flag."""
-    has_flag = "--strongly_typed" in flags_of(_PROGRAM, version)
+    has_flag = "--strongly_typed" in flags_of(TRTLLM_BUILD, version)
     if has_flag and "fp8" in (options.quantization, options.kv_cache_dtype):
-        yield RequestedFlag("--strongly_typed")
+        yield RequestedFlag("--strongly_typed", is_derived=True)
 
 
 def _lora(options: EngineOptions, version: Version, dtype: str) -> Iterator[RequestedFlag]:
     if not (options.lora_dir or options.lora_target_modules):
         return
-    flags = flags_of(_PROGRAM, version)
+    flags = flags_of(TRTLLM_BUILD, version)
     has_auto = "--lora_plugin" in flags and "auto" in flags["--lora_plugin"].choices
     automatic = options.dtype == "auto" and has_auto
-    yield RequestedFlag("--lora_plugin", ("auto" if automatic else dtype,), "lora_target_modules")
+    yield RequestedFlag(
+        "--lora_plugin",
+        ("auto" if automatic else dtype,),
+        "lora_target_modules",
+        is_derived=True,
+    )
     if options.lora_dir:
         yield RequestedFlag("--lora_dir", options.lora_dir, "lora_dir")
     if options.lora_target_modules:
@@ -131,10 +131,11 @@ def _speculation(options: EngineOptions, version: Version) -> Iterator[Requested
     mode = options.speculative_decoding_mode
     if mode is None:
         return
-    # TensorRT-LLM 0.9 supports only external draft tokens and has no flag for the mode. For other
-    # modes, yield the flag anyway, so that `render_arguments` raises `BadInput`.
-    is_named = "--speculative_decoding_mode" in flags_of(_PROGRAM, version)
-    if is_named or mode != "draft_tokens_external":
+    # Before 0.10, trtllm-build has no flag for the mode: the checkpoint determines whether the
+    # engine has Medusa heads. For modes of later versions, yield the flag anyway, so that
+    # `render_arguments` raises `BadInput`.
+    is_named = "--speculative_decoding_mode" in flags_of(TRTLLM_BUILD, version)
+    if is_named or mode not in ("draft_tokens_external", "medusa"):
         yield RequestedFlag("--speculative_decoding_mode", (mode,), "speculative_decoding_mode")
     if mode in _WITHOUT_HEADS:
         yield from request_value("--max_draft_len", options.max_draft_len, "max_draft_len")

@@ -1,4 +1,4 @@
-"""Find the TensorRT-LLM converter for an architecture in `families.yaml`."""
+"""Find the TensorRT-LLM program that converts an architecture in `families.yaml`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,30 @@ from packaging.version import Version
 
 from trtllm_serve_cli.build.tensorrt.versions import load_table
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.shape import ModelShape
+
+_FIRST_WITH_TRTLLM_BUILD = Version("0.8.0")
+
+
+@dataclass(frozen=True, slots=True)
+class Variants:
+    """The flag that names a model's variant to the converter.
+
+    Each of `values` maps "value" to the flag's value. The other keys are conditions: fields of the
+    model's shape, and "name", a part of the name in the checkpoint's config.json.
+    """
+
+    flag: str
+    values: tuple[Mapping[str, str | int], ...]
+
+    def find(self, shape: ModelShape, published_name: str) -> str | None:
+        """Return the variant of a model, or `None` if its config.json does not determine it."""
+        for row in self.values:
+            facts = {key: value for key, value in row.items() if key not in ("value", "name")}
+            has_name = str(row.get("name", "")) in published_name.lower()
+            if has_name and all(getattr(shape, key) == value for key, value in facts.items()):
+                return str(row["value"])
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +45,9 @@ class Family:
     `folder` is the script's folder under `examples/`. `quantizations` are the quantizations that
     the version supports. `later_quantizations` maps each quantization that only later versions
     support to the first such version. `input_quantizations` are quantizations that the checkpoint
-    may already have. `flag_names` maps a flag to the name that this converter uses instead.
+    may already have. `converts_gptq` is true if the converter reads GPTQ checkpoints for
+    `--quantization int4_gptq`. `converter_quantizations` are quantizations other than int8 and int4
+    that the converter makes. `flag_names` maps a flag to the name that this converter uses instead.
     `extra_arguments` are always passed to the converter. `has_pipeline` is true if the converter
     supports pipeline parallelism.
     """
@@ -32,9 +58,12 @@ class Family:
     quantizations: tuple[str, ...]
     later_quantizations: Mapping[str, Version]
     input_quantizations: tuple[str, ...] = ()
+    converts_gptq: bool = False
+    converter_quantizations: tuple[str, ...] = ()
     flag_names: Mapping[str, str] = field(default_factory=dict)
     extra_arguments: tuple[str, ...] = ()
     has_pipeline: bool = True
+    variants: Variants | None = None
 
     @property
     def converter(self) -> str:
@@ -47,6 +76,7 @@ def find_family(architecture: str, version: Version) -> Family:
 
     Raise `BadInput` if TensorRT-LLM `version` cannot convert models with this architecture.
     """
+    check_planned(architecture)
     for name, row in _load().items():
         if architecture in row["architectures"]:
             return _parse(name, row, architecture, version)
@@ -55,6 +85,50 @@ def find_family(architecture: str, version: Version) -> Family:
         why=f"the supported architectures are {', '.join(_architectures())}",
         next_step="use --engine pytorch with TensorRT-LLM 1.0 or later",
     )
+
+
+def uses_build_py(architecture: str, version: Version) -> bool:
+    """Return whether TensorRT-LLM `version` builds engines for `architecture` with a build.py.
+
+    0.8 replaced build.py with trtllm-build, but not yet for gpt.
+    """
+    if version < _FIRST_WITH_TRTLLM_BUILD:
+        return True
+    rows = [row for row in _load().values() if architecture in row.get("build_py", {})]
+    return any(find_folder(row["folders"], version) is None for row in rows)
+
+
+def find_legacy_family(architecture: str, version: Version) -> str:
+    """Return the folder of the build.py that makes engines for `architecture`.
+
+    Raise `BadInput` if tllm cannot plan an engine for it with TensorRT-LLM `version`.
+    """
+    check_planned(architecture)
+    known = {
+        name: (family, Version(since))
+        for family, row in _load().items()
+        for name, since in row.get("build_py", {}).items()
+    }
+    family, since = known.get(architecture, ("", None))
+    if since is not None and since <= version:
+        return family
+    names = ", ".join(name for name, (_, first) in known.items() if first <= version)
+    raise BadInput(
+        f"Engines of TensorRT-LLM {version} for {architecture} cannot be planned.",
+        why=f"for versions before 0.8, tllm plans only engines for {names}",
+        next_step="use TensorRT-LLM 0.9 or later",
+    )
+
+
+def check_planned(architecture: str) -> None:
+    """Raise `BadInput` if TensorRT-LLM converts `architecture`, but tllm does not plan this."""
+    for row in _load_unplanned():
+        if architecture in row["architectures"]:
+            raise BadInput(
+                f"TensorRT engines for {architecture} cannot be planned.",
+                why=row["why"],
+                next_step=f"build the engine with {row['program']} of TensorRT-LLM",
+            )
 
 
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
@@ -69,8 +143,10 @@ def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
 def _parse(name: str, row: Mapping[str, Any], architecture: str, version: Version) -> Family:
     own = row["architectures"][architecture]
     since, formats = own, row.get("quantizations", {})
+    by_converter = row.get("by_converter", {})
     if not isinstance(own, str):
         since, formats = own["since"], own["quantizations"]
+        by_converter = own.get("by_converter", {})
     folder = find_folder(row["folders"], version)
     if folder is None or version < Version(since):
         raise BadInput(
@@ -87,10 +163,19 @@ def _parse(name: str, row: Mapping[str, Any], architecture: str, version: Versio
             {word: Version(first) for word, first in formats.items() if version < Version(first)}
         ),
         input_quantizations=_available(row.get("input_quantizations", {}), version),
+        converts_gptq=row.get("converts_gptq", False),
+        converter_quantizations=tuple(
+            word for word, end in by_converter.items() if end is None or version < Version(end)
+        ),
         flag_names=MappingProxyType(row.get("flag_names", {})),
         extra_arguments=tuple(row.get("extra_arguments", ())),
         has_pipeline=not row.get("no_pipeline", False),
+        variants=_parse_variants(row.get("variants")),
     )
+
+
+def _parse_variants(row: Mapping[str, Any] | None) -> Variants | None:
+    return Variants(row["flag"], tuple(row["values"])) if row else None
 
 
 def _available(first_versions: Mapping[str, str], version: Version) -> tuple[str, ...]:
@@ -104,3 +189,8 @@ def _architectures() -> list[str]:
 @functools.cache
 def _load() -> Any:
     return load_table("families.yaml")
+
+
+@functools.cache
+def _load_unplanned() -> Any:
+    return load_table("unplanned.yaml")

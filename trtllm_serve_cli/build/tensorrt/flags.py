@@ -1,6 +1,6 @@
-"""Look up the flags of TensorRT-LLM programs by version in `flags.yaml`.
+"""Look up the flags of TensorRT-LLM programs by version in `flags.yaml` and its companions.
 
-A program is "trtllm-build", "quantize.py", or the converter for a family, for example
+A program is "trtllm-build", "quantize.py", or a script for a family, for example
 "llama/convert_checkpoint.py".
 """
 
@@ -32,7 +32,7 @@ class Flag:
     name: str
     type: str = "str"
     choices: tuple[str | int, ...] = ()
-    nargs: str | None = None
+    nargs: str | int | None = None
     default: str | int | float | None = None
     required: bool = False
     aliases: tuple[str, ...] = ()
@@ -50,6 +50,29 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
     later = _flags_at(program, Version(version.base_version))
     both = {name: _intersect(flag, later[name]) for name, flag in flags.items() if name in later}
     return MappingProxyType({name: flag for name, flag in both.items() if flag})
+
+
+def find_flag(name: str, program: str, version: Version) -> Flag | None:
+    """Return a program's flag with this name, in which hyphens and underscores are the same."""
+    flags = flags_of(program, version).values()
+    return next((flag for flag in flags if _plain(flag.name) == _plain(name)), None)
+
+
+def is_flag(name: str) -> bool:
+    """Return whether a program has a flag with this name in any version of TensorRT-LLM."""
+    plain = _plain(name)
+    tables = (table for key, table in _load().items() if key not in ("choices", "owned"))
+    return any(_plain(flag) == plain for table in tables for flag in table)
+
+
+def is_owned(name: str) -> bool:
+    """Return whether tllm sets the flag, so that users must not set it directly."""
+    return _plain(name) in _owners()
+
+
+def find_owner(name: str) -> str | None:
+    """Return the option of tllm that selects the value of a flag that tllm sets, if any."""
+    return _owners()[_plain(name)]
 
 
 def check_arguments(program: str, version: Version, arguments: Sequence[str]) -> dict[str, Any]:
@@ -119,9 +142,19 @@ def _rows(program: str) -> Iterator[tuple[str, dict[str, Any]]]:
                 yield name, row
 
 
+def _plain(name: str) -> str:
+    return name.lstrip("-").replace("-", "_")
+
+
+@functools.cache
+def _owners() -> Mapping[str, str | None]:
+    return {_plain(name): owner for name, owner in _load()["owned"].items()}
+
+
 @functools.cache
 def _load() -> Any:
-    return load_table("flags.yaml")
+    converters = {CONVERTER: load_table("flags_converters.yaml")}
+    return {**load_table("flags.yaml"), **converters, **load_table("flags_legacy.yaml")}
 
 
 def _parse(name: str, row: Mapping[str, Any]) -> Flag:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from packaging.version import Version
+
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.build.tensorrt.checkpoint_step import plan_checkpoint
-from trtllm_serve_cli.build.tensorrt.checks import check_gpu, check_options
-from trtllm_serve_cli.build.tensorrt.engine_step import plan_engine
-from trtllm_serve_cli.build.tensorrt.families import find_family
+from trtllm_serve_cli.build.tensorrt.checkpoint_step import (
+    find_planned_program,
+    find_programs,
+    plan_checkpoint,
+)
+from trtllm_serve_cli.build.tensorrt.checks import check_gpu, check_legacy_options, check_options
+from trtllm_serve_cli.build.tensorrt.engine_step import TRTLLM_BUILD, plan_engine
+from trtllm_serve_cli.build.tensorrt.extra_flags import check_flags
+from trtllm_serve_cli.build.tensorrt.families import (
+    find_family,
+    find_legacy_family,
+    uses_build_py,
+)
+from trtllm_serve_cli.build.tensorrt.legacy_step import plan_legacy
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.build.tensorrt.versions import check_builds_engines
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sizing.parameters import count_parameters
 from trtllm_serve_cli.sizing.precision import WEIGHT_FORMATS
@@ -24,25 +37,54 @@ def plan_tensorrt(
     options: EngineOptions,
     toolkit: Toolkit,
     gpu: Gpu | None = None,
+    *,
+    published_name: str = "",
 ) -> tuple[BuildStep, ...]:
     """Return the steps that build an engine in `WORK` from the Hugging Face folder `checkpoint`.
 
     The first step writes a TensorRT-LLM checkpoint to `SCRATCH`. The second step builds the engine
-    from this checkpoint. If `gpu` is set, check that this GPU can run the engine. Raise `BadInput`
-    if the model, the version or the GPU does not support an option.
+    from this checkpoint. Versions before trtllm-build have other steps (see `plan_legacy`). If
+    `gpu` is set, check that this GPU can run the engine. `published_name` is the name in the
+    checkpoint's config.json, which determines the variant of some models. Raise `BadInput` if the
+    model, the version or the GPU does not support an option.
     """
     version = toolkit.version
     check_builds_engines(version)
+    dtype = resolve_dtype(options, shape)
+    size = estimate_bytes(shape, options)
+    if uses_build_py(shape.architecture, version):
+        legacy = find_legacy_family(shape.architecture, version)
+        check_legacy_options(options, shape)
+        if gpu:
+            check_gpu(options, dtype, gpu, version)
+        return plan_legacy(shape.architecture, legacy, checkpoint, options, toolkit, dtype, size)
     family = find_family(shape.architecture, version)
     check_options(options, shape, family, version)
-    dtype = resolve_dtype(options, shape)
     if gpu:
         check_gpu(options, dtype, gpu, version)
-    size = estimate_bytes(shape, options)
+    check_flags(
+        options.flags,
+        (find_planned_program(options, family, version), TRTLLM_BUILD),
+        version,
+        lambda other: _list_programs(shape.architecture, options, other),
+    )
+    variant = family.variants.find(shape, published_name) if family.variants else None
     return (
-        plan_checkpoint(checkpoint, options, toolkit, family, dtype, size),
+        plan_checkpoint(checkpoint, options, toolkit, family, dtype, size, variant),
         plan_engine(options, version, dtype, size),
     )
+
+
+def _list_programs(architecture: str, options: EngineOptions, version: Version) -> tuple[str, ...]:
+    """Return the programs that can build an engine for the architecture, if there are any."""
+    try:
+        if uses_build_py(architecture, version):
+            legacy = find_legacy_family(architecture, version)
+            return (f"{legacy}/build.py", f"{legacy}/hf_gpt_convert.py")
+        family = find_family(architecture, version)
+    except BadInput:
+        return ()
+    return (*find_programs(options, family, version), TRTLLM_BUILD)
 
 
 def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:

@@ -18,9 +18,9 @@ from packaging.version import InvalidVersion, Version
 from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.errors import BadInput
 
-# TensorRT-LLM 0.8 replaced the build.py of each model with trtllm-build. Versions after 1.2 do not
-# build engines (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
-FIRST_WITH_ENGINES = Version("0.8.0")
+# 0.5 is the first release of TensorRT-LLM. Versions after 1.2 do not build engines
+# (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
+FIRST_WITH_ENGINES = Version("0.5.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
 # Since this version, the LLM API runs checkpoints with PyTorch by default and needs no engine.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
@@ -78,16 +78,12 @@ def find_trtllm_version(
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raise `BadInput` if the version does not include trtllm-build.
-
-    The versions from 0.8 to 1.2 include trtllm-build.
-    """
+    """Raise `BadInput` if the version does not build engines. The versions 0.5 to 1.2 do."""
     if version < FIRST_WITH_ENGINES:
-        first = find_containers(FIRST_WITH_ENGINES)[0]
         raise BadInput(
             f"TensorRT-LLM {version} is too old to build engines with tllm.",
-            why="versions before 0.8 have a build.py for each model instead of trtllm-build",
-            next_step=f"use TensorRT-LLM 0.8 or later, for example in {first.image}",
+            why="0.5 is the first release",
+            next_step="use TensorRT-LLM 0.9 or later",
         )
     if version >= FIRST_WITHOUT_ENGINES:
         last = [each for each in load_containers() if each.trtllm < FIRST_WITHOUT_ENGINES][-1]

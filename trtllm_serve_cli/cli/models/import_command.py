@@ -37,8 +37,8 @@ BuildOptionsOption = Annotated[
     typer.Option(
         "--build-option",
         metavar="KEY=VALUE",
-        help="Set a build option by its name in tllm.yaml. Repeatable. docs/reference/tllm-yaml.md "
-        "lists the names.",
+        help="Set a build option by its name in tllm.yaml, or a flag of TensorRT-LLM's programs by "
+        "upstream's name. Repeatable. docs/reference/tllm-yaml.md lists the options.",
     ),
 ]
 DraftOption = Annotated[
@@ -175,12 +175,26 @@ def _declare(
             "Set the model with -m NAME, or with a file that contains its name: -f tllm.yaml."
         )
     words = parse_pairs(build_options, option="--build-option ")
+    flags = _take_flags(words)
     named = parse_text_fields(EngineOptions, words, where="--build-option")
+    if flags:
+        named["flags"] = flags
     overrides = {**sections, "build": {**named, **sections["build"]}}
     if parameters := overrides.get("repository", {}).get("parameters"):
         overrides["repository"]["parameters"] = resolve_paths(parameters, Path.cwd())
     declared = override(declared, overrides)
     return replace(declared, build=with_absolute_paths(declared.build, Path.cwd()))
+
+
+def _take_flags(words: dict[str, str]) -> dict[str, str]:
+    """Remove the flags of TensorRT-LLM's programs from `words`, and return them."""
+    options = {each.name for each in _BUILD}
+    others = [name for name in words if name not in options]
+    if not others:
+        return {}
+    from trtllm_serve_cli.build.tensorrt.flags import is_flag
+
+    return {name: words.pop(name) for name in others if is_flag(name)}
 
 
 def _show_plan(plan: ImportPlan, last: str, *, as_json: bool) -> None:

@@ -16,8 +16,9 @@ from trtllm_serve_cli.build.build_plan import (
 )
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.container import BuildContainer, plan_container
-from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen
+from trtllm_serve_cli.build.engine_options import PATH_ENDINGS, EngineOptions, list_chosen
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.build.tensorrt.families import check_planned
 from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit, find_examples_dir
 from trtllm_serve_cli.build.tensorrt.versions import parse_version
@@ -46,10 +47,19 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
             "container to build in NVIDIA's image",
         )
     version = parse_version(tools.trtllm_version)
-    shape = parse_shape(read_config(checkpoint))
+    config = read_config(checkpoint)
+    check_planned(checkpoint.architecture)
+    shape = parse_shape(config)
     in_image = tools.container.examples if tools.container else None
     toolkit = Toolkit(version, in_image or find_examples_dir(version))
-    steps = plan_tensorrt(shape, checkpoint.path, options, toolkit, tools.gpu)
+    steps = plan_tensorrt(
+        shape,
+        checkpoint.path,
+        options,
+        toolkit,
+        tools.gpu,
+        published_name=str(config.get("_name_or_path") or checkpoint.source),
+    )
     weights = options.quantization or options.dtype
     facts = {
         **facts_of_engine(checkpoint, request.kind, weights),
@@ -122,16 +132,19 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
-    """Return the size and modification time of each file in the LoRA and draft model folders.
+    """Return the size and modification time of each file in the folders that options name.
 
-    The build reads these files, so a change to any file requires a new build.
+    The build reads these files, so a change to any file requires a new build. An option may also
+    name a single file.
     """
-    folders = [*options.lora_dir, *filter(None, [options.speculative_model])]
-    return {
-        folder: [
-            [path.name, stat.st_size, stat.st_mtime_ns]
-            for path in sorted(Path(folder).glob("*"))
-            if (stat := path.stat())
-        ]
-        for folder in folders
-    }
+    paths = [
+        *options.lora_dir,
+        *filter(None, [options.speculative_model]),
+        *(value for name, value in options.flags.items() if name.endswith(PATH_ENDINGS)),
+    ]
+    return {each: _stamp_files(Path(each)) for each in paths}
+
+
+def _stamp_files(path: Path) -> list[list[Any]]:
+    files = [path] if path.is_file() else sorted(path.glob("*"))
+    return [[each.name, stat.st_size, stat.st_mtime_ns] for each in files if (stat := each.stat())]

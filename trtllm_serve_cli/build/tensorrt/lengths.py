@@ -1,0 +1,36 @@
+"""Request the limits of the input and the output, for programs without one limit for both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from packaging.version import Version
+
+from trtllm_serve_cli.build.engine_options import EngineOptions
+from trtllm_serve_cli.build.tensorrt.command import RequestedFlag, request_value
+from trtllm_serve_cli.build.tensorrt.flags import Flag
+from trtllm_serve_cli.errors import BadInput
+
+
+def split_length(
+    options: EngineOptions, flags: Mapping[str, Flag], version: Version
+) -> Iterator[RequestedFlag]:
+    """Yield the flags for length limits of a program with the given flags.
+
+    Versions before 0.11 limit input and output separately. Raise `BadInput` if `max_seq_len` leaves
+    no room for output tokens.
+    """
+    yield from request_value("--max_input_len", options.max_input_len, "max_input_len")
+    if options.max_seq_len is None:
+        return
+    if "--max_seq_len" in flags:
+        yield RequestedFlag("--max_seq_len", (options.max_seq_len,), "max_seq_len")
+        return
+    longest_input = options.max_input_len or int(flags["--max_input_len"].default or 0)
+    if longest_input >= options.max_seq_len:
+        raise BadInput(
+            f"--max-seq-len {options.max_seq_len} leaves no room for output tokens.",
+            why=f"TensorRT-LLM {version} reserves {longest_input} tokens for the input",
+            next_step=f"set --max-input-len below {options.max_seq_len}",
+        )
+    yield RequestedFlag("--max_output_len", (options.max_seq_len - longest_input,), "max_seq_len")
