@@ -20,7 +20,7 @@ from trtllm_serve_cli.sources.disk_space import show_size
 # This number is part of every fingerprint. Increase it if tllm starts to build a different engine
 # from the same facts, because tllm would otherwise reuse engines that an older version of tllm
 # built.
-_PLAN_VERSION = 3
+_PLAN_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ OPENVINO_FILES = tuple(
 
 def facts(checkpoint, weights: str) -> dict[str, Any]:
     return {
-        "plan": 3,
+        "plan": 4,
         "kind": "openvino",
         "weights": weights,
         "source": checkpoint.source,

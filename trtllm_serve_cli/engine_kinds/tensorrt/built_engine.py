@@ -1,8 +1,10 @@
-"""Read engines that `trtllm-build` wrote: `config.json` and one `rankN.engine` per GPU.
+"""Read engines: `config.json` and one `rankN.engine` per GPU, which `trtllm-build` writes.
 
 Since TensorRT-LLM 0.8, `trtllm-build` writes a `config.json` with the sections `pretrained_config`
 and `build_config`. In 0.11, the field `max_seq_len` replaced the sum of `max_input_len` and
-`max_output_len`.
+`max_output_len`. Before, the build.py of each model wrote the sections `builder_config` and
+`plugin_config`, without a version (tensorrt_llm/builder.py and examples/*/build.py in
+NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.build.checkpoint_facts import read_tokenizer_facts
-from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine
+from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine, read_build_record
 from trtllm_serve_cli.engine_kinds.tokenizer_files import copy_tokenizer
 from trtllm_serve_cli.errors import BadInput
 
@@ -33,7 +35,8 @@ class TensorRtBuild:
 
     Lengths are in tokens. `world_size` is the number of GPUs. KV cache reuse and chunked context
     require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can check the
-    tokens of a draft model.
+    tokens of a draft model. `file_name` is the name of the engine file of each rank, with `{}` for the
+    rank.
     """
 
     version: str
@@ -49,6 +52,7 @@ class TensorRtBuild:
     world_size: int
     has_paged_context_fmha: bool = False
     accepts_drafts: bool = False
+    file_name: str = "rank{}.engine"
 
 
 def read_tensorrt_build(directory: Path) -> TensorRtBuild:
@@ -58,7 +62,9 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
     """
     path = directory / "config.json"
     try:
-        build = _parse(json.loads(path.read_text(encoding="utf-8")))
+        config = json.loads(path.read_text(encoding="utf-8"))
+        is_legacy = "builder_config" in config
+        build = _parse_legacy(config, _find_version(directory)) if is_legacy else _parse(config)
     except FileNotFoundError as error:
         raise BadInput(
             f"{directory} does not contain a TensorRT engine.",
@@ -69,7 +75,7 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
         raise BadInput(
             f"{path} is not the configuration of a TensorRT engine.",
             why=f"{type(error).__name__}: {error}",
-            next_step="pass a folder that trtllm-build of TensorRT-LLM 0.8 or later wrote",
+            next_step="pass a folder that trtllm-build or build.py of TensorRT-LLM wrote",
         ) from error
     missing = [rank.name for rank in _ranks(directory, build) if not rank.exists()]
     if missing:
@@ -153,7 +159,14 @@ def accepts_drafts(build_config: Mapping[str, Any]) -> bool:
 
 
 def _ranks(directory: Path, build: TensorRtBuild) -> list[Path]:
-    return [directory / f"rank{rank}.engine" for rank in range(build.world_size)]
+    return [directory / build.file_name.format(rank) for rank in range(build.world_size)]
+
+
+def _find_version(directory: Path) -> str:
+    """Return the TensorRT-LLM version with which tllm built the engine, or "unknown"."""
+    record = read_build_record(directory)
+    tools = record.facts.get("tools", {}) if record else {}
+    return str(tools.get("tensorrt_llm", "unknown"))
 
 
 def _parse(config: dict[str, Any]) -> TensorRtBuild:
@@ -175,3 +188,37 @@ def _parse(config: dict[str, Any]) -> TensorRtBuild:
         has_paged_context_fmha=has_paged_context_fmha(build),
         accepts_drafts=accepts_drafts(build),
     )
+
+
+def _parse_legacy(config: dict[str, Any], version: str) -> TensorRtBuild:
+    """Parse the configuration of an engine that a build.py wrote."""
+    builder = config["builder_config"]
+    name, dtype = builder["name"], builder["precision"]
+    tp, pp = int(builder["tensor_parallel"]), int(builder.get("pipeline_parallel") or 1)
+    stages = f"_pp{pp}" if pp > 1 else ""
+    length = builder["max_input_len"] + builder["max_output_len"]
+    return TensorRtBuild(
+        version=version,
+        architecture=str(name),
+        dtype=str(dtype),
+        logits_dtype="float32",
+        quantization=_name_quantization(builder),
+        vocab_size=int(builder["vocab_size"]),
+        max_position_embeddings=int(builder.get("max_position_embeddings") or length),
+        max_batch_size=int(builder["max_batch_size"]),
+        max_beam_width=int(builder.get("max_beam_width") or 1),
+        max_seq_len=int(length),
+        world_size=tp * pp,
+        has_paged_context_fmha=has_paged_context_fmha(config),
+        accepts_drafts=accepts_drafts(builder),
+        file_name=f"{name}_{dtype}_tp{tp}{stages}_rank{{}}.engine",
+    )
+
+
+def _name_quantization(builder: Mapping[str, Any]) -> str:
+    """Return the format of the weights. The bits are those of tensorrt_llm/quantization/mode.py."""
+    mode = int(builder.get("quant_mode") or 0)
+    int4, int8, activations, fp8 = (bool(mode & bit) for bit in (1, 2, 4, 256))
+    if int8 and activations:
+        return "int8_sq"
+    return "int4" if int4 else "int8" if int8 else "fp8" if fp8 else "none"
