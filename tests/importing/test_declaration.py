@@ -80,6 +80,18 @@ def test_build_paths_are_relative_to_the_file():
     assert (build.lora_dir, build.speculative_model) == (("/there/a", "/b"), "/there/c")
 
 
+def test_paths_in_build_flags_are_relative_to_the_file():
+    flags = parse("model: {name: m}\nbuild: {flags: {quant_ckpt_path: a/b, log_level: info}}").build
+    assert flags.flags == {"quant_ckpt_path": "/there/a/b", "log_level": "info"}
+
+
+def test_build_flags_of_options_are_added_to_those_of_the_file():
+    declared = parse("model: {name: m}\nbuild: {flags: {log_level: info, moe_plugin: auto}}")
+    changed = override(declared, {"build": {"flags": {"log_level": "verbose"}}})
+    assert changed.build.flags == {"log_level": "verbose", "moe_plugin": "auto"}
+    assert parse(render_declaration(changed)) == changed
+
+
 def test_missing_file_is_reported(tmp_path: Path):
     with pytest.raises(BadInput, match="cannot be read"):
         read_declaration(tmp_path / "tllm.yaml")

@@ -98,9 +98,19 @@ def test_pre_release_lacks_flags_that_change_their_type() -> None:
     ]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_every_row_is_parsed_in_every_version(program: str) -> None:
-    for version in VERSIONS:
+LEGACY_PROGRAMS = ["llama/build.py", "gpt/build.py", "gpt/hf_gpt_convert.py"]
+LEGACY_VERSIONS = [Version(text) for text in ("0.5.0", "0.6.1", "0.7.0", "0.7.1")]
+
+
+@pytest.mark.parametrize(
+    ("program", "versions"),
+    [
+        *((program, VERSIONS) for program in PROGRAMS),
+        *((program, LEGACY_VERSIONS) for program in LEGACY_PROGRAMS),
+    ],
+)
+def test_every_row_is_parsed_in_every_version(program: str, versions: list[Version]) -> None:
+    for version in versions:
         flags = flags_of(program, version).values()
         arguments = [
             word for flag in flags if flag.required for word in (flag.name, str(_value(flag)))

@@ -12,6 +12,7 @@ import pytest
 from tests.cli.running import Tllm
 from tests.samples.builds import ENGINE
 from tests.samples.checkpoints import gguf, hf_files, llama_gguf, write_files
+from tests.samples.configs import LLAMA_2_7B
 from tests.samples.repositories import add_model
 from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
@@ -230,6 +231,48 @@ def test_dry_run_as_json_is_alone_on_stdout(
     assert (code, err, shown["model"], shown["source"]) == (0, "", "m", source)
     engine = f"m-{shown['build']['fingerprint']}"
     assert shown["build"]["engine_dir"] == str(home_folder / "engines" / engine)
+
+
+_ON_TENSORRT = ("--engine", "tensorrt", "--trtllm-version", "0.16.0", "--dry-run", "--json")
+
+
+def test_flags_of_upstream_are_in_the_planned_commands(
+    tllm: Tllm, home_folder: Path, tmp_path: Path
+) -> None:
+    source = f"local:{write_files(tmp_path / 'hf', hf_files(**LLAMA_2_7B))}"
+    flags = ("reduce_fusion=enable", "max_beam_width=2", "quant_ckpt_path=weights.safetensors")
+    options = [word for flag in flags for word in ("--build-option", flag)]
+    code, out, _ = tllm(
+        "build", "-m", "m", "-s", source, "--quantization", "int4_gptq", *options, *_ON_TENSORRT
+    )
+    commands = [" ".join(step["command"]) for step in json.loads(out)["build"]["steps"]]
+    assert code == 0
+    assert f"--quant_ckpt_path {Path.cwd() / 'weights.safetensors'}" in commands[0]
+    assert "--max_beam_width 2 --reduce_fusion enable" in commands[1]
+
+
+def test_architecture_of_another_program_is_refused(
+    tllm: Tllm, home_folder: Path, tmp_path: Path
+) -> None:
+    config = {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}
+    source = f"local:{write_files(tmp_path / 'hf', hf_files(**config))}"
+    code, _, err = tllm("build", "-m", "m", "-s", source, *_ON_TENSORRT)
+    assert code == 3
+    assert err.splitlines()[0] == (
+        "Error: TensorRT engines for WhisperForConditionalGeneration cannot be planned."
+    )
+
+
+def test_flags_of_upstream_are_refused_for_other_engine_kinds(
+    tllm: Tllm, home_folder: Path, model: str
+) -> None:
+    code, _, err = tllm(
+        "build", "-m", "m", "-s", model, "--build-option", "reduce_fusion=enable", "--dry-run"
+    )
+    assert code == 3
+    assert err.splitlines()[0] == (
+        "Error: The engine kind openvino does not support the option reduce_fusion."
+    )
 
 
 def test_failed_build_names_the_log_and_leaves_nothing(
