@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.build.tensorrt.samples import MODELS, plan
+from tests.build.tensorrt.samples import MODELS, options_in, plan
 from trtllm_serve_cli.errors import BadInput
 
 _PAGED_CONTEXT = "chunked context and KV cache reuse (use_paged_context_fmha)"
@@ -190,6 +190,28 @@ def test_quantized_checkpoint_is_accepted_if_the_converter_supports_it() -> None
     )
 
 
+def test_cache_that_no_program_supports_with_the_weights_is_refused() -> None:
+    assert refuse("0.11.0", "bloom-7b", quantization="int8_sq", kv_cache_dtype="fp8") == (
+        "TensorRT-LLM 0.11.0 does not support --kv-cache-dtype fp8 for BloomForCausalLM with "
+        "--quantization int8_sq.\n"
+        "Why: neither the converter nor quantize.py supports this KV cache data type for these "
+        "weights\n"
+        "Next: omit --kv-cache-dtype"
+    )
+
+
+def test_rowwise_fp8_weights_and_an_fp8_cache_are_converted() -> None:
+    options = {"quantization": "fp8_rowwise", "kv_cache_dtype": "fp8"}
+    step, _ = plan("llama-2-7b", "0.16.0", **options)
+    assert {"--use_fp8_rowwise", "--fp8_kv_cache"} <= {*step.command}
+
+
+def test_smoothquant_of_the_converter_takes_a_data_set() -> None:
+    options = {"quantization": "int8_sq", "calib_dataset": "mine"}
+    step, _ = plan("bloom-7b", "0.11.0", **options)
+    assert options_in(step.command)["--calib_dataset"] == "mine"
+
+
 def test_gptq_without_the_quantized_weights_is_refused() -> None:
     assert refuse("0.16.0", quantization="int4_gptq") == (
         "An engine cannot be built with --quantization int4_gptq from this checkpoint.\n"
@@ -233,6 +255,14 @@ def test_gptq_without_the_quantized_weights_is_refused() -> None:
             "The GPU t4 does not support bfloat16.\n"
             "Why: the format requires compute capability 8.0, but the GPU has 7.5\n"
             "Next: --dtype float16",
+        ),
+        (
+            "l4",
+            "0.14.0",
+            {"quantization": "fp8_rowwise"},
+            "TensorRT-LLM 0.14.0 does not run on l4.\n"
+            "Why: its kernels for fp8_rowwise run only on Hopper\n"
+            "Next: use TensorRT-LLM 0.15 or later",
         ),
         (
             "v100-32gb",

@@ -237,8 +237,8 @@ def test_kv_cache_dtype_without_program_support_is_refused() -> None:
         plan("opt-125m", "0.16.0", kv_cache_dtype="fp8")
     assert str(raised.value) == (
         "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype fp8 for OPTForCausalLM.\n"
-        "Why: neither the converter nor quantize.py supports this KV cache data type for the "
-        "architecture\n"
+        "Why: neither the converter nor quantize.py supports this KV cache data type for these "
+        "weights\n"
         "Next: omit --kv-cache-dtype"
     )
 

@@ -158,6 +158,8 @@ def _suits_converter(
     if "--smoothquant" in flags and "smoothquant" in options.flags:
         weights.add("int8_sq")
     caches = {None, *(("int8",) if _find_cache_flag(flags) else ())}
+    if options.quantization == "fp8_rowwise" and "--fp8_kv_cache" in flags:
+        caches.add("fp8")
     return (options.quantization or "none") in weights and _cache(options) in caches
 
 
@@ -182,6 +184,8 @@ def _formats_of_converter(
             yield RequestedFlag("--smoothquant", ("0.5",), is_derived=True)
         case "fp8_rowwise":
             yield RequestedFlag("--use_fp8_rowwise", option="quantization")
+    if _cache(options) == "fp8":
+        yield RequestedFlag("--fp8_kv_cache", option="kv_cache_dtype")
     if _cache(options) == "int8":
         flag = _find_cache_flag(flags)
         assert flag is not None
@@ -217,7 +221,8 @@ def _parallelism(options: EngineOptions) -> Iterator[RequestedFlag]:
 
 
 def _calibration(options: EngineOptions, program: str) -> Iterator[RequestedFlag]:
-    if program != _QUANTIZE and _cache(options) is None:
+    is_calibrated = program == _QUANTIZE or options.quantization == "int8_sq"
+    if not is_calibrated and _cache(options) is None:
         for option in ("calib_size", "calib_dataset"):
             if getattr(options, option) is not None:
                 raise BadInput(
@@ -250,16 +255,22 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
 
 
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
-    """Raise `BadInput` if quantize.py does not support the family.
+    """Raise `BadInput` if quantize.py does not support the family or the quantization.
 
     A family is supported if it has a quantization that its converter does not make.
     """
-    if set(family.quantizations) <= {"int8", "int4", *family.converter_quantizations}:
+    by_converter = family.converter_quantizations
+    if options.quantization in by_converter or (
+        set(family.quantizations) <= {"int8", "int4", *by_converter}
+    ):
+        with_weights = (
+            f" with --quantization {options.quantization}" if options.quantization else ""
+        )
         raise BadInput(
             f"TensorRT-LLM {version} does not support --kv-cache-dtype {options.kv_cache_dtype} "
-            f"for {family.architecture}.",
-            why="neither the converter nor quantize.py supports this KV cache data type for the "
-            "architecture",
+            f"for {family.architecture}{with_weights}.",
+            why="neither the converter nor quantize.py supports this KV cache data type for these "
+            "weights",
             next_step="omit --kv-cache-dtype",
         )
 

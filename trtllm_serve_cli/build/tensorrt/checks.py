@@ -25,6 +25,8 @@ _COUNTS = (
 # and 0.17 added support for Blackwell GPUs.
 _WITHOUT_VOLTA = Version("0.16.0")
 _WITH_BLACKWELL = Version("0.17.0")
+# Since 0.15, cpp/tensorrt_llm/kernels/cutlass_kernels/fp8_rowwise_gemm has kernels for SM 89.
+_ROWWISE_ON_ADA = Version("0.15.0")
 _SMOOTHING = {"smoothquant", "per_token", "per_channel"}
 _GPTQ_PATHS = ("quant_ckpt_path", "modelopt_quant_ckpt_path", "ammo_quant_ckpt_path")
 _WITH_HEADS = ("medusa", "explicit_draft_tokens", "eagle")
@@ -71,6 +73,10 @@ def check_gpu(options: EngineOptions, dtype: str, gpu: Gpu, version: Version) ->
     if gpu.capability >= (10, 0) and version < _WITH_BLACKWELL:
         raise _unsupported_gpu(gpu, version, "0.17 added support for Blackwell", "0.17 or later")
     weights, cache = options.quantization or "none", options.kv_cache_dtype or "auto"
+    if weights == "fp8_rowwise" and version < _ROWWISE_ON_ADA and gpu.capability < (9, 0):
+        raise _unsupported_gpu(
+            gpu, version, "its kernels for fp8_rowwise run only on Hopper", "0.15 or later"
+        )
     if dtype == "bfloat16":
         check_runs("bfloat16", WEIGHT_FORMATS["bfloat16"], gpu, "--dtype float16")
     if weights != "none":
