@@ -193,6 +193,11 @@ class EngineOptions:
         """Number of GPUs that the engine runs on."""
         return self.tp * self.pp
 
+    @property
+    def flag_paths(self) -> tuple[str, ...]:
+        """Paths of the files and folders that `flags` names."""
+        return tuple(value for name, value in self.flags.items() if name.endswith(PATH_ENDINGS))
+
 
 def list_chosen(options: EngineOptions) -> dict[str, object]:
     """Return the options that differ from their defaults."""

@@ -54,6 +54,12 @@ def test_flag_replaces_a_derived_value() -> None:
     assert options_in(builder.command)["--lora_plugin"] == "bfloat16"
 
 
+def test_files_that_flags_name_are_inputs() -> None:
+    flags = {"quant_ckpt_path": "/quantized/weights.safetensors"}
+    step, _ = plan("llama-2-7b", "0.16.0", quantization="int4_gptq", flags=flags)
+    assert step.inputs == ("/models/my model", "/quantized/weights.safetensors")
+
+
 def test_flag_of_quantize_py() -> None:
     step, _ = plan("llama-2-7b", "0.16.0", quantization="int4_awq", flags={"awq_block_size": "64"})
     assert options_in(step.command)["--awq_block_size"] == "64"

@@ -101,7 +101,11 @@ def plan_checkpoint(
     return BuildStep(
         title=conversion.title if weights == "none" else f"{conversion.title} ({weights} weights)",
         command=(toolkit.python, str(script), *arguments),
-        inputs=(str(checkpoint), *((options.speculative_model or "",) if heads else ())),
+        inputs=(
+            str(checkpoint),
+            *((options.speculative_model or "",) if heads else ()),
+            *options.flag_paths,
+        ),
         outputs=(f"{SCRATCH}/config.json", *ranks),
         estimated_bytes=estimated_bytes,
     )

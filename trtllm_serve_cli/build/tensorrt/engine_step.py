@@ -64,7 +64,7 @@ def plan_engine(
     return BuildStep(
         title=_title(options, version),
         command=(TRTLLM_BUILD, *render_arguments(TRTLLM_BUILD, version, requested)),
-        inputs=(SCRATCH, *options.lora_dir),
+        inputs=(SCRATCH, *options.lora_dir, *options.flag_paths),
         outputs=(f"{WORK}/config.json", *(f"{WORK}/rank{rank}.engine" for rank in ranks)),
         estimated_bytes=estimated_bytes,
     )

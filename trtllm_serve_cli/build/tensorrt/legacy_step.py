@@ -82,7 +82,7 @@ def plan_legacy(
         BuildStep(
             title="Build the engine" if ranks == 1 else f"Build the engine for {ranks} GPUs",
             command=_command(toolkit, program, requested),
-            inputs=(str(weights), *options.lora_dir),
+            inputs=(str(weights), *options.lora_dir, *options.flag_paths),
             outputs=(
                 f"{WORK}/config.json",
                 *(f"{WORK}/{name_engine(family, dtype, options, rank)}" for rank in range(ranks)),

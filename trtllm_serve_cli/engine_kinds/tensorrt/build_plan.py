@@ -16,7 +16,7 @@ from trtllm_serve_cli.build.build_plan import (
 )
 from trtllm_serve_cli.build.build_step import BuildStep
 from trtllm_serve_cli.build.container import BuildContainer, plan_container
-from trtllm_serve_cli.build.engine_options import PATH_ENDINGS, EngineOptions, list_chosen
+from trtllm_serve_cli.build.engine_options import EngineOptions, list_chosen
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
 from trtllm_serve_cli.build.tensorrt.families import check_planned
 from trtllm_serve_cli.build.tensorrt.tensorrt_plan import plan_tensorrt
@@ -140,7 +140,7 @@ def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
     paths = [
         *options.lora_dir,
         *filter(None, [options.speculative_model]),
-        *(value for name, value in options.flags.items() if name.endswith(PATH_ENDINGS)),
+        *options.flag_paths,
     ]
     return {each: _stamp_files(Path(each)) for each in paths}
 

@@ -35,8 +35,8 @@ class TensorRtBuild:
 
     Lengths are in tokens. `world_size` is the number of GPUs. KV cache reuse and chunked context
     require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can check the
-    tokens of a draft model. `file_name` is the name of the engine file of each rank, with `{}` for the
-    rank.
+    tokens of a draft model. `file_name` is the name of the engine file of each rank, with `{}` for
+    the rank.
     """
 
     version: str
