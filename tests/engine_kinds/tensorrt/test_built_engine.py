@@ -102,7 +102,7 @@ def test_older_engine_without_a_rank_is_incomplete(tmp_path: Path) -> None:
     (tmp_path / "llama_float16_tp2_rank1.engine").unlink()
     with pytest.raises(BadInput) as raised:
         read_tensorrt_build(tmp_path)
-    assert raised.value.why == "its world size is 2, but it lacks llama_float16_tp2_rank1.engine"
+    assert "does not contain llama_float16_tp2_rank1.engine" in (raised.value.why or "")
 
 
 def test_rebuilt_engine_has_another_fingerprint(tmp_path: Path) -> None:
