@@ -45,6 +45,24 @@ def write_engine(directory: Path, config: dict[str, Any] | None = None, num_rank
     return directory
 
 
+def write_legacy_engine(directory: Path, **builder: Any) -> Path:
+    """Write the parts of `config.json` that are read, as build.py writes them, and two engines."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {
+        "builder_config": {
+            "name": "llama", "precision": "float16", "tensor_parallel": 2, "pipeline_parallel": 1,
+            "vocab_size": 32000, "max_position_embeddings": 4096, "max_batch_size": 8,
+            "max_beam_width": 1, "max_input_len": 2048, "max_output_len": 512, "quant_mode": 0,
+            **builder,
+        },
+        "plugin_config": {"paged_kv_cache": True},
+    }  # fmt: skip
+    (directory / "config.json").write_text(json.dumps(config))
+    for rank in range(2):
+        (directory / f"llama_float16_tp2_rank{rank}.engine").write_bytes(b"engine")
+    return directory
+
+
 def write_tokenizer(directory: Path, **config: Any) -> Path:
     directory.mkdir(parents=True, exist_ok=True)
     config_values = {

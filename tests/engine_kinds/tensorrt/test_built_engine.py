@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,6 +12,7 @@ from tests.samples.tensorrt_engines import (
     engine_config,
     tensorrt_engine,
     write_engine,
+    write_legacy_engine,
 )
 from trtllm_serve_cli.build.engine import ENGINE_FILE, Engine
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import (
@@ -44,25 +44,8 @@ def test_length_of_an_older_engine_is_the_sum_of_input_and_output(tmp_path: Path
     assert read_tensorrt_build(write_engine(tmp_path, config)).max_seq_len == 1524
 
 
-def _write_legacy_engine(directory: Path, **builder: Any) -> Path:
-    """Write the parts of `config.json` that are read, as build.py writes them, and the engines."""
-    config = {
-        "builder_config": {
-            "name": "llama", "precision": "float16", "tensor_parallel": 2, "pipeline_parallel": 1,
-            "vocab_size": 32000, "max_position_embeddings": 4096, "max_batch_size": 8,
-            "max_beam_width": 1, "max_input_len": 2048, "max_output_len": 512, "quant_mode": 0,
-            **builder,
-        },
-        "plugin_config": {"paged_kv_cache": True},
-    }  # fmt: skip
-    (directory / "config.json").write_text(json.dumps(config))
-    for rank in range(2):
-        (directory / f"llama_float16_tp2_rank{rank}.engine").write_bytes(b"engine")
-    return directory
-
-
 def test_reads_an_engine_of_build_py(tmp_path: Path) -> None:
-    assert read_tensorrt_build(_write_legacy_engine(tmp_path)) == TensorRtBuild(
+    assert read_tensorrt_build(write_legacy_engine(tmp_path)) == TensorRtBuild(
         version="unknown",
         architecture="llama",
         dtype="float16",
@@ -79,7 +62,7 @@ def test_reads_an_engine_of_build_py(tmp_path: Path) -> None:
 
 
 def test_version_of_an_older_engine_is_in_the_build_record(tmp_path: Path) -> None:
-    _write_legacy_engine(tmp_path)
+    write_legacy_engine(tmp_path)
     made = {
         "model_name": "llama", "started_at": 0, "checkpoint": "/checkpoint", "revision": None,
         "facts": {"tools": {"tensorrt_llm": "0.7.1"}}, "steps": [],
@@ -93,12 +76,12 @@ def test_version_of_an_older_engine_is_in_the_build_record(tmp_path: Path) -> No
     [(1, "int4"), (2, "int8"), (2 | 64, "int8"), (2 | 4, "int8_sq"), (256, "fp8"), (64, "none")],
 )
 def test_quantization_of_an_older_engine(tmp_path: Path, quant_mode: int, weights: str) -> None:
-    _write_legacy_engine(tmp_path, quant_mode=quant_mode)
+    write_legacy_engine(tmp_path, quant_mode=quant_mode)
     assert read_tensorrt_build(tmp_path).quantization == weights
 
 
 def test_older_engine_without_a_rank_is_incomplete(tmp_path: Path) -> None:
-    _write_legacy_engine(tmp_path)
+    write_legacy_engine(tmp_path)
     (tmp_path / "llama_float16_tp2_rank1.engine").unlink()
     with pytest.raises(BadInput) as raised:
         read_tensorrt_build(tmp_path)

@@ -63,8 +63,9 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
     path = directory / "config.json"
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-        is_legacy = "builder_config" in config
-        build = _parse_legacy(config, _find_version(directory)) if is_legacy else _parse(config)
+        build = (
+            parse_legacy_build(config, directory) if "builder_config" in config else _parse(config)
+        )
     except FileNotFoundError as error:
         raise BadInput(
             f"{directory} does not contain a TensorRT engine.",
@@ -190,15 +191,15 @@ def _parse(config: dict[str, Any]) -> TensorRtBuild:
     )
 
 
-def _parse_legacy(config: dict[str, Any], version: str) -> TensorRtBuild:
-    """Parse the configuration of an engine that a build.py wrote."""
+def parse_legacy_build(config: Mapping[str, Any], directory: Path) -> TensorRtBuild:
+    """Parse the configuration of the engine in `directory`, which a build.py wrote."""
     builder = config["builder_config"]
     name, dtype = builder["name"], builder["precision"]
     tp, pp = int(builder["tensor_parallel"]), int(builder.get("pipeline_parallel") or 1)
     stages = f"_pp{pp}" if pp > 1 else ""
     length = builder["max_input_len"] + builder["max_output_len"]
     return TensorRtBuild(
-        version=version,
+        version=_find_version(directory),
         architecture=str(name),
         dtype=str(dtype),
         logits_dtype="float32",

@@ -11,7 +11,10 @@ from typing import Any
 
 from trtllm_serve_cli.build.engine import ENGINE_FILE
 from trtllm_serve_cli.engine_kinds.registry import find_kind
-from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import has_paged_context_fmha
+from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import (
+    has_paged_context_fmha,
+    parse_legacy_build,
+)
 from trtllm_serve_cli.engine_kinds.tensorrt.serving import PAGED_CONTEXT_PARAMETERS
 from trtllm_serve_cli.repository.model.findings import Checked, Finding
 from trtllm_serve_cli.repository.model.instances import check_instances, check_ranks_of_instances
@@ -110,6 +113,8 @@ def read_limits(directory: Path) -> EngineLimits | None:
     """Return the limits of the engine in `directory`, or None if the limits are unknown."""
     engine_file, config_file = directory / ENGINE_FILE, directory / "config.json"
     facts = _read_json(config_file)
+    if "builder_config" in facts:
+        return _limits_of_legacy(facts, config_file)
     if not facts.get("build_config"):
         path = engine_file if engine_file.exists() else config_file
         facts = _read_json(engine_file) or facts.get("text_config", facts)
@@ -126,6 +131,24 @@ def read_limits(directory: Path) -> EngineLimits | None:
         _number(mapping, "world_size"),
         has_paged_context_fmha(build) if isinstance(build, dict) else None,
         str(facts.get("version") or ""),
+    )
+
+
+def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits | None:
+    """Return the limits of an engine that a build.py wrote, or None if the file is not valid."""
+    try:
+        build = parse_legacy_build(facts, config_file.parent)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return EngineLimits(
+        config_file,
+        build.vocab_size,
+        build.max_batch_size,
+        build.max_beam_width,
+        build.max_seq_len,
+        build.world_size,
+        build.has_paged_context_fmha,
+        "" if build.version == "unknown" else build.version,
     )
 
 
@@ -224,7 +247,7 @@ def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterato
 
 
 def _check_ranks(limits: EngineLimits) -> Iterator[Finding]:
-    engines = len(list(limits.path.parent.glob("rank*.engine")))
+    engines = len(list(limits.path.parent.glob("*rank*.engine")))
     if limits.world_size is not None and engines != limits.world_size:
         yield Finding(
             "error", limits.path, None,
