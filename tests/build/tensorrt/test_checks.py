@@ -212,6 +212,13 @@ def test_smoothquant_of_the_converter_takes_a_data_set() -> None:
     assert options_in(step.command)["--calib_dataset"] == "mine"
 
 
+def test_gptq_checkpoint_of_qwen_needs_the_quantization() -> None:
+    shape = replace(MODELS["qwen-7b"], quantization="gptq")
+    with pytest.raises(BadInput) as raised:
+        plan(shape, "0.11.0")
+    assert raised.value.next_step == "add --quantization int4_gptq"
+
+
 def test_gptq_without_the_quantized_weights_is_refused() -> None:
     assert refuse("0.16.0", quantization="int4_gptq") == (
         "An engine cannot be built with --quantization int4_gptq from this checkpoint.\n"

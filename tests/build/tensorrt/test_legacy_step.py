@@ -81,6 +81,12 @@ def test_length_is_split_into_input_and_output() -> None:
     assert (arguments["--max_input_len"], arguments["--max_output_len"]) == ("512", "50")
 
 
+def test_versions_with_a_flag_include_those_of_trtllm_build() -> None:
+    with pytest.raises(BadInput) as raised:
+        plan("llama-2-7b", "0.5.0", flags={"multi_block_mode": "true"})
+    assert raised.value.why == "the versions with the flag are 0.6.1 to 0.11.0"
+
+
 @pytest.mark.parametrize("version", ["0.5.0", "0.6.1", "0.7.0", "0.7.1"])
 @pytest.mark.parametrize("model", ["llama-2-7b", "gpt2-medium"])
 def test_programs_accept_the_plan(model: str, version: str) -> None:

@@ -132,7 +132,7 @@ def _choose_conversion(
     )
 
 
-def find_programs(options: EngineOptions, family: Family, version: Version) -> tuple[str, ...]:
+def find_programs(options: EngineOptions, family: Family) -> tuple[str, ...]:
     """Return the names of the programs that can convert a checkpoint of the family."""
     heads = _HEADS.get(options.speculative_decoding_mode or "")
     return (f"{heads.folder}/{CONVERTER}" if heads else family.converter, _QUANTIZE)

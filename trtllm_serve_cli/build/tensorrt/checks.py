@@ -29,6 +29,7 @@ _WITH_BLACKWELL = Version("0.17.0")
 _ROWWISE_ON_ADA = Version("0.15.0")
 _SMOOTHING = {"smoothquant", "per_token", "per_channel"}
 _GPTQ_PATHS = ("quant_ckpt_path", "modelopt_quant_ckpt_path", "ammo_quant_ckpt_path")
+_IMPORT_WHOLE = "import the model's 16-bit checkpoint"
 _WITH_HEADS = ("medusa", "explicit_draft_tokens", "eagle")
 _EAGLE_LIMITS = {"max_batch_size": 512, "max_draft_len": 256}
 
@@ -109,6 +110,9 @@ def _check_quantization(
                 shape.quantization,
                 f"TensorRT-LLM {version} does not convert {family.architecture} checkpoints "
                 "with this quantization",
+                "add --quantization int4_gptq"
+                if family.converts_gptq and shape.quantization == "gptq"
+                else _IMPORT_WHOLE,
             )
     if quantization == "int4_gptq" and not is_gptq and options.flags.keys().isdisjoint(_GPTQ_PATHS):
         raise _contradiction(
@@ -137,11 +141,9 @@ def _check_quantization(
     )
 
 
-def _quantized_checkpoint(quantization: str, why: str) -> BadInput:
+def _quantized_checkpoint(quantization: str, why: str, next_step: str = _IMPORT_WHOLE) -> BadInput:
     return BadInput(
-        f"The checkpoint is already quantized ({quantization}).",
-        why=why,
-        next_step="import the model's 16-bit checkpoint",
+        f"The checkpoint is already quantized ({quantization}).", why=why, next_step=next_step
     )
 
 

@@ -21,7 +21,7 @@ from trtllm_serve_cli.build.tensorrt.command import (
     request_flag,
     request_value,
 )
-from trtllm_serve_cli.build.tensorrt.extra_flags import add_flags, check_flags
+from trtllm_serve_cli.build.tensorrt.extra_flags import add_flags
 from trtllm_serve_cli.build.tensorrt.flags import flags_of
 from trtllm_serve_cli.build.tensorrt.lengths import split_length
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
@@ -57,11 +57,9 @@ def plan_legacy(
     version = toolkit.version
     _check_options(options, version)
     program, converter = f"{family}/{_SCRIPT}", f"{family}/{_CONVERTER}"
-    planned = [each for each in (converter, program) if flags_of(each, version)]
-    check_flags(options.flags, planned, version, lambda other: (program, converter))
     weights = checkpoint
     steps: tuple[BuildStep, ...] = ()
-    if converter in planned:
+    if converter in find_legacy_programs(family, version):
         weights = Path(f"{SCRATCH}/{options.tp}-gpu")
         requested = _conversion(architecture, checkpoint, options, dtype)
         requested = add_flags(requested, options.flags, converter, version)
@@ -90,6 +88,12 @@ def plan_legacy(
             estimated_bytes=estimated_bytes,
         ),
     )
+
+
+def find_legacy_programs(family: str, version: Version) -> tuple[str, ...]:
+    """Return the names of the programs that build an engine, in the order of their steps."""
+    programs = (f"{family}/{_CONVERTER}", f"{family}/{_SCRIPT}")
+    return tuple(each for each in programs if flags_of(each, version))
 
 
 def name_engine(family: str, dtype: str, options: EngineOptions, rank: int) -> str:

@@ -21,7 +21,7 @@ from trtllm_serve_cli.build.tensorrt.families import (
     find_legacy_family,
     uses_build_py,
 )
-from trtllm_serve_cli.build.tensorrt.legacy_step import plan_legacy
+from trtllm_serve_cli.build.tensorrt.legacy_step import find_legacy_programs, plan_legacy
 from trtllm_serve_cli.build.tensorrt.toolkit import Toolkit
 from trtllm_serve_cli.build.tensorrt.versions import check_builds_engines
 from trtllm_serve_cli.errors import BadInput
@@ -57,17 +57,14 @@ def plan_tensorrt(
         check_legacy_options(options, shape)
         if gpu:
             check_gpu(options, dtype, gpu, version)
+        _check_flags(options, shape, find_legacy_programs(legacy, version), version)
         return plan_legacy(shape.architecture, legacy, checkpoint, options, toolkit, dtype, size)
     family = find_family(shape.architecture, version)
     check_options(options, shape, family, version)
     if gpu:
         check_gpu(options, dtype, gpu, version)
-    check_flags(
-        options.flags,
-        (find_planned_program(options, family, version), TRTLLM_BUILD),
-        version,
-        lambda other: _list_programs(shape.architecture, options, other),
-    )
+    planned = find_planned_program(options, family, version), TRTLLM_BUILD
+    _check_flags(options, shape, planned, version)
     variant = family.variants.find(shape, published_name) if family.variants else None
     return (
         plan_checkpoint(checkpoint, options, toolkit, family, dtype, size, variant),
@@ -75,16 +72,24 @@ def plan_tensorrt(
     )
 
 
+def _check_flags(
+    options: EngineOptions, shape: ModelShape, planned: tuple[str, ...], version: Version
+) -> None:
+    def programs_of(other: Version) -> tuple[str, ...]:
+        return _list_programs(shape.architecture, options, other)
+
+    check_flags(options.flags, planned, version, programs_of)
+
+
 def _list_programs(architecture: str, options: EngineOptions, version: Version) -> tuple[str, ...]:
     """Return the programs that can build an engine for the architecture, if there are any."""
     try:
         if uses_build_py(architecture, version):
-            legacy = find_legacy_family(architecture, version)
-            return (f"{legacy}/build.py", f"{legacy}/hf_gpt_convert.py")
+            return find_legacy_programs(find_legacy_family(architecture, version), version)
         family = find_family(architecture, version)
     except BadInput:
         return ()
-    return (*find_programs(options, family, version), TRTLLM_BUILD)
+    return (*find_programs(options, family), TRTLLM_BUILD)
 
 
 def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
