@@ -21,7 +21,7 @@ USUAL = ("text_input", "max_tokens", "stream", "stop_words", "return_num_output_
 
 def test_inputs_of_other_models_are_unchanged() -> None:
     assert name_inputs("mine", USUAL, USUAL) == {name: name for name in USUAL}
-    assert shape_input("mine", [1, 3]) == [1, 3]
+    assert shape_input("mine", USUAL, [1, 3]) == [1, 3]
 
 
 def test_renames_inputs_and_removes_the_batch_dimension() -> None:
@@ -31,7 +31,7 @@ def test_renames_inputs_and_removes_the_batch_dimension() -> None:
         "stream": "streaming",
         "stop_words": "sampling_param_stop",
     }
-    assert shape_input(LLMAPI_MODEL, [1, 3]) == [3]
+    assert shape_input(LLMAPI_MODEL, (), [1, 3]) == [3]
 
 
 def test_names_and_types_match_the_contract() -> None:

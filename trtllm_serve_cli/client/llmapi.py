@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.vllm import has_vllm_inputs
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
 
@@ -35,11 +36,10 @@ _NAMES = MappingProxyType(
     }
 )
 _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
-# Inputs that are omitted if the model lacks them, because the client also works without them.
-_DISPENSABLE = (*_COUNTS, EXCLUDE_INPUT)
+# Inputs that are omitted if the model lacks them, because the client also works without them. A
+# model without `stream` sends the whole response.
+_DISPENSABLE = (*_COUNTS, EXCLUDE_INPUT, "stream")
 _OLD_NAMES = MappingProxyType({"seed": "random_seed", "min_tokens": "min_length"})
-# Models of Triton's vLLM backend take sampling parameters as JSON in this input.
-_VLLM_INPUT = "sampling_parameters"
 
 
 def name_inputs(
@@ -48,20 +48,19 @@ def name_inputs(
     """Return a mapping from each input to the name of its tensor in `model`.
 
     `inputs` are the inputs in the model's configuration. `version` is the engine's version of
-    TensorRT-LLM, or empty if it is unknown. Inputs for token counts and `exclude_input_in_output`
-    are omitted if the model lacks them. Raise `BadInput` if the model lacks any other input.
+    TensorRT-LLM, or empty if it is unknown. `stream`, `exclude_input_in_output` and the inputs for
+    token counts are omitted if the model lacks them. Raise `BadInput` if the model lacks any other
+    input.
     """
     if model == LLMAPI_MODEL:
         return _name_llmapi_inputs(model, names)
-    if _VLLM_INPUT in inputs:
-        return {name: name for name in names}
     return name_inflight_inputs(model, names, inputs, version)
 
 
 def name_inflight_inputs(
     model: str, names: Iterable[str], inputs: Container[str], version: str = ""
 ) -> dict[str, str]:
-    """Return the same mapping as `name_inputs` for any model in the inflight layout.
+    """Return the same mapping as `name_inputs` for any model in the inflight or the gpt layout.
 
     Unlike in `name_inputs`, the model may be named `tensorrt_llm`.
     """
@@ -83,7 +82,7 @@ def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
     responses begin with the prompt unless they are streamed.
     """
     can_exclude = EXCLUDE_INPUT in info.inputs or info.excludes_input
-    is_upstreams = info.name != LLMAPI_MODEL and _VLLM_INPUT not in info.inputs
+    is_upstreams = info.name != LLMAPI_MODEL and not has_vllm_inputs(info.inputs)
     return (
         request.exclude_input_in_output and not request.stream and is_upstreams and not can_exclude
     )
@@ -121,6 +120,7 @@ def _name_llmapi_inputs(model: str, names: Iterable[str]) -> dict[str, str]:
     return named
 
 
-def shape_input(model: str, shape: Sequence[int]) -> list[int]:
-    """Return `shape`, without the batch dimension if `model` has the llmapi layout."""
-    return list(shape[1:] if model == LLMAPI_MODEL else shape)
+def shape_input(model: str, inputs: Container[str], shape: Sequence[int]) -> list[int]:
+    """Return `shape`, without the batch dimension if `model` has the llmapi or the vllm layout."""
+    has_batch = model != LLMAPI_MODEL and not has_vllm_inputs(inputs)
+    return list(shape if has_batch else shape[1:])

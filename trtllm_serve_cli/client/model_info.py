@@ -23,6 +23,9 @@ class ModelInfo:
     fields are `None`, empty or false. Only a decoupled model can stream responses. If
     `accumulates_tokens` is true, each streamed response contains the whole text so far.
     `core_model` is the name of the model `tensorrt_llm` that a text model calls.
+
+    `inputs` contains the names of all inputs. `required_inputs` contains those that are not
+    optional, and `unsigned_inputs` those of the type UINT32.
     """
 
     name: str
@@ -37,6 +40,8 @@ class ModelInfo:
     vocab_size: int | None = None
     tokenizer_dir: str | None = None
     inputs: frozenset[str] = frozenset()
+    required_inputs: frozenset[str] = frozenset()
+    unsigned_inputs: frozenset[str] = frozenset()
     tensorrt_llm_version: str = ""
     excludes_input: bool = False
     accumulates_tokens: bool = False
@@ -75,6 +80,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         name: str(value.get("string_value", ""))
         for name, value in config.get("parameters", {}).items()
     }
+    tensors = config.get("input", ())
     return ModelInfo(
         name=model,
         chat_template=parameters.get("chat_template") or None,
@@ -87,7 +93,11 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         max_batch_size=int(config.get("max_batch_size", 0)),
         vocab_size=_parse_count(parameters.get("vocab_size")),
         tokenizer_dir=parameters.get("tokenizer_dir") or None,
-        inputs=frozenset(tensor["name"] for tensor in config.get("input", ())),
+        inputs=frozenset(tensor["name"] for tensor in tensors),
+        required_inputs=frozenset(each["name"] for each in tensors if not each.get("optional")),
+        unsigned_inputs=frozenset(
+            each["name"] for each in tensors if each.get("data_type") == "TYPE_UINT32"
+        ),
         excludes_input=parameters.get("exclude_input_in_output", "").lower() == "true",
         tensorrt_llm_version=parameters.get("tensorrt_llm_version", ""),
         # The values that upstream's model reads as true.

@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.option_fields import PartOf
-from trtllm_serve_cli.repository.model.model_repository import OpenRepository
+from trtllm_serve_cli.repository.model.model_repository import UPSTREAM_LAYOUTS, OpenRepository
 from trtllm_serve_cli.repository.model.parameters import resolve_paths
 from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import ImportedModel, is_imported
@@ -150,7 +150,7 @@ def declare_model(model: ImportedModel, repository: OpenRepository) -> Declarati
 
 
 def _changed_parameters(repository: OpenRepository) -> dict[str, str]:
-    if repository.layout != "inflight":
+    if repository.layout not in UPSTREAM_LAYOUTS:
         return {}
     changed = {}
     rendered = repository.manifest.get("parameters", {})

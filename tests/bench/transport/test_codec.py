@@ -52,6 +52,26 @@ def test_encode_request_omits_inputs_that_the_model_lacks() -> None:
     assert sorted(inputs) == ["input_ids", "input_lengths", "request_output_len"]
 
 
+def test_encode_request_uses_the_required_inputs_and_the_types_of_the_model() -> None:
+    contract = load_contracts("0.6")["gpt/tensorrt_llm"]
+    model = replace(
+        _MODEL,
+        inputs=frozenset(each.name for each in contract.inputs),
+        required_inputs=frozenset(each.name for each in contract.inputs if not each.optional),
+        unsigned_inputs=frozenset(
+            each.name for each in contract.inputs if each.type == "TYPE_UINT32"
+        ),
+    )
+    inputs = _inputs(codec.encode_request(_SPEC, model, "1", _OPTIONS))
+    assert {name: (datatype, content) for name, (datatype, _, content) in inputs.items()} == {
+        "input_ids": ("INT32", np.array([5, 6, 7], np.int32).tobytes()),
+        "input_lengths": ("INT32", np.int32(3).tobytes()),
+        "request_output_len": ("UINT32", np.uint32(20).tobytes()),
+        "end_id": ("UINT32", np.uint32(2**32 - 1).tobytes()),
+        "pad_id": ("UINT32", np.uint32(0).tobytes()),
+    }
+
+
 def test_whole_responses_of_older_models_begin_with_the_prompt() -> None:
     def count(model: ServedModel, options: codec.RequestOptions) -> int:
         return codec.count_prompt_tokens(_SPEC, model, options)

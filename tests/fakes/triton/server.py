@@ -176,7 +176,7 @@ class FakeTriton:
         return {
             "name": model,
             "max_batch_size": 8,
-            "input": [{"name": name} for name in inputs],
+            "input": [{"name": name, "optional": True} for name in inputs],
             "parameters": {name: {"string_value": value} for name, value in parameters.items()},
             "model_transaction_policy": {"decoupled": self.is_decoupled},
         }

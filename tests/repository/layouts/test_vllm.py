@@ -85,5 +85,5 @@ def test_rejects_other_engine_kinds() -> None:
     assert str(raised.value) == (
         "The engine kind openvino cannot be served in the layout vllm.\n"
         "Why: the layout supports only vllm\n"
-        "Next: choose --layout inflight or llmapi"
+        "Next: choose --layout inflight or gpt or llmapi"
     )

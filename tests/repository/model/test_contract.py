@@ -20,6 +20,10 @@ MODELS = (
     "tensorrt_llm_bls",
     "vllm",
     "llmapi",
+    "gpt/preprocessing",
+    "gpt/tensorrt_llm",
+    "gpt/postprocessing",
+    "gpt/ensemble",
 )
 
 

@@ -19,7 +19,7 @@ from trtllm_serve_cli.repository.model.parameters import (
 )
 from trtllm_serve_cli.repository.planning.repository_plan import RESERVED_NAMES, plan_repository
 
-ROLES = set(RESERVED_NAMES)
+ROLES = set(RESERVED_NAMES) | {f"gpt/{role}" for role in RESERVED_NAMES}
 FIELDS = {
     "backend",
     "max_batch_size",
@@ -57,7 +57,9 @@ def test_row_is_consistent(parameter: Parameter) -> None:
     assert bool(parameter.choices) == (parameter.type == "choice")
     assert parameter.explanation.endswith(".")
     for role, places in parameter.fills.items():
-        contract = load_contracts()[role.removesuffix("_draft")]
+        # Text models of the gpt layout have the tensors of its ensemble.
+        model = role.removesuffix("_draft").replace("gpt/tensorrt_llm_bls", "gpt/ensemble")
+        contract = load_contracts()[model]
         tensors = {f"input.{each.name}.data_type" for each in contract.inputs}
         tensors |= {f"output.{each.name}.data_type" for each in contract.outputs}
         assert all(place in FIELDS | tensors or place[:11] == "parameters." for place in places)

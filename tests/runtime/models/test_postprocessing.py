@@ -52,3 +52,8 @@ def test_rejects_negative_tokens_except_padding(model: Any) -> None:
         "TOKENS_BATCH contains -7, which is not a token id; ids start at 0, and padding must "
         "follow the SEQUENCE_LENGTH tokens of a sequence"
     )
+
+
+def test_negative_tokens_are_padding_in_requests_without_lengths(model: Any) -> None:
+    (response,) = model.execute([Request({"TOKENS_BATCH": [[[104, 105, -1]], [[104, 105, 106]]]})])
+    assert response.content() == {"OUTPUT": [b"hi", b"hij"]}

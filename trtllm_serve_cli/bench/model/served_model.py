@@ -53,12 +53,15 @@ class ServedModel:
     vocab_size: int | None
     interface: Interface = "grpc"
     inputs: frozenset[str] = field(default_factory=frozenset)
+    required_inputs: frozenset[str] = field(default_factory=frozenset)
+    unsigned_inputs: frozenset[str] = field(default_factory=frozenset)
     returns_prompt: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as an entry of `targets` in `summary.json`."""
         entry = asdict(self) | {"inputs": sorted(self.inputs)}
-        del entry["returns_prompt"]
+        for name in ("returns_prompt", "required_inputs", "unsigned_inputs"):
+            del entry[name]
         return entry
 
 
@@ -84,6 +87,8 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
         vocab_size=config.vocab_size,
         interface=interface,
         inputs=config.inputs,
+        required_inputs=config.required_inputs,
+        unsigned_inputs=config.unsigned_inputs,
         returns_prompt=(
             "exclude_input_in_output" not in config.inputs and not config.excludes_input
         ),

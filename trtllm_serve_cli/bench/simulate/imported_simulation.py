@@ -6,7 +6,11 @@ from dataclasses import replace
 
 from trtllm_serve_cli.engine_kinds.dispatch import read_details
 from trtllm_serve_cli.errors import BadInput, RepositoryError
-from trtllm_serve_cli.repository.model.model_repository import OpenRepository, open_repository
+from trtllm_serve_cli.repository.model.model_repository import (
+    UPSTREAM_LAYOUTS,
+    OpenRepository,
+    open_repository,
+)
 from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
@@ -50,7 +54,7 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
     limits: dict[str, str] = {}
     for limit, parameter in _LIMITS.items():
         value = parameters.get(parameter, "")
-        if repository.layout == "inflight":
+        if repository.layout in UPSTREAM_LAYOUTS:
             value = repository.value("tensorrt_llm", f"parameters.{parameter}")
         if value:
             limits[limit] = value

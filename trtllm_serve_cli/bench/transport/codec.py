@@ -20,6 +20,8 @@ from tritonclient.grpc import service_pb2
 from trtllm_serve_cli.bench.model.served_model import ServedModel
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.llmapi import name_inputs, shape_input
+from trtllm_serve_cli.client.transport.tensors import WORD_LISTS
+from trtllm_serve_cli.client.vllm import SAMPLING_INPUT, has_vllm_inputs, plan_vllm_inputs
 
 _REQUEST_ID_PREFIX = re.compile(r"^\[request id: [^\]]*\] ")
 # This end id is not a valid token id, so generation continues to the requested length.
@@ -65,7 +67,11 @@ def encode_request(
     request = service_pb2.ModelInferRequest(model_name=model.name, id=request_id)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     for name, value in _plan_tensors(spec, model, options).items():
-        shape = shape_input(model.name, value.shape) if spec.text is not None else value.shape
+        shape = (
+            shape_input(model.name, model.inputs, value.shape)
+            if spec.text is not None
+            else value.shape
+        )
         is_text = value.dtype == object
         request.inputs.add(name=name, datatype=_DATATYPES[value.dtype.char], shape=shape)
         content = _pack_text(value.item()) if is_text else value.tobytes()
@@ -122,10 +128,21 @@ def decode_event(data: bytes) -> Response:
     )
 
 
-_DATATYPES = {"i": "INT32", "?": "BOOL", "O": "BYTES"}
+_DATATYPES = {"i": "INT32", "I": "UINT32", "?": "BOOL", "O": "BYTES"}
 
 
 def _plan_tensors(
+    spec: RequestSpec, model: ServedModel, options: RequestOptions
+) -> dict[str, NDArray[Any]]:
+    """Return the request's tensors by input name, with the types in the model's configuration."""
+    tensors = _plan_signed_tensors(spec, model, options)
+    return {
+        name: value.astype(np.uint32) if name in model.unsigned_inputs else value
+        for name, value in tensors.items()
+    }
+
+
+def _plan_signed_tensors(
     spec: RequestSpec, model: ServedModel, options: RequestOptions
 ) -> dict[str, NDArray[Any]]:
     """Return the request's tensors by input name. Each tensor has a batch dimension.
@@ -153,6 +170,12 @@ def _plan_tensors(
     if spec.text is None:
         if options.stream:
             optional_inputs["streaming"] = every_row(True)
+        required = {"end_id": _NEVER_END_ID, "pad_id": 0}
+        optional_inputs |= {
+            name: every_row(value)
+            for name, value in required.items()
+            if name in model.required_inputs
+        }
         if spec.end_id is not None:
             optional_inputs["end_id"] = every_row(spec.end_id)
         return {
@@ -161,8 +184,13 @@ def _plan_tensors(
             "request_output_len": every_row(spec.num_output_tokens),
             **optional_inputs,
         }
+    if has_vllm_inputs(model.inputs):
+        return _plan_vllm_tensors(spec, model, options)
     if spec.ignores_eos:
         optional_inputs["end_id"] = every_row(_NEVER_END_ID)
+    optional_inputs |= {
+        name: np.array([[""]], object) for name in WORD_LISTS & model.required_inputs
+    }
     tensors = {
         "text_input": np.array([[spec.text]], object),
         "max_tokens": every_row(spec.num_output_tokens),
@@ -171,6 +199,30 @@ def _plan_tensors(
     }
     names = name_inputs(model.name, tensors, model.inputs)
     return {names[name]: value for name, value in tensors.items() if name in names}
+
+
+def _plan_vllm_tensors(
+    spec: RequestSpec, model: ServedModel, options: RequestOptions
+) -> dict[str, NDArray[Any]]:
+    values = {
+        "text_input": spec.text,
+        "max_tokens": spec.num_output_tokens,
+        "temperature": 0,
+        "stream": options.stream,
+        "exclude_input_in_output": True,
+        "return_num_input_tokens": True,
+        "return_num_output_tokens": True,
+    }
+    if options.server_times:
+        values["return_perf_metrics"] = True
+    planned = plan_vllm_inputs(model.name, values, model.inputs)
+    if spec.ignores_eos:
+        parameters = json.loads(planned[SAMPLING_INPUT]) | {"ignore_eos": True}
+        planned[SAMPLING_INPUT] = json.dumps(parameters)
+    return {
+        name: np.array([[value]], np.bool_ if isinstance(value, bool) else object)
+        for name, value in planned.items()
+    }
 
 
 def count_prompt_tokens(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> int:

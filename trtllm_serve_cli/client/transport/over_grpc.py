@@ -22,18 +22,16 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import LOGITS, GenerateRequest, Piece
-from trtllm_serve_cli.client.llmapi import name_inputs, returns_prompt, shape_input
+from trtllm_serve_cli.client.llmapi import returns_prompt, shape_input
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.served_inputs import plan_served_inputs, plan_served_parameters
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.tensors import (
-    INPUTS,
     decode_array,
     decode_raw,
     encode_rows,
     parse_pieces,
-    plan_inputs,
-    plan_parameters,
     split_rows,
 )
 from trtllm_serve_cli.errors import BadInput, TllmError
@@ -204,15 +202,13 @@ def _plan_message(info: ModelInfo, request: GenerateRequest, prompts: Sequence[s
     """Return the message with a row for each prompt. All rows have the options of `request`."""
     model = info.name
     message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
-    inputs = plan_inputs(request)
-    names = name_inputs(model, inputs, info.inputs, info.tensorrt_llm_version)
-    for name, served_name in names.items():
-        values = prompts if name == "text_input" else [inputs[name]] * len(prompts)
-        shape, content = encode_rows(INPUTS[name], values)
-        shape = shape_input(model, shape)
-        message.inputs.add(name=served_name, datatype=INPUTS[name], shape=shape)
+    for name, each in plan_served_inputs(info, request).items():
+        values = prompts if name == "text_input" else [each.value] * len(prompts)
+        shape, content = encode_rows(each.datatype, values)
+        shape = shape_input(model, info.inputs, shape)
+        message.inputs.add(name=name, datatype=each.datatype, shape=shape)
         message.raw_input_contents.append(content)
-    for name, value in plan_parameters(request).items():
+    for name, value in plan_served_parameters(info, request).items():
         message.parameters[name].string_param = value
     return message
 

@@ -20,17 +20,13 @@ from urllib.parse import quote
 from trtllm_serve_cli.client.address import split_address
 from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
-from trtllm_serve_cli.client.llmapi import name_inputs, returns_prompt
+from trtllm_serve_cli.client.llmapi import returns_prompt
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.served_inputs import plan_served_inputs, plan_served_parameters
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.events import EventParser
-from trtllm_serve_cli.client.transport.tensors import (
-    RAW_TENSORS,
-    parse_pieces,
-    plan_inputs,
-    plan_parameters,
-)
+from trtllm_serve_cli.client.transport.tensors import RAW_TENSORS, parse_pieces
 from trtllm_serve_cli.errors import BadInput
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -139,22 +135,17 @@ def _request(
 
 
 def _plan_body(info: ModelInfo, request: GenerateRequest) -> str:
-    inputs = plan_inputs(request)
+    inputs = plan_served_inputs(info, request)
     if unsendable := RAW_TENSORS & inputs.keys():
         raise BadInput(
             f"{' and '.join(sorted(unsendable, reverse=True))} cannot be sent over HTTP.",
             why="Triton's generate_stream endpoint accepts only JSON, which does not support FP16",
             next_step="send the adapter once over gRPC, and then use its task id over HTTP",
         )
-    body: dict[str, Any] = {
-        served_name: inputs[name]
-        for name, served_name in name_inputs(
-            info.name, inputs, info.inputs, info.tensorrt_llm_version
-        ).items()
-    }
+    body: dict[str, Any] = {name: each.value for name, each in inputs.items()}
     if request.request_id:
         body["id"] = request.request_id
-    if parameters := plan_parameters(request):
+    if parameters := plan_served_parameters(info, request):
         body["parameters"] = parameters
     return json.dumps(body)
 

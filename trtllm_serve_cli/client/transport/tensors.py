@@ -9,10 +9,11 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from trtllm_serve_cli.client.generate import LOGITS, GenerateRequest, Piece, RawTensor
+from trtllm_serve_cli.client.vllm import parse_log_probs
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engine import PERF_OUTPUTS
 
-Datatype = Literal["BYTES", "INT32", "UINT64", "FP32", "FP16", "BOOL"]
+Datatype = Literal["BYTES", "INT32", "UINT32", "UINT64", "FP32", "FP16", "BOOL"]
 Value = str | int | float | bool | tuple[str, ...] | RawTensor
 
 INPUTS: Mapping[str, Datatype] = MappingProxyType(
@@ -53,7 +54,14 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
 _ALWAYS_SENT = frozenset({"stream", "exclude_input_in_output"})
 WORD_LISTS = frozenset({"stop_words", "bad_words"})
 RAW_TENSORS = frozenset({"lora_weights", "lora_config"})
-_FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?", "INT64": "<q"}
+_FORMATS = {
+    "INT32": "<i",
+    "UINT32": "<I",
+    "INT64": "<q",
+    "UINT64": "<Q",
+    "FP32": "<f",
+    "BOOL": "<?",
+}
 _RANGES = {"INT32": (-(2**31), 2**31 - 1), "UINT64": (0, 2**64 - 1)}
 _LARGEST_FP32 = 3.4028234663852886e38
 
@@ -215,12 +223,12 @@ def parse_pieces(
     if returns_prompt:
         texts = [text.removeprefix(request.text_input) for text in texts]
     has_log_probs = request.return_log_probs
-    cum_log_probs = outputs.get("cum_log_probs", ()) if has_log_probs else ()
-    log_probs = outputs.get("output_log_probs", ()) if has_log_probs else ()
+    cum_log_probs = outputs.get("cum_log_probs", outputs.get("cumulative_logprob", ()))
+    log_probs = _read_log_probs(outputs, len(texts))
     num_input = _first(outputs, "num_input_tokens") if request.return_num_input_tokens else None
-    num_output = _first(outputs, "num_output_tokens") if request.return_num_output_tokens else None
+    counts = outputs.get("num_output_tokens")
+    num_output = sum(counts) if counts and request.return_num_output_tokens else None
     base = (_first(outputs, "sequence_index") or 0) * len(texts)
-    width = len(log_probs) // len(texts) if texts else 0
     perf = {name: outputs[name][0] for name in PERF_OUTPUTS if outputs.get(name)}
     logits = {
         name: outputs[name][0]
@@ -234,13 +242,26 @@ def parse_pieces(
             sequence_index=base + index,
             num_input_tokens=num_input if index == 0 else None,
             num_output_tokens=num_output if index == 0 else None,
-            cum_log_prob=cum_log_probs[index] if index < len(cum_log_probs) else None,
-            output_log_probs=tuple(log_probs[index * width : (index + 1) * width]),
+            cum_log_prob=cum_log_probs[index]
+            if has_log_probs and index < len(cum_log_probs)
+            else None,
+            output_log_probs=log_probs[index] if has_log_probs else (),
             perf=perf if request.return_perf_metrics and index == 0 else {},
             logits=logits if index == 0 else {},
         )
         for index, text in enumerate(texts)
     ]
+
+
+def _read_log_probs(
+    outputs: Mapping[str, Sequence[Any]], num_texts: int
+) -> Sequence[tuple[float, ...]]:
+    """Return the log probabilities of the tokens for each text in a response."""
+    if "logprobs" in outputs:
+        return parse_log_probs(outputs["logprobs"])
+    log_probs = outputs.get("output_log_probs", ())
+    width = len(log_probs) // num_texts if num_texts else 0
+    return [tuple(log_probs[text * width : (text + 1) * width]) for text in range(num_texts)]
 
 
 def _first(outputs: Mapping[str, Sequence[Any]], name: str) -> Any:

@@ -57,7 +57,7 @@ def _plan_values(
 
 
 SERVING = Serving(
-    layouts=("inflight", "vllm"),
+    layouts=("inflight", "gpt", "vllm"),
     parameters=WORKER_PARAMETERS
     | frozenset(VLLM_ARGUMENTS.parameters)
     | {

@@ -57,12 +57,17 @@ class Contract:
 
 @cache
 def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
-    """Return all forms of the tensors in `contract.yaml`, by model and by "inputs" or "outputs"."""
+    """Return all forms of the tensors, by model and by "inputs" or "outputs".
+
+    In the gpt layout, the names of the models have the prefix `gpt/`.
+    """
     import yaml
 
-    table = resources.files("trtllm_serve_cli.repository.model").joinpath("contract.yaml")
+    folder = resources.files("trtllm_serve_cli.repository.model")
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    models: dict[str, Any] = yaml.load(table.read_text(encoding="utf-8"), Loader=loader)
+    models: dict[str, Any] = {}
+    for name in ("contract.yaml", "contract_gpt.yaml"):
+        models |= yaml.load(folder.joinpath(name).read_text(encoding="utf-8"), Loader=loader)
     return {
         model: {side: tuple(map(_parse_form, sides[side])) for side in ("inputs", "outputs")}
         for model, sides in models.items()
@@ -71,7 +76,7 @@ def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
 
 @cache
 def load_contracts(version: str = "") -> dict[str, Contract]:
-    """Return the tensors of each model in a version of TensorRT-LLM, as listed in `contract.yaml`.
+    """Return the tensors of each model in a version of TensorRT-LLM.
 
     The patch level of `version` does not matter. An empty or unknown version means the newest.
     """

@@ -11,6 +11,7 @@ from typing import Any
 from trtllm_serve_cli.engine_kinds.registry import UPSTREAM
 from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import RepositoryError
+from trtllm_serve_cli.repository.model.parameters import Parameter
 from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import target_of
 from trtllm_serve_cli.repository.pbtxt import (
@@ -22,6 +23,8 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 
 CONFIG = "config.pbtxt"
+# Layouts with the models and the `config.pbtxt` parameters of upstream's repositories.
+UPSTREAM_LAYOUTS = ("inflight", "gpt")
 ROLES = (
     "preprocessing", "tensorrt_llm", DRAFT_MODEL, "postprocessing", "ensemble", "tensorrt_llm_bls",
 )  # fmt: skip
@@ -67,17 +70,27 @@ class OpenRepository:
 
     @property
     def layout(self) -> str:
-        """The layout in the manifest. A repository without a manifest is in the inflight layout."""
-        return str(self.manifest.get("layout", "inflight"))
+        """The layout in the manifest.
+
+        A repository without a manifest is in the gpt layout if its `tensorrt_llm` is a Python model
+        without the entry `gpt_model_path`, otherwise in the inflight layout.
+        """
+        if self.manifest:
+            return str(self.manifest.get("layout", "inflight"))
+        core = self.texts.get("tensorrt_llm", "")
+        is_gpt = _values(core, "parameters.engine_dir") and not _values(
+            core, "parameters.gpt_model_path"
+        )
+        return "gpt" if is_gpt and _values(core, "backend") == ["python"] else "inflight"
 
     def role(self, model: str) -> str | None:
         """Return the name of the upstream model that `model` corresponds to, or None.
 
         If the model `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because
-        both models have the same parameters. Only the inflight layout has the parameters and
-        tensors of upstream's models. In other layouts, the result is None.
+        both models have the same parameters. Only the inflight and gpt layouts have the parameters
+        and tensors of upstream's models. In other layouts, the result is None.
         """
-        if self.layout != "inflight":
+        if self.layout not in UPSTREAM_LAYOUTS:
             return None
         if model == self.manifest.get("name"):
             return "tensorrt_llm_bls"
@@ -95,11 +108,17 @@ class OpenRepository:
             return (DRAFT_MODEL, "tensorrt_llm")
         return (role,) if role else ()
 
-    def places(self, fills: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, str]]:
-        """Yield each model with each place (field) that `fills` lists for the model's role."""
+    def places(self, parameter: Parameter) -> Iterator[tuple[str, str]]:
+        """Yield each model with each place (field) that the parameter has for the model's role."""
         for model in self.texts:
-            for place in fills.get(self.role(model) or "", ()):
+            for place in parameter.places(self.role(model), self.layout):
                 yield model, place
+
+    def places_in(self, parameter: Parameter, model: str) -> tuple[str, ...]:
+        """Return the fields that the parameter has in the model's `config.pbtxt`, in any role."""
+        return tuple(
+            place for role in self.roles(model) for place in parameter.places(role, self.layout)
+        )
 
     def values(self, model: str, place: str) -> list[str]:
         """Return the values at `place`. Raise `RepositoryError` if the file cannot be parsed."""

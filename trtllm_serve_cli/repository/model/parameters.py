@@ -83,6 +83,11 @@ class Parameter:
         """Return whether the parameter has an effect on this engine kind."""
         return not self.of_engine or self.name in find_kind(kind).serving.parameters
 
+    def places(self, role: str | None, layout: str = "inflight") -> tuple[str, ...]:
+        """Return the fields in the `config.pbtxt` of the model with this role in the layout."""
+        in_layout = self.fills.get(f"{layout}/{role}")
+        return in_layout if in_layout is not None else self.fills.get(role or "", ())
+
     def is_in(self, version: str) -> bool:
         """Return whether upstream's models have the parameter in a version of TensorRT-LLM."""
         return is_in_versions(version, self.since, self.until)
@@ -167,12 +172,14 @@ def _absolute(name: str, value: str, folder: Path) -> str:
     return str(path) if is_path else value
 
 
-def type_tensors(model: str, contract: Contract, values: Mapping[str, str]) -> Contract:
-    """Return `contract` with the tensor types that `values` select for `model`."""
+def type_tensors(
+    role: str, contract: Contract, values: Mapping[str, str], layout: str = "inflight"
+) -> Contract:
+    """Return `contract` with the tensor types that `values` select for the model with this role."""
     types = {
         place: values[each.name]
         for each in load_parameters().values()
-        for place in each.fills.get(model, ())
+        for place in each.places(role, layout)
         if place.endswith(".data_type") and each.name in values
     }
 

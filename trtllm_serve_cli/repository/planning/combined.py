@@ -109,7 +109,7 @@ def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tupl
     for parameter in load_parameters().values():
         if parameter.type != "model":
             continue
-        for place in parameter.fills.get(repository.role(model) or "", ()):
+        for place in repository.places_in(parameter, model):
             other = repository.value(model, place) or parameter.default
             if other is not None and other in repository.texts:
                 yield place, prefixed(repository.name, other)

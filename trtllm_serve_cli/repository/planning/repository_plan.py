@@ -11,6 +11,7 @@ from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import kinds_in_layout
 from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL, ServingOptions
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.layouts.gpt import plan_gpt
 from trtllm_serve_cli.repository.layouts.llmapi import list_llmapi_parameters, plan_llmapi
 from trtllm_serve_cli.repository.layouts.vllm import list_vllm_parameters, plan_vllm, vllm_values
 from trtllm_serve_cli.repository.model.contract import (
@@ -33,6 +34,7 @@ from trtllm_serve_cli.repository.model.parameters import (
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
+_TEXT_ROLE = "tensorrt_llm_bls"
 # Users cannot choose these names for a model, because the inflight layout uses them for its Triton
 # models.
 RESERVED_NAMES = frozenset(
@@ -100,6 +102,19 @@ class _LayoutPlan:
 
 def _plan_inflight(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
     values = _values(engine, options)
+    models = _inflight_models(name, engine, options, values)
+    return _LayoutPlan(values, models, _used(models, "inflight"))
+
+
+def _plan_gpt(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
+    values = _values(engine, options)
+    models = plan_gpt(_inflight_models(name, engine, options, values), values)
+    return _LayoutPlan(values, models, _used(models, "gpt"))
+
+
+def _inflight_models(
+    name: str, engine: Engine, options: ServingOptions, values: Mapping[str, str]
+) -> tuple[ModelConfig, ...]:
     models = (
         _preprocessing(engine, values),
         _tensorrt_llm(engine, values),
@@ -108,8 +123,7 @@ def _plan_inflight(name: str, engine: Engine, options: ServingOptions) -> _Layou
     )
     unused = list_unused(options.parameters, engine.kind)
     models = tuple(_with_unused(each, unused, values) for each in models)
-    models += _draft(engine, values)
-    return _LayoutPlan(values, models, _used(models))
+    return models + _draft(engine, values)
 
 
 def _plan_llmapi(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
@@ -126,6 +140,7 @@ def _plan_vllm(name: str, engine: Engine, options: ServingOptions) -> _LayoutPla
 
 _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] = {
     "inflight": _plan_inflight,
+    "gpt": _plan_gpt,
     "llmapi": _plan_llmapi,
     "vllm": _plan_vllm,
 }
@@ -172,17 +187,24 @@ def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     return defaults_for(engine.kind) | planned | kept
 
 
-def _used(models: Sequence[ModelConfig]) -> set[str]:
+def _used(models: Sequence[ModelConfig], layout: Layout) -> set[str]:
     """Return the names of the parameters for which at least one model has a field."""
-    entries = {model.name: model.parameters for model in models}
     return {
         each.name
         for each in load_parameters().values()
-        for model, places in each.fills.items()
-        for place in places
-        if model in entries
-        and (not place.startswith("parameters.") or place[len("parameters.") :] in entries[model])
+        for model in models
+        for place in each.places(_TEXT_ROLE if model.module == "text" else model.name, layout)
+        if _has_field(model, place, layout)
     }
+
+
+def _has_field(model: ModelConfig, place: str, layout: Layout) -> bool:
+    """Return whether the `config.pbtxt` of `model` may contain a field at `place`."""
+    if place.startswith("parameters."):
+        return place.removeprefix("parameters.") in model.parameters
+    # In the gpt layout, requests are neither queued by Triton nor streamed.
+    is_queue_or_stream = place.startswith(("dynamic_batching.", "model_transaction_policy."))
+    return layout != "gpt" or not is_queue_or_stream
 
 
 def list_requested(options: ServingOptions) -> tuple[str, ...]:

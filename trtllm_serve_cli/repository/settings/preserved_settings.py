@@ -39,14 +39,14 @@ class PreservedSettings:
 def choose_preserved(
     existing: ImportedModel, options: ServingOptions, kind: str
 ) -> PreservedSettings:
-    """Keep the settings of `existing` that are valid for the new layout and engine kind.
+    """Keep the settings of `existing` that are valid for the new engine kind.
 
-    Parameters that the new import sets are neither kept nor dropped.
+    All settings are dropped if the layout has changed. Parameters that the new import sets are
+    neither kept nor dropped.
     """
     requested = list_implied(list_requested(options))
     rest = {name: value for name, value in existing.preserved.items() if name not in requested}
-    # Drop all settings in other layouts, because `tllm set` supports only the inflight layout.
-    if options.layout != "inflight":
+    if options.layout != existing.layout:
         return PreservedSettings(dropped=rest)
     is_same = existing.engine_kind == kind
     kept = {name: value for name, value in rest.items() if _fits(name, value, kind, is_same)}

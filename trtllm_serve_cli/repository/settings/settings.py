@@ -14,6 +14,7 @@ from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.instances import with_instance_count
 from trtllm_serve_cli.repository.model.model_repository import (
     CONFIG,
+    UPSTREAM_LAYOUTS,
     OpenRepository,
     open_repository,
     unfilled,
@@ -89,9 +90,11 @@ def list_settings(repository: OpenRepository) -> list[Setting]:
     settings = []
     for parameter in load_parameters().values():
         values = {}
-        for model, place in repository.places(parameter.fills):
+        for model, place in repository.places(parameter):
             if found := repository.values(model, place):
                 values[model] = found[0]
+        if not values and not _can_be_added(repository, parameter):
+            continue
         is_foreign = parameter.of_upstream and repository.has_manifest
         if is_foreign or not parameter.applies_to(repository.kind):
             is_shown = set(values.values()) - {parameter.default} != set()
@@ -125,7 +128,7 @@ def plan_changes(repository: OpenRepository, requested: Mapping[str, str]) -> li
 
 def _check_layout(repository: OpenRepository) -> None:
     """Raise `BadInput` if the layout does not store settings in `config.pbtxt`."""
-    if repository.layout == "inflight":
+    if repository.layout in UPSTREAM_LAYOUTS:
         return
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
     path = repository.path / next(iter(repository.texts)) / "1" / file
@@ -207,7 +210,7 @@ def _write_temporary(path: Path, text: str) -> Path:
 
 
 def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) -> list[Change]:
-    places = list(repository.places(parameter.fills))
+    places = list(repository.places(parameter))
     found = {at: values[0] for at in places if (values := repository.values(*at))}
     if found:
         return [
@@ -222,7 +225,7 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
     if templates:
         return [Change(parameter.name, model, variable, variable, value) for model in templates]
     missing = [at for at in places if not at[1].endswith(".data_type")]
-    if not missing:
+    if not missing or not _can_be_added(repository, parameter):
         raise BadInput(
             f"The parameter {parameter.name} cannot be set in {repository.path}.",
             why=f"no {CONFIG} in this repository has a field for the parameter",
@@ -241,6 +244,21 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
         for model, place in missing
         if place == _TIMEOUT and not repository.values(model, _OVERRIDE)
     ]
+
+
+def _can_be_added(repository: OpenRepository, parameter: Parameter) -> bool:
+    """Return whether a `config.pbtxt` without a value of the parameter may have a value.
+
+    In the gpt layout, the files already have all fields that the models read.
+    """
+    return repository.layout != "gpt" and _is_of_layout(repository.layout, parameter)
+
+
+def _is_of_layout(layout: str, parameter: Parameter) -> bool:
+    """Return whether models in the layout have fields for the parameter."""
+    return not parameter.fills or any(
+        "/" not in role or role.startswith(f"{layout}/") for role in parameter.fills
+    )
 
 
 def _origin(repository: OpenRepository, parameter: Parameter, values: Mapping[str, str]) -> str:

@@ -97,7 +97,8 @@ def _limits_of(repository: OpenRepository, model: str) -> EngineLimits | None:
     """
     if repository.role(model) != "tensorrt_llm":
         return None
-    engine_dir = repository.value(model, "parameters.gpt_model_path")
+    places = repository.places_in(load_parameters()["engine_dir"], model)
+    engine_dir = next(filter(None, (repository.value(model, place) for place in places)), "")
     return read_limits(Path(engine_dir)) if engine_dir else None
 
 
@@ -175,7 +176,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
     for parameter in load_parameters().values():
         if parameter.type != "path" or parameter.is_fact:
             continue
-        for model, place in repository.places(parameter.fills):
+        for model, place in repository.places(parameter):
             value = repository.value(model, place)
             if not value or model not in checked.configs or Path(value).exists():
                 continue
@@ -267,7 +268,7 @@ def _check_vocabulary(checked: Checked, model: str, limits: EngineLimits) -> Ite
             f"run `{command_to_import_again(repository.path, repository.name)}`",
             place="parameters.vocab_size",
         )  # fmt: skip
-    for text_model, place in repository.places(load_parameters()["tokenizer_dir"].fills):
+    for text_model, place in repository.places(load_parameters()["tokenizer_dir"]):
         value = repository.value(text_model, place)
         tokens = count_tokens(Path(value)) if value else None
         if tokens and limits.vocab_size is not None and tokens > limits.vocab_size:

@@ -39,7 +39,7 @@ def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
     for parameter in load_parameters().values():
         if parameter.type != "model":
             continue
-        for place in parameter.fills.get(repository.role(model) or "", ()):
+        for place in repository.places_in(parameter, model):
             target = repository.value(model, place)
             if target and target not in repository.texts:
                 yield checked.finding(

@@ -10,13 +10,19 @@ from typing import Any
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 from trtllm_serve_cli.repository.model.contract import (
+    Contract,
     Tensor,
     load_contracts,
     load_text_contract,
 )
 from trtllm_serve_cli.repository.model.findings import Checked, Finding, type_name
 from trtllm_serve_cli.repository.model.instances import check_instances
-from trtllm_serve_cli.repository.model.model_repository import CONFIG, OpenRepository, unfilled
+from trtllm_serve_cli.repository.model.model_repository import (
+    CONFIG,
+    UPSTREAM_LAYOUTS,
+    OpenRepository,
+    unfilled,
+)
 from trtllm_serve_cli.repository.model.parameters import (
     Parameter,
     check_value,
@@ -199,16 +205,11 @@ def _restore(checked: Checked) -> str:
 
 
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
-    version = find_trtllm_version(checked.repository)
-    contracts = load_contracts(version)
-    role = (checked.repository.roles(model) or ("",))[-1]
-    contract = contracts.get(model) or contracts.get(role)
-    if checked.repository.has_manifest and role == "tensorrt_llm_bls":
-        contract = load_text_contract("ensemble" if model == "ensemble" else role, version)
+    contract = _find_contract(checked, model)
     # Skip layouts with a single text-to-text model, because the tensors of this model differ from
     # those in the inflight layout. In a copy of upstream's repository, this model is named
     # `tensorrt_llm`.
-    is_other = checked.repository.layout != "inflight" or (
+    is_other = checked.repository.layout not in UPSTREAM_LAYOUTS or (
         model == "tensorrt_llm"
         and any(each.name == "text_input" for each in checked.configs[model].input)
     )
@@ -216,6 +217,18 @@ def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
         return
     for side, tensors in (("input", contract.inputs), ("output", contract.outputs)):
         yield from _check_side(checked, model, side, {each.name: each for each in tensors})
+
+
+def _find_contract(checked: Checked, model: str) -> Contract | None:
+    """Return the tensors that clients expect of `model`, or None if they are unknown."""
+    version = find_trtllm_version(checked.repository)
+    contracts = load_contracts(version)
+    role = (checked.repository.roles(model) or ("",))[-1]
+    if checked.repository.layout == "gpt":
+        return contracts.get("gpt/ensemble" if role == "tensorrt_llm_bls" else f"gpt/{role}")
+    if checked.repository.has_manifest and role == "tensorrt_llm_bls":
+        return load_text_contract("ensemble" if model == "ensemble" else role, version)
+    return contracts.get(model) or contracts.get(role)
 
 
 def _check_side(
@@ -255,9 +268,8 @@ def _check_side(
 
 def _types(known: Tensor, model: str, place: str, checked: Checked) -> set[str]:
     """Return the types that the tensor may have, including types that a parameter can select."""
-    roles = checked.repository.roles(model)
-    chosen = [each.choices for each in load_parameters().values() for role in roles
-              if place in each.fills.get(role, ())]  # fmt: skip
+    chosen = [each.choices for each in load_parameters().values()
+              if place in checked.repository.places_in(each, model)]  # fmt: skip
     return {known.type, *(choice for choices in chosen for choice in choices)}
 
 
@@ -272,7 +284,7 @@ def _check_parameters(checked: Checked, model: str) -> Iterator[Finding]:
         return
     known: set[str] = set()
     for parameter in load_parameters().values():
-        for place in (place for role in roles for place in parameter.fills.get(role, ())):
+        for place in repository.places_in(parameter, model):
             known.add(place)
             for value in find_values(repository.texts[model], place):
                 yield from _check_parameter_value(checked, model, parameter, place, value)

@@ -2,5 +2,5 @@
 
 A rendered `model.py` imports its class from one of these modules. `tensorrt_llm` runs the engine.
 `text` implements `ensemble`, `tensorrt_llm_bls` and the model with the name that the user chose.
-`llmapi` implements the model in the llmapi layout.
+`gpt` and `llmapi` implement `tensorrt_llm` in the layouts with these names.
 """

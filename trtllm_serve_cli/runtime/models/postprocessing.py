@@ -38,7 +38,9 @@ class TritonPythonModel:
 
     def _respond(self, request: Any) -> Any:
         inputs = read_inputs(request)
-        tokens, lengths = inputs["TOKENS_BATCH"], inputs["SEQUENCE_LENGTH"]
+        tokens = inputs["TOKENS_BATCH"]
+        # In the gpt layout, requests have no lengths, and negative ids are padding.
+        lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
                 f"SEQUENCE_LENGTH {list(lengths.shape)} does not match TOKENS_BATCH "

@@ -97,7 +97,7 @@ class Preprocessor:
             "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
             "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
             "BAD_WORDS_IDS": self._encode_word_lists(get, "BAD_WORDS_DICT", len(rows)),
-            "REQUEST_OUTPUT_LEN": output_len.astype(np.int32),
+            "REQUEST_OUTPUT_LEN": output_len,
             "OUT_END_ID": _or_default(get("END_ID"), self._tokenizer.end_id, len(rows)),
             "OUT_PAD_ID": _or_default(get("PAD_ID"), self._tokenizer.pad_id, len(rows)),
         }

@@ -42,6 +42,10 @@ _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "guide_type",
         lambda value: _text(value, "guided_decoding_guide_type") or None,
     ),
+    # The next three tensors have these names in older versions or in the gpt layout.
+    "random_seed": ("seed", int),
+    "min_length": ("min_tokens", int),
+    "output_log_probs": ("return_log_probs", bool),
     "guided_decoding_guide": ("guide", lambda value: _text(value, "guided_decoding_guide")),
 }
 # Tensors with one value per row that the model reads itself instead of passing to the engine.

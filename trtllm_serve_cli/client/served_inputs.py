@@ -1,0 +1,65 @@
+"""Plan the tensors of a request with the names and types in the model's configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.client.llmapi import name_inputs
+from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.transport.tensors import (
+    INPUTS,
+    WORD_LISTS,
+    Datatype,
+    Value,
+    plan_inputs,
+    plan_parameters,
+)
+from trtllm_serve_cli.client.vllm import SAMPLING_INPUT, has_vllm_inputs, plan_vllm_inputs
+
+_VLLM_TYPES: dict[str, Datatype] = {
+    SAMPLING_INPUT: "BYTES",
+    "return_cumulative_logprob": "BOOL",
+    "return_logprobs": "BOOL",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedInput:
+    """The value of an input tensor, and its type in the model's configuration."""
+
+    datatype: Datatype
+    value: Value
+
+
+def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, ServedInput]:
+    """Return the inputs to send, by tensor name.
+
+    Raise `BadInput` if a value does not fit its tensor, or if the model lacks an input.
+    """
+    values = plan_inputs(request)
+    if has_vllm_inputs(info.inputs):
+        values |= plan_parameters(request)
+        served = plan_vllm_inputs(info.name, values, info.inputs)
+        return {
+            name: ServedInput(_VLLM_TYPES.get(name) or INPUTS[name], value)
+            for name, value in served.items()
+        }
+    # Some models require word lists. An empty word is no word.
+    values |= {name: ("",) for name in WORD_LISTS & info.required_inputs if name not in values}
+    names = name_inputs(info.name, values, info.inputs, info.tensorrt_llm_version)
+    return {
+        served_name: ServedInput(_find_type(info, served_name, INPUTS[name]), values[name])
+        for name, served_name in names.items()
+    }
+
+
+def plan_served_parameters(info: ModelInfo, request: GenerateRequest) -> dict[str, str]:
+    """Return the request parameters to send. Raise `BadInput` if a value is invalid."""
+    return {} if has_vllm_inputs(info.inputs) else plan_parameters(request)
+
+
+def _find_type(info: ModelInfo, name: str, default: Datatype) -> Datatype:
+    """Return the type of an input, which is unsigned in the oldest versions of TensorRT-LLM."""
+    is_unsigned = default == "INT32" and name in info.unsigned_inputs
+    return "UINT32" if is_unsigned else default

@@ -1,0 +1,81 @@
+"""Plan the `gpt` layout, which has the models of the inflight layout with older tensors.
+
+A response contains the prompts and responses of all rows, and is never streamed. Source:
+all_models/gpt in triton-inference-server/tensorrtllm_backend, tags v0.5.0 to v0.19.0. In upstream's
+repository, `tensorrt_llm` is a Python model for TensorRT-LLM's Python runtime. Here, the runtime
+package serves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy
+from trtllm_serve_cli.repository.model.parameters import type_tensors
+
+_CORE = "tensorrt_llm"
+_TEXT = "tensorrt_llm_bls"
+_MODULES = {_CORE: "gpt"}
+# Names of entries in the inflight layout -> names in this layout.
+_RENAMED = {"gpt_model_path": "engine_dir"}
+# Entries without an effect, because this layout's `preprocessing` lacks the outputs that the text
+# models need, and because a response always contains the prompt and is never streamed.
+_OMITTED = (
+    "accumulate_tokens",
+    "ask_preprocessing",
+    "preprocessing_model_name",
+    "exclude_input_in_output",
+    "gpt_model_type",
+)
+
+
+def plan_gpt(models: Iterable[ModelConfig], values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
+    """Return `models` of the inflight layout as the models of the gpt layout.
+
+    Raise `BadInput` if `values` requires several engines.
+    """
+    _check_single_engine(values)
+    return tuple(_convert(each, values) for each in models if each.name != _TEXT)
+
+
+def _convert(model: ModelConfig, values: Mapping[str, str]) -> ModelConfig:
+    is_text = model.module == "text"
+    contract = type_tensors(
+        _TEXT if is_text else model.name,
+        load_contracts()["gpt/ensemble" if is_text else f"gpt/{model.name}"],
+        values,
+        "gpt",
+    )
+    entries = {
+        _RENAMED.get(name, name): value
+        for name, value in model.parameters.items()
+        if name not in _OMITTED
+    }
+    return replace(
+        model,
+        module=_MODULES.get(model.name, model.module),
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters=entries,
+        is_decoupled=False,
+        is_batched=False,
+        max_queue_delay_microseconds=0,
+        queue=QueuePolicy(),
+    )
+
+
+def _check_single_engine(values: Mapping[str, str]) -> None:
+    """Raise `BadInput` if several engines are requested.
+
+    The text models connect directly to the engine worker, which requires a single engine.
+    """
+    count = int(values["tensorrt_llm_instance_count"])
+    if count > 1 and values.get("instances_share_engine") != "true":
+        raise BadInput(
+            f"The layout gpt cannot serve {count} engines.",
+            why="its text models support a single engine",
+            next_step="set instances_share_engine=true, or choose --layout inflight",
+        )

@@ -1,0 +1,87 @@
+"""Build the token responses for the gpt layout, in which all sequences have the same length.
+
+As in TensorRT-LLM's Python runtime, a sequence has the length of the longest prompt plus the number
+of requested tokens, and ids after its end are padding. Source: `finalize_decoder` in
+tensorrt_llm/runtime/generation.py in NVIDIA/TensorRT-LLM, versions 0.5 to 0.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..engine import SequenceUpdate
+from ..triton.tensors import Array, RowRequest
+from .responses import RowResponseBuilder
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedRow:
+    """A row of a request.
+
+    `num_tokens` is the length of its sequences with padding, and `num_new_tokens` the number of log
+    probabilities with padding.
+    """
+
+    row: RowRequest
+    num_tokens: int
+    num_new_tokens: int
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the `GenerationRequest`, except `id`."""
+        return self.row.fields
+
+
+def pad_rows(rows: Sequence[RowRequest]) -> list[PaddedRow]:
+    """Return `rows` with the length that all sequences of the request have."""
+    longest = max(len(row.fields["input_ids"]) for row in rows)
+    num_new = max(0, *(int(row.fields["max_new_tokens"]) for row in rows))
+    return [PaddedRow(row, longest + num_new, num_new) for row in rows]
+
+
+class PaddedResponseBuilder:
+    """A builder for the response to one row, which contains the prompt and all sequences."""
+
+    def __init__(self, padded: PaddedRow, arrival_time_ns: int) -> None:
+        self._padded = padded
+        # The ids after the end of a sequence are the end id.
+        self._end_id = int(padded.fields.get("end_id", padded.row.pad_id))
+        self._responses = RowResponseBuilder(padded.row, arrival_time_ns, is_streaming=False)
+
+    @property
+    def is_done(self) -> bool:
+        """True if all sequences have ended."""
+        return self._responses.is_done
+
+    def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
+        """Add an update, and return the response to send now, if any."""
+        tensors = self._responses.add(update)
+        return tensors and self._pad(tensors)
+
+    def end_early(self) -> list[dict[str, Array]]:
+        """End all sequences, and return the unsent responses."""
+        return [self._pad(tensors) for tensors in self._responses.end_early()]
+
+    def _pad(self, tensors: dict[str, Array]) -> dict[str, Array]:
+        """Return `output_ids` and `log_probs` with the length of the longest possible sequence.
+
+        `output_ids` has the shape [1, beams, tokens], and `log_probs` [1, new tokens, beams].
+        """
+        ids, lengths = tensors["output_ids"], tensors["sequence_length"]
+        num_beams = ids.shape[1]
+        output_ids = np.full((1, num_beams, self._padded.num_tokens), self._end_id, np.int32)
+        for beam, length in enumerate(lengths[0]):
+            output_ids[0, beam, :length] = ids[0, beam, :length]
+        padded = {name: tensors[name] for name in ("batch_index", "sequence_index")}
+        padded["output_ids"] = output_ids
+        if "output_log_probs" in tensors:
+            # Only new tokens have log probabilities.
+            new = tensors["output_log_probs"][0, :, len(self._padded.fields["input_ids"]) :]
+            log_probs = np.zeros((1, self._padded.num_new_tokens, num_beams), np.float32)
+            log_probs[0, : new.shape[1]] = new.T
+            padded["log_probs"] = log_probs
+        return padded
