@@ -143,8 +143,8 @@ class RepositorySection:
     layout: Annotated[
         Layout,
         Option(
-            "Layout of the model repository. inflight, gpt and llmapi are NVIDIA's layouts, and vllm "
-            "is the layout for Triton's vLLM backend (see docs/concepts/contract.md)."
+            "Layout of the model repository. inflight, gpt and llmapi are NVIDIA's layouts, and "
+            "vllm is the layout of Triton's vLLM backend (see docs/concepts/contract.md)."
         ),
     ] = "inflight"
     dir: Annotated[

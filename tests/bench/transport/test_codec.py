@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -118,3 +119,21 @@ def test_decode_stream_response_drops_the_request_id_of_an_error() -> None:
         error_message="[request id: tllm-bench-3] too long"
     ).SerializeToString()
     assert codec.decode_stream_response(raw) == codec.Response(0, True, "too long")
+
+
+def test_encode_request_of_the_vllm_layout_has_sampling_parameters_and_no_batch_dimension() -> None:
+    names = frozenset(each.name for each in load_contracts()["vllm"].inputs)
+    model = replace(_MODEL, name="mine", inputs=names)
+    spec = RequestSpec(np.array([5], np.int32), 20, text="hi", ignores_eos=True)
+    inputs = _inputs(codec.encode_request(spec, model, "1", _STREAM_OPTIONS))
+    _, shape, content = inputs.pop("sampling_parameters")
+    assert (shape, json.loads(content[4:])) == (
+        [1], {"max_tokens": 20, "temperature": 0, "ignore_eos": True},
+    )  # fmt: skip
+    assert inputs == {
+        "text_input": ("BYTES", [1], b"\x02\0\0\0hi"),
+        "stream": ("BOOL", [1], b"\x01"),
+        "exclude_input_in_output": ("BOOL", [1], b"\x01"),
+        "return_num_input_tokens": ("BOOL", [1], b"\x01"),
+        "return_num_output_tokens": ("BOOL", [1], b"\x01"),
+    }

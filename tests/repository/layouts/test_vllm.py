@@ -12,6 +12,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from tests.samples.builds import ENGINE
+from tests.samples.tensorrt_engines import tensorrt_engine
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.render import render_files
@@ -25,7 +26,7 @@ def render(**options: Any) -> dict[str, str]:
     return render_files(plan_repository("mine", CHECKPOINT, ServingOptions(**options)))
 
 
-def test_config_matches_the_sample_of_the_backend() -> None:
+def test_config_has_the_tensors_of_the_backend() -> None:
     text = render()["mine/config.pbtxt"]
     assert text_format.Parse(text, model_config_pb2.ModelConfig()) == text_format.Parse(
         """
@@ -34,9 +35,21 @@ def test_config_matches_the_sample_of_the_backend() -> None:
         max_batch_size: 0
         model_transaction_policy { decoupled: true }
         input { name: "text_input" data_type: TYPE_STRING dims: 1 }
-        input { name: "stream" data_type: TYPE_BOOL dims: 1 }
+        input { name: "image" data_type: TYPE_STRING dims: -1 optional: true }
+        input { name: "stream" data_type: TYPE_BOOL dims: 1 optional: true }
         input { name: "sampling_parameters" data_type: TYPE_STRING dims: 1 optional: true }
+        input { name: "exclude_input_in_output" data_type: TYPE_BOOL dims: 1 optional: true }
+        input { name: "return_finish_reason" data_type: TYPE_BOOL dims: 1 optional: true }
+        input { name: "return_cumulative_logprob" data_type: TYPE_BOOL dims: 1 optional: true }
+        input { name: "return_logprobs" data_type: TYPE_BOOL dims: 1 optional: true }
+        input { name: "return_num_input_tokens" data_type: TYPE_BOOL dims: 1 optional: true }
+        input { name: "return_num_output_tokens" data_type: TYPE_BOOL dims: 1 optional: true }
         output { name: "text_output" data_type: TYPE_STRING dims: -1 }
+        output { name: "finish_reason" data_type: TYPE_STRING dims: -1 }
+        output { name: "cumulative_logprob" data_type: TYPE_FP32 dims: -1 }
+        output { name: "logprobs" data_type: TYPE_STRING dims: -1 }
+        output { name: "num_input_tokens" data_type: TYPE_UINT32 dims: 1 }
+        output { name: "num_output_tokens" data_type: TYPE_UINT32 dims: -1 }
         instance_group { count: 1 kind: KIND_MODEL }
         """,
         model_config_pb2.ModelConfig(),
@@ -79,11 +92,32 @@ def test_rejects_a_parameter_that_the_backend_does_not_have() -> None:
         render(parameters={"bls_instance_count": "2"})
 
 
-def test_rejects_other_engine_kinds() -> None:
+def test_engine_worker_serves_other_engine_kinds() -> None:
+    options = ServingOptions(layout="vllm", max_seq_len=1024, parameters={"max_queue_size": "9"})
+    files = render_files(plan_repository("mine", ENGINE, options))
+    config = text_format.Parse(files["mine/config.pbtxt"], model_config_pb2.ModelConfig())
+    backends = text_format.Parse(render()["mine/config.pbtxt"], model_config_pb2.ModelConfig())
+    assert (config.input, config.output) == (backends.input, backends.output)
+    assert (config.backend, config.max_batch_size) == ("python", 0)
+    assert config.model_transaction_policy.decoupled
+    assert "tllm_runtime.models.vllm" in files["mine/1/model.py"]
+    arguments = json.loads(files["mine/1/model.json"])
+    expected = {"model": "/engines/mine", "max_model_len": 1024, "max_queue_size": 9}
+    assert expected.items() <= arguments.items()
+    assert "engine_kind" not in arguments
+
+
+def test_engine_worker_rejects_a_parameter_without_effect() -> None:
+    options = ServingOptions(layout="vllm", parameters={"decoupled_mode": "false"})
+    with pytest.raises(BadInput, match="decoupled_mode has no effect in the layout vllm"):
+        plan_repository("mine", ENGINE, options)
+
+
+def test_rejects_a_tensorrt_engine(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as raised:
-        plan_repository("mine", ENGINE, ServingOptions(layout="vllm"))
+        plan_repository("mine", tensorrt_engine(tmp_path), ServingOptions(layout="vllm"))
     assert str(raised.value) == (
-        "The engine kind openvino cannot be served in the layout vllm.\n"
-        "Why: the layout supports only vllm\n"
-        "Next: choose --layout inflight or gpt or llmapi"
+        "The engine kind tensorrt cannot be served in the layout vllm.\n"
+        "Why: the layout supports only openvino and pytorch and sim and vllm\n"
+        "Next: choose --layout inflight"
     )

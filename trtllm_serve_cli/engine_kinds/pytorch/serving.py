@@ -105,7 +105,7 @@ def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
 
 
 SERVING = Serving(
-    layouts=("inflight", "gpt", "llmapi"),
+    layouts=("inflight", "gpt", "llmapi", "vllm"),
     parameters=WORKER_PARAMETERS
     | frozenset(LLM_ARGUMENTS.parameters)
     | {"lora_prefetch_dir", "gpu_device_ids"},

@@ -1,8 +1,9 @@
-"""Plan the `vllm` layout, in which `model.json` configures a single model for the vLLM backend.
+"""Plan the `vllm` layout, in which `model.json` configures a single text-to-text model.
 
-Source of the tensors and `config.pbtxt`: samples/model_repository/vllm_model in
-triton-inference-server/vllm_backend@1e27105f. The vLLM backend adds the missing fields of the model
-configuration when it loads the model.
+Triton's vLLM backend serves the engine kind `vllm`, and the runtime package serves other engine
+kinds. The vLLM backend would add missing tensors to the model configuration, but tllm starts Triton
+without auto-completion. Source: src/model.py and samples/model_repository/vllm_model in
+triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from trtllm_serve_cli.engine_kinds.checkpoint_serving import requested_limits
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.repository.model.model_config import ModelConfig
-from trtllm_serve_cli.repository.model.parameters import check_parameters
+from trtllm_serve_cli.repository.model.parameters import check_parameters, load_parameters
 from trtllm_serve_cli.runtime.engines.vllm.arguments import VLLM_ARGUMENTS
+from trtllm_serve_cli.runtime.triton.model_json import render_model_json
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
@@ -30,6 +32,16 @@ _SHARED = (
 _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
     name: name for name in _OWN
 }
+
+
+# Parameters that have no effect in this layout, or that the model cannot use.
+_NOT_ARGUMENTS = (
+    "engine_kind",
+    "gpt_model_type",
+    "exclude_input_in_output",
+    "instances_share_engine",
+)
+_OF_MODEL = ("tokenizer_dir", "add_special_tokens", "max_queue_size")
 
 
 def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
@@ -65,6 +77,51 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
         files={"model.json": json.dumps(arguments, indent=2) + "\n"},
     )
     return (model,)
+
+
+def plan_worker(
+    name: str, engine: Engine, values: Mapping[str, str], core_parameters: Mapping[str, str]
+) -> tuple[ModelConfig, ...]:
+    """Return the configuration of the model `name`, for an engine kind with an engine worker.
+
+    `core_parameters` contains the parameters that `tensorrt_llm` would have in the inflight layout.
+    """
+    contract = load_contracts()["vllm"]
+    model = ModelConfig(
+        name=name,
+        title=f"text to text with {engine.model_name} ({engine.kind})",
+        module="vllm",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        # `tllm infer` reads the length limit and the prompt format from these parameters.
+        parameters={
+            "engine_kind": engine.kind,
+            "max_seq_len": values["max_seq_len"],
+            "chat_template": engine.chat_template,
+            "bos_token": engine.bos_token,
+            "eos_token": engine.eos_token,
+            "adds_bos": str(engine.adds_bos).lower(),
+        },
+        max_batch_size=0,
+        is_decoupled=True,
+        files={"model.json": render_model_json(_arguments(values, core_parameters))},
+    )
+    return (model,)
+
+
+def list_worker_parameters(
+    values: Mapping[str, str], core_parameters: Mapping[str, str]
+) -> set[str]:
+    """Return the names of the parameters that `model.json` contains for an engine worker."""
+    keys = set(_arguments(values, core_parameters))
+    return {each.name for each in load_parameters().values() if keys.intersection(each.keys)} | {
+        "max_queue_size"
+    }
+
+
+def _arguments(values: Mapping[str, str], core_parameters: Mapping[str, str]) -> dict[str, str]:
+    arguments = {key: value for key, value in core_parameters.items() if key not in _NOT_ARGUMENTS}
+    return arguments | {name: values[name] for name in _OF_MODEL}
 
 
 def _parse_value(value: str) -> Any:

@@ -13,7 +13,13 @@ from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL, ServingOptions
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.layouts.gpt import plan_gpt
 from trtllm_serve_cli.repository.layouts.llmapi import list_llmapi_parameters, plan_llmapi
-from trtllm_serve_cli.repository.layouts.vllm import list_vllm_parameters, plan_vllm, vllm_values
+from trtllm_serve_cli.repository.layouts.vllm import (
+    list_vllm_parameters,
+    list_worker_parameters,
+    plan_vllm,
+    plan_worker,
+    vllm_values,
+)
 from trtllm_serve_cli.repository.model.contract import (
     Contract,
     load_contracts,
@@ -134,8 +140,13 @@ def _plan_llmapi(name: str, engine: Engine, options: ServingOptions) -> _LayoutP
 
 
 def _plan_vllm(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
-    values = vllm_values(engine, options)
-    return _LayoutPlan(values, plan_vllm(name, engine, values), list_vllm_parameters())
+    if (find_kind(engine.kind).serving.backends or {}).get("vllm"):
+        values = vllm_values(engine, options)
+        return _LayoutPlan(values, plan_vllm(name, engine, values), list_vllm_parameters())
+    values = _values(engine, options)
+    core_parameters = _tensorrt_llm(engine, values).parameters
+    models = plan_worker(name, engine, values, core_parameters)
+    return _LayoutPlan(values, models, list_worker_parameters(values, core_parameters))
 
 
 _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] = {

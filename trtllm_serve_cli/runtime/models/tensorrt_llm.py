@@ -45,7 +45,12 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class TritonPythonModel:
-    """The model that Triton's Python backend loads and calls."""
+    """The model that Triton's Python backend loads and calls.
+
+    `stream_input` is the name of the input that requests a streamed response.
+    """
+
+    stream_input = "streaming"
 
     def initialize(self, args: dict[str, str]) -> None:
         self._start(Parameters(args), SUPPORTED_INPUTS)
@@ -141,11 +146,11 @@ class TritonPythonModel:
         reject_if_draining(self._name)
         arrival_time_ns = record.arrival_ns if record else time.monotonic_ns()
         reject_tensors(get, self._unsupported_inputs, self._engine_kind)
-        is_streaming = _is_set(get("streaming"))
+        is_streaming = _is_set(get(self.stream_input))
         if is_streaming and not self._is_decoupled:
             raise InvalidRequest(
-                "streaming requires a decoupled model, but decoupled_mode is false; omit "
-                "streaming, or set decoupled_mode=true"
+                f"{self.stream_input} requires a decoupled model, but decoupled_mode is false; "
+                f"omit {self.stream_input}, or set decoupled_mode=true"
             )
         rows = self._parse(get, is_streaming)
         if record is not None and self._ledger.logs_prompts:

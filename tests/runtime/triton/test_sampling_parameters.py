@@ -1,0 +1,116 @@
+"""Sampling parameters of the vllm layout."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.runtime.engine import GenerationRequest, InvalidRequest
+from trtllm_serve_cli.runtime.triton.sampling_parameters import parse_sampling_parameters
+
+
+def parse(**values: Any) -> Any:
+    return parse_sampling_parameters(json.dumps(values))
+
+
+def is_greedy(**values: Any) -> bool:
+    fields = parse(**values).fields
+    return GenerationRequest(id=0, input_ids=(1,), **fields).is_greedy
+
+
+def test_defaults_are_those_of_vllm() -> None:
+    assert parse().fields == {
+        "max_new_tokens": 16,
+        "temperature": 1.0,
+        "top_p": 1.0,
+        "num_return_sequences": 1,
+    }
+    assert not is_greedy() and is_greedy(temperature=0)
+    assert parse_sampling_parameters("") == parse()
+
+
+def test_numbers_and_flags_can_be_strings() -> None:
+    parsed = parse(temperature="0.1", max_tokens="100", ignore_eos="false", n="2")
+    assert parsed.fields["temperature"] == 0.1
+    assert parsed.fields["max_new_tokens"] == 100
+    assert parsed.fields["num_return_sequences"] == 2
+    assert parsed.ignores_end is False
+
+
+def test_words_are_one_text_or_a_list() -> None:
+    assert parse(stop="a").stops == parse(stop=["a"]).stops == ("a",)
+    assert parse(stop_token_ids=[1, 2]).stop_token_ids == (1, 2)
+    assert parse(bad_words=["a", "b"]).bad_words == ("a", "b")
+
+
+def test_no_token_limit_is_null() -> None:
+    assert "max_new_tokens" not in parse(max_tokens=None).fields
+
+
+def test_all_tokens_are_allowed_with_a_negative_top_k() -> None:
+    assert parse(top_k=-1).fields["top_k"] == 0
+
+
+@pytest.mark.parametrize("name", ["structured_outputs", "guided_decoding"])
+def test_guide_is_an_object_or_its_text(name: str) -> None:
+    guide = {"json": {"type": "object"}}
+    for value in (guide, json.dumps(guide)):
+        fields = parse(**{name: value}).fields
+        assert fields["guide_type"] == "json_schema"
+        assert json.loads(fields["guide"]) == {"type": "object"}
+
+
+def test_values_without_effect_are_accepted() -> None:
+    assert parse(min_p=0, detokenize=True, logits_processors=None, triton_x=1) == parse()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1]", "sampling_parameters is not a JSON object; send an object"),
+        (
+            '{"min_p": 0.2}',
+            "sampling_parameters contains min_p, which is not supported; omit min_p",
+        ),
+        (
+            '{"max_tokens": "many"}',
+            "sampling_parameters contains max_tokens='many', which is invalid; send another value",
+        ),
+        (
+            '{"stop": 3}',
+            "sampling_parameters contains stop=3, which is invalid; send another value",
+        ),
+        (
+            '{"structured_outputs": {"choice": ["a"]}}',
+            "sampling_parameters contains structured_outputs={'choice': ['a']}; send exactly one "
+            "of json, json_object, regex, grammar, structural_tag",
+        ),
+    ],
+)
+def test_rejects_an_invalid_parameter(text: str, why: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        parse_sampling_parameters(text)
+    assert str(raised.value) == why
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda each: st.lists(each) | st.dictionaries(st.text(), each),
+    max_leaves=5,
+)
+NAMES = st.sampled_from(
+    ("n", "max_tokens", "temperature", "top_k", "seed", "stop", "stop_token_ids", "bad_words",
+     "ignore_eos", "logprobs", "lora_name", "structured_outputs", "skip_special_tokens")
+)  # fmt: skip
+
+
+@given(st.dictionaries(NAMES, JSON))
+def test_any_json_is_parsed_or_rejected(values: dict[str, Any]) -> None:
+    try:
+        parse_sampling_parameters(json.dumps(values))
+    except InvalidRequest as error:
+        assert str(error).startswith("sampling_parameters ")

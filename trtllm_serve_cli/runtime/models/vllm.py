@@ -1,0 +1,153 @@
+"""The model of the vllm layout, which generates text for one prompt per request.
+
+The tensors and their meaning are those of Triton's vLLM backend, for any Python engine kind. The
+engine's arguments are in `model.json`, next to `model.py`. Source: src/utils/request.py in
+triton-inference-server/vllm_backend@8de0c14.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from ..engine import InvalidRequest
+from ..models import tensorrt_llm
+from ..requests.request_record import RequestRecord
+from ..requests.responses import ResponseBuilder
+from ..requests.vllm_response import Outputs, TextRequest, TextResponseBuilder
+from ..text.tokenizer import load_tokenizer
+from ..triton.model_json import as_parameters
+from ..triton.parameters import Parameters
+from ..triton.sampling_parameters import SamplingParameters, parse_sampling_parameters
+from ..triton.tensors import Array, GetTensor
+
+_SAMPLING = "sampling_parameters"
+_OUTPUTS = Outputs.__slots__
+_SUPPORTED_INPUTS = frozenset(
+    (
+        "text_input",
+        "stream",
+        "exclude_input_in_output",
+        _SAMPLING,
+        *(f"return_{name}" for name in _OUTPUTS),
+    )
+)
+
+
+class TritonPythonModel(tensorrt_llm.TritonPythonModel):
+    """The model that Triton's Python backend loads and calls."""
+
+    stream_input = "stream"
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = Parameters(args)
+        parameters.add(_read_model_json(args))
+        parameters.max_queue_size = parameters.number("max_queue_size", 0)
+        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._adds_special_tokens = parameters.flag("add_special_tokens", True)
+        self._start(parameters, _SUPPORTED_INPUTS)
+
+    def _start_request(
+        self, request: Any, sender: Any, get: GetTensor, record: RequestRecord | None
+    ) -> None:
+        images = get("image")
+        if images is not None and images.size:
+            raise InvalidRequest(
+                f"image is not supported by the engine kind {self._engine_kind}; omit image, or "
+                "serve a multimodal model with the engine kind vllm"
+            )
+        # As in upstream's backend, a client may send sampling parameters as request parameters.
+        get = partial(_get_or_parameters, get, request.parameters())
+        super()._start_request(request, sender, get, record)
+
+    def _parse(self, get: GetTensor, is_streaming: bool) -> list[TextRequest]:
+        prompt = _read_text(get, "text_input")
+        if not prompt:
+            raise InvalidRequest("text_input is empty; send a prompt")
+        sampling = parse_sampling_parameters(_read_text(get, _SAMPLING))
+        excludes = get("exclude_input_in_output")
+        includes_prompt = not is_streaming if excludes is None else not np.any(excludes)
+        if includes_prompt and is_streaming:
+            raise InvalidRequest(
+                "exclude_input_in_output is false, but a streamed response cannot contain the "
+                "prompt; omit exclude_input_in_output, or omit stream"
+            )
+        outputs = Outputs(**{name: _is_set(get(f"return_{name}")) for name in _OUTPUTS})
+        return [
+            TextRequest(
+                fields=self._generation_fields(prompt, sampling, outputs),
+                prompt=prompt if includes_prompt else "",
+                stops=sampling.stops,
+                keeps_stop_word=sampling.keeps_stop_word,
+                skips_special_tokens=sampling.skips_special_tokens,
+                has_log_probs=sampling.has_log_probs,
+                outputs=outputs,
+            )
+        ]
+
+    def _new_response_builder(
+        self, row: TextRequest, *, arrival_time_ns: int, is_streaming: bool
+    ) -> ResponseBuilder:
+        decode = partial(self._decode, skip_special_tokens=row.skips_special_tokens)
+        return TextResponseBuilder(row, decode, is_streaming=is_streaming)
+
+    def _generation_fields(
+        self, prompt: str, sampling: SamplingParameters, outputs: Outputs
+    ) -> dict[str, Any]:
+        """Return the fields of the `GenerationRequest`."""
+        encode = self._tokenizer.encode
+        input_ids = encode(prompt, add_special_tokens=self._adds_special_tokens)
+        # Without a limit, generation ends at the model's maximum length.
+        room = max(1, self._worker.limits.max_seq_len - len(input_ids))
+        return {
+            "max_new_tokens": room,
+            **sampling.fields,
+            "input_ids": tuple(input_ids),
+            "end_id": None if sampling.ignores_end else self._tokenizer.end_id,
+            "stop_words": (
+                *(tuple(encode(word, add_special_tokens=False)) for word in sampling.stops),
+                *((token,) for token in sampling.stop_token_ids),
+            ),
+            "bad_words": tuple(
+                tuple(encode(word, add_special_tokens=False)) for word in sampling.bad_words
+            ),
+            "return_log_probs": sampling.has_log_probs or outputs.cumulative_logprob,
+        }
+
+    def _decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
+        return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+
+def _read_model_json(args: dict[str, str]) -> dict[str, str]:
+    path = Path(args["model_repository"], args["model_version"], "model.json")
+    try:
+        return as_parameters(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise pb_utils.TritonModelException(f"{path} cannot be read: {error}") from error
+
+
+def _get_or_parameters(get: GetTensor, parameters: str, name: str) -> Array | None:
+    tensor = get(name)
+    if tensor is None and name == _SAMPLING:
+        return np.array([parameters.encode()], dtype=object)
+    return tensor
+
+
+def _read_text(get: GetTensor, name: str) -> str:
+    tensor = get(name)
+    if tensor is None or tensor.size != 1:
+        raise InvalidRequest(f"{name} must contain one text; send one text")
+    value = tensor.reshape(-1)[0]
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"{name} is not valid UTF-8 at byte {error.start}") from error
+
+
+def _is_set(tensor: Array | None) -> bool:
+    return tensor is not None and bool(np.any(tensor))

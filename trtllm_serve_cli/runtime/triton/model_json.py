@@ -1,0 +1,44 @@
+"""Convert `model.json`, which contains the engine's arguments in the vllm layout.
+
+Arguments that vLLM also has are named as in vLLM. Other arguments have the names of parameters in
+`config.pbtxt`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+# Argument of vLLM -> parameter in `config.pbtxt`.
+_PARAMETERS = {
+    "model": "gpt_model_path",
+    "tokenizer": "tokenizer_dir",
+    "max_model_len": "max_seq_len",
+    "max_num_batched_tokens": "max_num_tokens",
+    "enable_prefix_caching": "enable_kv_cache_reuse",
+}
+_ARGUMENTS = {parameter: argument for argument, parameter in _PARAMETERS.items()}
+
+
+def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return `arguments` as parameters for `config.pbtxt`."""
+    return {
+        _PARAMETERS.get(name, name): value if isinstance(value, str) else json.dumps(value)
+        for name, value in arguments.items()
+        if value is not None
+    }
+
+
+def render_model_json(parameters: Mapping[str, str]) -> str:
+    """Return the text of a `model.json` with `parameters` converted to arguments."""
+    arguments = {
+        _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
+    }
+    return json.dumps(arguments, indent=2) + "\n"
+
+
+def _parse_scalar(text: str) -> Any:
+    """Return `text` as a number or boolean if possible, otherwise unchanged."""
+    return json.loads(text) if re.fullmatch(r"true|false|0|[1-9][0-9]{0,17}", text) else text

@@ -1,0 +1,160 @@
+"""Parse the sampling parameters of the vllm layout, which are JSON.
+
+Names and defaults are those of `SamplingParams` in vllm/sampling_params.py in vllm-project/vllm
+(0.26). As in Triton's vLLM backend, numbers and flags may be strings. Source of the additional
+names: src/utils/vllm_backend_utils.py in triton-inference-server/vllm_backend@8de0c14.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..engine import InvalidRequest
+
+# The defaults of vLLM that differ from the defaults of `GenerationRequest`.
+_DEFAULTS = {"max_new_tokens": 16, "temperature": 1.0, "top_p": 1.0, "num_return_sequences": 1}
+_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "n": ("num_return_sequences", int),
+    "max_tokens": ("max_new_tokens", int),
+    "min_tokens": ("min_tokens", int),
+    "temperature": ("temperature", float),
+    "top_p": ("top_p", float),
+    # In vLLM, -1 and 0 allow all tokens.
+    "top_k": ("top_k", lambda value: max(0, int(value))),
+    "seed": ("seed", int),
+    "repetition_penalty": ("repetition_penalty", float),
+    "presence_penalty": ("presence_penalty", float),
+    "frequency_penalty": ("frequency_penalty", float),
+}
+# Both names contain the same value, in newer and older versions of vLLM.
+_GUIDES = ("structured_outputs", "guided_decoding")
+# Key of a guide -> its type and the function that returns its text.
+_GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "json": ("json_schema", lambda guide: guide if isinstance(guide, str) else json.dumps(guide)),
+    "json_object": ("json", lambda guide: ""),
+    "regex": ("regex", str),
+    "grammar": ("ebnf_grammar", str),
+    "structural_tag": ("structural_tag", str),
+}
+# Parameters of vLLM that have no effect with these values.
+_WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
+    "min_p": (0, "0"),
+    "detokenize": (True, "true"),
+    "spaces_between_special_tokens": (True, "true"),
+}
+# Triton adds parameters with this prefix to requests.
+_OF_TRITON = ("triton_", "binary_data")
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParameters:
+    """The sampling parameters of a request.
+
+    `fields` contains fields of the `GenerationRequest`. `stops` and `bad_words` are text.
+    `keeps_stop_word` is true if responses contain the stop word that ended them.
+    """
+
+    fields: dict[str, Any]
+    stops: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[str, ...] = ()
+    ignores_end: bool = False
+    keeps_stop_word: bool = False
+    skips_special_tokens: bool = True
+    has_log_probs: bool = False
+
+
+def parse_sampling_parameters(text: str) -> SamplingParameters:
+    """Return the parameters in `text`. Raise `InvalidRequest` if a parameter is not supported."""
+    values = {
+        name: value
+        for name, value in _parse_object(text).items()
+        if (value is not None or name == "max_tokens") and not name.startswith(_OF_TRITON)
+    }
+    fields: dict[str, Any] = dict(_DEFAULTS)
+    if "max_tokens" in values and values["max_tokens"] is None:
+        del fields["max_new_tokens"], values["max_tokens"]
+    for name, (field, convert) in _SCALARS.items():
+        if name in values:
+            fields[field] = _convert(name, values.pop(name), convert)
+    if "lora_name" in values:
+        fields["lora_name"] = _convert("lora_name", values.pop("lora_name"), _as_word)
+    for name in _GUIDES:
+        if name in values:
+            fields |= _parse_guide(name, values.pop(name))
+    parsed = SamplingParameters(
+        fields=fields,
+        stops=_pop(values, "stop", _as_words, ()),
+        stop_token_ids=_pop(values, "stop_token_ids", _as_ids, ()),
+        bad_words=_pop(values, "bad_words", _as_words, ()),
+        ignores_end=_pop(values, "ignore_eos", _as_flag, False),
+        keeps_stop_word=_pop(values, "include_stop_str_in_output", _as_flag, False),
+        skips_special_tokens=_pop(values, "skip_special_tokens", _as_flag, True),
+        has_log_probs=_pop(values, "logprobs", int, None) is not None,
+    )
+    for name, value in values.items():
+        if value not in _WITHOUT_EFFECT.get(name, ()):
+            raise InvalidRequest(
+                f"sampling_parameters contains {name}, which is not supported; omit {name}"
+            )
+    return parsed
+
+
+def _parse_object(text: str) -> dict[str, Any]:
+    try:
+        values = json.loads(text or "{}")
+    except ValueError as error:
+        raise InvalidRequest(f"sampling_parameters is not valid JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise InvalidRequest("sampling_parameters is not a JSON object; send an object")
+    return values
+
+
+def _pop(values: dict[str, Any], name: str, convert: Callable[[Any], Any], default: Any) -> Any:
+    return _convert(name, values.pop(name), convert) if name in values else default
+
+
+def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
+    try:
+        return convert(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"sampling_parameters contains {name}={value!r}, which is invalid; send another value"
+        ) from error
+
+
+def _parse_guide(name: str, value: Any) -> dict[str, str]:
+    """Return the fields of the `GenerationRequest` for a guide, which is a JSON text or object."""
+    guide = _convert(name, value, lambda each: json.loads(each) if isinstance(each, str) else each)
+    given = [key for key in guide if guide[key]] if isinstance(guide, dict) else []
+    if len(given) != 1 or given[0] not in _GUIDE_TYPES:
+        raise InvalidRequest(
+            f"sampling_parameters contains {name}={value!r}; send exactly one of "
+            f"{', '.join(_GUIDE_TYPES)}"
+        )
+    guide_type, as_text = _GUIDE_TYPES[given[0]]
+    return {"guide_type": guide_type, "guide": as_text(guide[given[0]])}
+
+
+def _as_word(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError(value)
+    return value
+
+
+def _as_words(value: Any) -> tuple[str, ...]:
+    words = [value] if isinstance(value, str) else value
+    if not isinstance(words, list):
+        raise TypeError(value)
+    return tuple(_as_word(word) for word in words)
+
+
+def _as_ids(value: Any) -> tuple[int, ...]:
+    return tuple(int(token) for token in value)
+
+
+def _as_flag(value: Any) -> bool:
+    return value.lower() in ("true", "1") if isinstance(value, str) else bool(value)
