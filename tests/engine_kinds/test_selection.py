@@ -9,7 +9,12 @@ import pytest
 
 from trtllm_serve_cli.build.installed import find_version
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
-from trtllm_serve_cli.engine_kinds.selection import choose_engine_kind, detect_machine
+from trtllm_serve_cli.engine_kinds.selection import (
+    choose_engine_kind,
+    choose_for_layout,
+    detect_machine,
+    find_native_kind,
+)
 from trtllm_serve_cli.errors import MissingPart
 
 OPENVINO = {"openvino-genai": "2026.4.1"}
@@ -140,3 +145,15 @@ def test_engine_python_is_used_for_vllm_if_it_has_the_package(
 def test_detects_the_installed_openvino() -> None:
     version = find_version("openvino-genai")
     assert detect_machine().versions["openvino-genai"] == version is not None
+
+
+def test_auto_chooses_a_kind_that_the_layout_supports() -> None:
+    machine = dataclasses.replace(OLD_CONTAINER, versions=OLD_CONTAINER.versions | OPENVINO)
+    assert choose_for_layout("gpt", machine).kind == "openvino"
+    assert choose_for_layout("gpt", CONTAINER).kind == "pytorch"
+
+
+def test_vllm_layout_is_native_to_vllm() -> None:
+    native = find_native_kind("vllm")
+    assert native is not None and native.name == "vllm"
+    assert find_native_kind("gpt") is None

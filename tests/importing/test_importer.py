@@ -408,11 +408,9 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
         ),
         (
             Declaration(
-                ModelSection("m", "local:/x"),
-                engine=EngineSection("openvino"),
-                repository=RepositorySection(layout="vllm"),
+                ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="gpt")
             ),
-            "The engine kind openvino cannot be served in the layout vllm",
+            "The engine kind tensorrt cannot be served in the layout gpt",
         ),
         (
             Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection(gpu="h200")),

@@ -120,8 +120,9 @@ class Serving:
 
     `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
     parameters of the models, or an empty string for the newest version. `backends` maps each layout
-    to the Triton backend that the layout requires. `model_yaml` is set if the file `model.yaml`
-    contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the entries that
+    to the Triton backend that the layout requires. `--engine auto` chooses this kind for the
+    `native_layout`, if it reads the checkpoint's format. `model_yaml` is set if the file
+    `model.yaml` contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the entries that
     remain in `config.pbtxt`.
     """
 
@@ -138,6 +139,7 @@ class Serving:
     draft_parameter: str = ""
     contract_version: Callable[[Engine], str] = lambda engine: ""
     backends: Mapping[str, str] | None = None
+    native_layout: Layout | None = None
     model_yaml: Callable[[Mapping[str, str]], tuple[dict[str, Any], Values]] | None = None
 
 

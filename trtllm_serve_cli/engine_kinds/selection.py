@@ -79,6 +79,19 @@ def find_engine_source_kind() -> EngineKind:
     return next(kind for kind in all_kinds() if kind.building.describe_source is not None)
 
 
+def choose_for_layout(layout: Layout, machine: Machine) -> EngineChoice:
+    """Return the first kind that supports the layout and the machine, for `--engine auto`."""
+    for kind in kinds_in_layout(layout):
+        if choice := kind.offer(machine, None):
+            return choice
+    return choose_engine_kind(EMBEDDED, machine)
+
+
+def find_native_kind(layout: Layout) -> EngineKind | None:
+    """Return the kind with a Triton backend for which the layout was made, or None."""
+    return next((kind for kind in all_kinds() if kind.serving.native_layout == layout), None)
+
+
 def kinds_in_layout(layout: Layout) -> tuple[EngineKind, ...]:
     """Return the engine kinds that support the layout."""
     return tuple(kind for kind in all_kinds() if layout in kind.serving.layouts)

@@ -20,9 +20,10 @@ from trtllm_serve_cli.engine_kinds.registry import AUTO, UPSTREAM, find_kind
 from trtllm_serve_cli.engine_kinds.selection import (
     choose_engine_kind,
     choose_for_format,
+    choose_for_layout,
     detect_machine,
     find_engine_source_kind,
-    kinds_in_layout,
+    find_native_kind,
 )
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
@@ -314,10 +315,13 @@ def _choose_kind(
     if declaration.engine.mode == "container" and requested == AUTO:
         return EngineChoice(UPSTREAM, f"Engine kind {UPSTREAM}: --mode container requires it.")
     layout = declaration.repository.layout
-    fitting = kinds_in_layout(layout)
-    if len(fitting) == 1 and requested in (AUTO, fitting[0].name):
-        name = fitting[0].name
-        return EngineChoice(name, f"Engine kind {name}: the layout {layout} requires it.")
+    if (native := find_native_kind(layout)) and requested in (AUTO, native.name):
+        is_readable = (
+            isinstance(source, CheckpointSource) and source.format in native.building.formats
+        )
+        if is_readable:
+            why = f"Engine kind {native.name}: the layout {layout} is for its Triton backend."
+            return EngineChoice(native.name, why)
     try:
         choice = choose_engine_kind(
             requested, machine, trtllm_version=declaration.engine.trtllm_version
@@ -330,6 +334,8 @@ def _choose_kind(
     if requested == AUTO and is_gguf and "gguf" not in find_kind(choice.kind).building.formats:
         kind = choose_for_format("gguf", machine).kind
         return EngineChoice(kind, f"Engine kind {kind}: it reads GGUF files.")
+    if requested == AUTO and layout not in find_kind(choice.kind).serving.layouts:
+        return choose_for_layout(layout, machine)
     return choice
 
 

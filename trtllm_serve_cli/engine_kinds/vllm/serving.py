@@ -69,4 +69,5 @@ SERVING = Serving(
     plan_values=_plan_values,
     merged=frozenset({VLLM_ARGUMENTS.rest}),
     backends={"vllm": "vllm"},
+    native_layout="vllm",
 )  # fmt: skip
