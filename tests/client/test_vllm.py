@@ -9,7 +9,10 @@ import pytest
 
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.client.model_info import ModelInfo
-from trtllm_serve_cli.client.served_inputs import plan_served_inputs, plan_served_parameters
+from trtllm_serve_cli.client.transport.served_inputs import (
+    plan_served_inputs,
+    plan_served_parameters,
+)
 from trtllm_serve_cli.client.transport.tensors import parse_pieces
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.repository.model.contract import load_contracts

@@ -122,8 +122,8 @@ class Serving:
     parameters of the models, or an empty string for the newest version. `backends` maps each layout
     to the Triton backend that the layout requires. `--engine auto` chooses this kind for the
     `native_layout`, if it reads the checkpoint's format. `model_yaml` is set if the file
-    `model.yaml` contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the entries that
-    remain in `config.pbtxt`.
+    `model.yaml` contains arguments for TensorRT-LLM's LLM API. It returns these arguments and the
+    entries that remain in `config.pbtxt`.
     """
 
     layouts: tuple[Layout, ...]

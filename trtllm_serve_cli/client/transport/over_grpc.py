@@ -24,9 +24,12 @@ from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import LOGITS, GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import returns_prompt, shape_input
 from trtllm_serve_cli.client.model_info import ModelInfo
-from trtllm_serve_cli.client.served_inputs import plan_served_inputs, plan_served_parameters
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
+from trtllm_serve_cli.client.transport.served_inputs import (
+    plan_served_inputs,
+    plan_served_parameters,
+)
 from trtllm_serve_cli.client.transport.tensors import (
     decode_array,
     decode_raw,

@@ -22,10 +22,13 @@ from trtllm_serve_cli.client.endpoint import RESTRICTED_HEADER, Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest, Piece
 from trtllm_serve_cli.client.llmapi import returns_prompt
 from trtllm_serve_cli.client.model_info import ModelInfo
-from trtllm_serve_cli.client.served_inputs import plan_served_inputs, plan_served_parameters
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
 from trtllm_serve_cli.client.transport.events import EventParser
+from trtllm_serve_cli.client.transport.served_inputs import (
+    plan_served_inputs,
+    plan_served_parameters,
+)
 from trtllm_serve_cli.client.transport.tensors import RAW_TENSORS, parse_pieces
 from trtllm_serve_cli.errors import BadInput
 

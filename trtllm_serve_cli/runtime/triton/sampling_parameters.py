@@ -129,14 +129,14 @@ def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
 def _parse_guide(name: str, value: Any) -> dict[str, str]:
     """Return the fields of the `GenerationRequest` for a guide, which is a JSON text or object."""
     guide = _convert(name, value, lambda each: json.loads(each) if isinstance(each, str) else each)
-    given = [key for key in guide if guide[key]] if isinstance(guide, dict) else []
-    if len(given) != 1 or given[0] not in _GUIDE_TYPES:
+    used = [key for key in guide if guide[key]] if isinstance(guide, dict) else []
+    if len(used) != 1 or used[0] not in _GUIDE_TYPES:
         raise InvalidRequest(
             f"sampling_parameters contains {name}={value!r}; send exactly one of "
             f"{', '.join(_GUIDE_TYPES)}"
         )
-    guide_type, as_text = _GUIDE_TYPES[given[0]]
-    return {"guide_type": guide_type, "guide": as_text(guide[given[0]])}
+    guide_type, as_text = _GUIDE_TYPES[used[0]]
+    return {"guide_type": guide_type, "guide": as_text(guide[used[0]])}
 
 
 def _as_word(value: Any) -> str:

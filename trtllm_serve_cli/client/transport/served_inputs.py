@@ -45,7 +45,7 @@ def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, S
             name: ServedInput(_VLLM_TYPES.get(name) or INPUTS[name], value)
             for name, value in served.items()
         }
-    # Some models require word lists. An empty word is no word.
+    # Some models require word lists. Empty words are ignored.
     values |= {name: ("",) for name in WORD_LISTS & info.required_inputs if name not in values}
     names = name_inputs(info.name, values, info.inputs, info.tensorrt_llm_version)
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.client.model_info import ModelInfo
-from trtllm_serve_cli.client.served_inputs import ServedInput, plan_served_inputs
+from trtllm_serve_cli.client.transport.served_inputs import ServedInput, plan_served_inputs
 from trtllm_serve_cli.repository.model.contract import load_contracts
 
 
