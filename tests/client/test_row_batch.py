@@ -125,3 +125,12 @@ def test_number_of_rows_is_limited() -> None:
         check_num_rows(ModelInfo("m", max_batch_size=2), 3)
     with pytest.raises(BadInput, match="only one prompt per request"):
         check_num_rows(ModelInfo("m", max_batch_size=0), 1)
+
+
+def test_rows_without_indices_are_in_order(triton: FakeTriton) -> None:
+    def answer(request: Request) -> Iterator[Outputs]:
+        yield {"text_output": [f"{prompt}!" for prompt in request.inputs["text_input"]]}
+
+    triton.answer = answer
+    request = GenerateRequest("", max_tokens=5, stream=False)
+    assert [each.text for each in _send(triton, request)] == ["a!", "é!", "c!"]

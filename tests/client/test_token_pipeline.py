@@ -133,6 +133,13 @@ def test_servers_without_the_models_are_refused(triton: FakeTriton, model: str) 
     assert model in raised.value.why and "inflight" in raised.value.next_step
 
 
+def test_models_without_lengths_are_refused(triton: FakeTriton) -> None:
+    triton.inputs_of = {"postprocessing": ("TOKENS_BATCH",)}
+    with pytest.raises(BadInput, match="cannot return token ids") as raised:
+        _open(triton)
+    assert raised.value.why.startswith("postprocessing has no input SEQUENCE_LENGTH")
+
+
 @pytest.mark.parametrize("model", ["preprocessing", "tensorrt_llm", "postprocessing"])
 def test_failure_of_a_model_names_it(triton: FakeTriton, model: str) -> None:
     def answer(request: Request) -> Iterator[Outputs]:

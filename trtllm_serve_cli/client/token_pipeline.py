@@ -44,6 +44,8 @@ _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
 # Input of `postprocessing` -> output of `tensorrt_llm`. Up to TensorRT-LLM 0.8, upstream's
 # postprocessing requires these inputs.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
+# Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
+_LENGTHS = "SEQUENCE_LENGTH"
 
 Ids = tuple[int, ...]
 
@@ -138,7 +140,7 @@ class TokenPipeline:
         lengths = [len(ids) for ids in sequences]
         return {
             "TOKENS_BATCH": _Tensor.of_integers((1, len(sequences), longest), padded),
-            "SEQUENCE_LENGTH": _Tensor.of_integers((1, len(sequences)), lengths),
+            _LENGTHS: _Tensor.of_integers((1, len(sequences)), lengths),
         } | {
             name: outputs[output]
             for name, output in _PASSED_ON.items()
@@ -235,7 +237,15 @@ def open_token_pipeline(endpoint: Endpoint, text_model: ModelInfo) -> TokenPipel
                 f"configuration of {name} failed: {error.why}",
                 next_step="import the model with `--layout inflight`, or omit --show-tokens",
             ) from error
-    return TokenPipeline(endpoint, *infos)
+    pipeline = TokenPipeline(endpoint, *infos)
+    if _LENGTHS not in pipeline.postprocessing.inputs:
+        raise BadInput(
+            "The server cannot return token ids.",
+            why=f"{pipeline.postprocessing.name} has no input {_LENGTHS}, so the models do not "
+            "distinguish tokens from padding",
+            next_step="import the model with `--layout inflight`, or omit --show-tokens",
+        )
+    return pipeline
 
 
 def _plan_text(values: Mapping[str, Value]) -> Tensors:

@@ -154,10 +154,13 @@ def split_rows(
     """Return the index and the outputs of each row in a response to a request with `num_rows` rows.
 
     `outputs` maps tensor names to flat lists. A response of a decoupled model has one row. A model
-    that is not decoupled sends all rows in one response. Raise `ValueError` if the response does
-    not contain the indices of its rows.
+    that is not decoupled sends all rows in one response. Such a response has no indices in the gpt
+    layout, but has the same number of texts for each row. Raise `ValueError` if the rows cannot be
+    identified.
     """
-    indices = outputs.get("batch_index", ())
+    num_texts = len(outputs.get("text_output", ()))
+    has_all_rows = "batch_index" not in outputs and num_texts > 0 and num_texts % num_rows == 0
+    indices = range(num_rows) if has_all_rows else outputs.get("batch_index", ())
     if not indices or not all(0 <= index < num_rows for index in indices):
         raise ValueError(f"batch_index is {list(indices)}, but the request has {num_rows} rows")
     widths = {name: len(values) // len(indices) for name, values in outputs.items()}
