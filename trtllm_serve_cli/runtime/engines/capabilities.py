@@ -73,7 +73,7 @@ STOP_AND_BAD_WORDS = Feature(
 
 LOG_PROBABILITIES = Feature(
     "log probabilities",
-    ("return_log_probs", "output_log_probs", "return_logprobs", "return_cumulative_logprob"),
+    ("return_log_probs",),
 )
 
 GUIDED_DECODING = Feature(
