@@ -64,8 +64,8 @@ def stream(
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
     is_stopping = stop_s is not None and (timeout_s is None or stop_s < timeout_s)
     limit_s = stop_s if is_stopping else timeout_s
-    # Importing gRPC takes 0.25 s, so import it only if it is used. Import it before the request is
-    # sent; otherwise, the import would add to the measured latency.
+    # Import gRPC only if it is used, because the import takes 0.25 s. Import it before the request
+    # is sent, so that the import does not add to the measured latency.
     if not isinstance(endpoint, Endpoint):
         pieces = endpoint.stream(request, limit_s, cancellation)
     elif interface == "grpc":

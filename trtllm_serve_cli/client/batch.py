@@ -158,7 +158,7 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
             values[name] = tuple(words)
     if isinstance(
         values.get("guided_decoding_guide"), dict
-    ):  # the line contains the schema as an object
+    ):  # a JSON schema that is not written as a string
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
     # A null value selects the default, as a missing key does.
     overrides = {name: value for name, value in values.items() if value is not None}

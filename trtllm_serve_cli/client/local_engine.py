@@ -222,7 +222,7 @@ def _read_config(repository: OpenRepository, model: str) -> dict[str, Any]:
         )
     message = parse_config(repository.texts[model])
     config: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    # MessageToDict omits empty values. Triton passes them to a model.
+    # Restore the empty values that MessageToDict omits, because Triton also passes them to a model.
     for value in config.get("parameters", {}).values():
         value.setdefault("string_value", "")
     return config

@@ -100,7 +100,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         ),
         excludes_input=parameters.get("exclude_input_in_output", "").lower() == "true",
         tensorrt_llm_version=parameters.get("tensorrt_llm_version", ""),
-        # The values that upstream's model reads as true.
+        # Upstream's model tensorrt_llm_bls treats these values as true.
         accumulates_tokens=parameters.get("accumulate_tokens", "").lower()
         in ("true", "yes", "1", "t"),
         core_model=_parse_name(parameters.get("tensorrt_llm_model_name", "")),

@@ -41,8 +41,8 @@ from trtllm_serve_cli.runtime.text.preprocessor import (
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, EXCLUDE_INPUT
 
 _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
-# Input of `postprocessing` -> output of `tensorrt_llm`. Up to TensorRT-LLM 0.8, upstream's
-# postprocessing requires these inputs.
+# Maps inputs of `postprocessing` to outputs of `tensorrt_llm`. Up to TensorRT-LLM 0.8, upstream's
+# `postprocessing` model requires these inputs.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
 # Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
 _LENGTHS = "SEQUENCE_LENGTH"

@@ -131,7 +131,8 @@ def container_command(
     words += _user_options(setup.host)
     words += [f"--env={name}={value}" for name, value in environ.items()]
     words += [f"--env={name}" for name in passed_on]
-    # Docker rejects a folder that is mounted twice.
+    # Do not also mount writable folders read-only, because Docker rejects a folder that is mounted
+    # twice.
     read_only = [each for each in (*setup.folders, *folders) if each not in writable]
     words += [f"--volume={folder}:{folder}:ro" for folder in outermost(read_only)]
     words += [f"--volume={folder}:{folder}" for folder in outermost(writable)]

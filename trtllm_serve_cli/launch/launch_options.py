@@ -225,10 +225,10 @@ class LaunchOptions:
     ] = None
 
 
-# Options that apply only in some modes, with these modes. In other modes, tllm ignores these
-# options if a model declares them.
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
+# Maps each option that applies only in some modes to these modes. In other modes, tllm ignores the
+# option if a model declares it.
 _MODES_OF = {
     # Container mode also starts the ranks with mpirun, but only on this machine. A hostfile
     # therefore applies only to mpi mode.

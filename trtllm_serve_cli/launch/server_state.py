@@ -25,7 +25,8 @@ STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
 _STOP_FILE = "stop-timeout"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-# Create files with this size, so that later updates succeed on a full disk.
+# Pad files to this size when they are created, so that later updates succeed even if the disk is
+# full.
 _RESERVED_BYTES = 4096
 
 # Only Slurm jobs can be "queued". The phase is "unknown" if tllm cannot determine it.

@@ -39,7 +39,7 @@ _TOKENIZERS = (
     "sentencepiece.bpe.vocab",
 )
 _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
-# A pattern for the names of Transformers' classes whose models cannot generate text.
+# Matches the names of model classes in Transformers that cannot generate text.
 _OTHER_HEAD = re.compile(
     r"For(\w*(Classification|Detection|Segmentation|Prediction|Retrieval|Regression|XVector)"
     r"|MaskedLM|PreTraining|QuestionAnswering|MultipleChoice|CTC)$"

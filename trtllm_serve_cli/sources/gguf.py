@@ -18,14 +18,14 @@ from pathlib import Path
 
 from trtllm_serve_cli.errors import SourceError
 
-# Type of a metadata value -> format character of the module `struct`.
+# Maps the type of a metadata value to its format character in the `struct` module.
 _SCALARS = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _MAX_ENTRIES = 1 << 20
 _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 8
 
-# ggml type -> (number of elements in a block, number of bytes in a block).
+# Maps each ggml type to a block's number of elements and its number of bytes.
 # fmt: off
 _BLOCKS = {
     0: (1, 4), 1: (1, 2), 2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34),

@@ -11,7 +11,7 @@ from importlib import import_module
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sources.source import Source
 
-# Prefix of a source kind -> (module, class, form of the source).
+# Maps the prefix of each source kind to its module, its class and the form of a source.
 SOURCES = {
     "hf": ("trtllm_serve_cli.sources.hub.hub_source", "HubSource", "hf:ORG/NAME"),
     "local": ("trtllm_serve_cli.sources.local_source", "LocalSource", "local:DIR"),

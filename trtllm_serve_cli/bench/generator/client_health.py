@@ -19,8 +19,7 @@ _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
-# Runs that are shorter than this have too few timer ticks to judge the client's CPU load and event
-# loop.
+# Shorter runs have too few timer ticks to assess the client's CPU load and its event loop.
 _MIN_RUN_S = 0.2
 
 

@@ -30,8 +30,8 @@ from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 # seconds and accepts none in between.
 GIVE_UP_S = 5.0
 _GIVE_UP_COUNT = 3
-# Refused connections fail immediately, so a closed loop without a pause would use up its requests
-# (and the CPU) within milliseconds.
+# Duration of the pause after a refused connection. Without it, a closed loop would use up its
+# requests (and the CPU) within milliseconds, because refused connections fail immediately.
 _REFUSED_PAUSE_S = 0.05
 
 

@@ -15,7 +15,7 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 from trtllm_serve_cli.runtime.engines.engine_arguments import read_flag
 from trtllm_serve_cli.runtime.engines.sim.timing import SchedulerLimits, Simulation, parse_limits
 
-# Maps each scheduler limit to the parameter in the model `tensorrt_llm` that sets the limit.
+# Maps each scheduler limit to the parameter of the Triton model `tensorrt_llm` that sets the limit.
 _LIMITS = {
     "max_batch_size": "max_num_seqs",
     "max_num_tokens": "max_num_tokens",
@@ -72,5 +72,6 @@ def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits)
 def _typed(value: str, default: object) -> object:
     if isinstance(default, bool):
         return read_flag(value)
-    # Convert the LLM API's scheduler policies from upper case, which `SchedulerLimits` rejects.
+    # Convert scheduler policies to lower case. The LLM API's policies are in upper case, which
+    # `SchedulerLimits` rejects.
     return int(value) if isinstance(default, int) else value.lower()

@@ -20,8 +20,8 @@ Interval = tuple[float, float]
 _CONFIDENCE = 0.95
 _RESAMPLES = (100, 1000)
 _RESAMPLING_WORK = 50_000_000
-# The bootstrap requires at least this number of requests. With fewer requests, the interval
-# excludes the true value in 1 of 8 cases, but a 95 % interval may exclude it in only 1 of 20.
+# The bootstrap requires at least this number of requests. With fewer requests, a 95 % interval
+# would exclude the true value in 1 of 8 cases instead of 1 of 20.
 _MIN_GROUPS = 20
 # Resampling cannot estimate the interval for a percentile if fewer requests than this are above or
 # below the percentile.

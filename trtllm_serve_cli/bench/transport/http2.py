@@ -174,8 +174,8 @@ class Http2Connection(asyncio.Protocol):
         try:
             await waiter
         except asyncio.CancelledError:
-            # This call was already woken to use a free stream. Wake the next waiter instead,
-            # because otherwise the stream would remain unused.
+            # If this call was cancelled after it had been woken to use a free stream, wake the next
+            # waiter. Otherwise, the stream would remain unused.
             if not waiter.cancelled():
                 self._wake_stream_waiter()
             raise

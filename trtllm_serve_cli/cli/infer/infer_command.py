@@ -70,10 +70,11 @@ def infer(
     assert info is not None
     if options.show_tokens:
         target = token_ids.use_pipeline(target)
-    # Even with --no-stream, stream requests with a `stop_after_ms`, because the client prints the
-    # parts that were received in time. Also stream batches, because each line can set
-    # `stop_after_ms`, and requests over HTTP, because the server detects a disconnected client only
-    # between two parts.
+    # Even with --no-stream, stream the response in these cases:
+    # - The request sets `stop_after_ms`, so the client prints the parts that it received in time.
+    # - The request is part of a batch, because each line of a batch can set `stop_after_ms`.
+    # - The interface is HTTP, because the server detects a disconnected client only when it sends
+    #   a part of the response.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
     # Do not stream requests for logits, so that one array contains the logits of the response.

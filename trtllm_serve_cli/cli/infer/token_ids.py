@@ -31,7 +31,8 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
             "Token ids and logits cannot be requested together. Omit one of the options.",
             param_hint=_FLAG,
         )
-    # Only text models and the streams of a local engine support these options.
+    # On a server, --show-tokens bypasses the text model. Reject the options that only text models
+    # and local engines support.
     unsupported = {
         "--lora": "lora_name",
         "--stop-after-ms": "stop_after_ms",

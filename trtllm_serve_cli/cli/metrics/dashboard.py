@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # Time span for the means and percentiles in the table.
 _WINDOW_S = 30.0
-# Maximum number of points in a trend. The widest terminals have fewer columns.
+# Maximum number of points in a trend. Even the widest terminals have fewer columns than this.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
 # Interval at which the dashboard reads keys and checks for new scrapes and a resized terminal.

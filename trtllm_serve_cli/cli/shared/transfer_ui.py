@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.progress import Progress
 
 _MAX_FILES = 8
-# File names are shortened to this width, so that a line with its numbers fits into 80 columns.
+# File names are shortened to this width, so that a file's line fits into 80 columns.
 _NAME_WIDTH = 24
 
 

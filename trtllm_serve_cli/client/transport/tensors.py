@@ -50,7 +50,7 @@ INPUTS: Mapping[str, Datatype] = MappingProxyType(
         "return_num_output_tokens": "BOOL",
     }
 )
-# Flags that models may set to true by default.
+# Flags that are sent even if they are false, because their default may be true in some models.
 _ALWAYS_SENT = frozenset({"stream", "exclude_input_in_output"})
 WORD_LISTS = frozenset({"stop_words", "bad_words"})
 RAW_TENSORS = frozenset({"lora_weights", "lora_config"})

@@ -32,7 +32,8 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 Manifest = dict[str, Any]
 
 _STARTUP_PERIOD_S = 10
-# Delay SIGTERM, because a terminating pod still receives new requests for a few seconds.
+# Number of seconds by which the preStop hook delays SIGTERM. The delay is necessary, because a
+# terminating pod still receives new requests for a few seconds.
 _PRE_STOP_S = 5
 
 
@@ -83,7 +84,8 @@ def plan_kubernetes(
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home)
     is_spread = options.nodes > 1
-    # For several nodes, set a namespace, because a RoleBinding must name its subject's namespace.
+    # A model on several nodes needs an explicit namespace, because its RoleBinding must name the
+    # subject's namespace.
     namespace = options.namespace or ("default" if is_spread else None)
     manifests = [
         *(_agent_manifests(name, namespace) if is_spread else ()),

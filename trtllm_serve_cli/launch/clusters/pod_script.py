@@ -57,8 +57,8 @@ def _ranks(model: Deployable, server: list[str], words: dict[str, str]) -> list[
     if model.spawns:
         ranks = Ranks(mode="orchestrator", spawns=True)
         environ = ranks_environ(ranks, LaunchOptions())
-        # Do not check Triton's version, because every version that supports several instances also
-        # supports these flags.
+        # Add the pool flags without checking Triton's version, because every version that supports
+        # several instances also supports these flags.
         pools = flag_words(pool_flags(ranks, model.num_gpus, {}))
         return ["-n 1", *(f"-x {name}={value}" for name, value in environ.items()), *server, *pools]
     others = flag_words(other_rank_flags((CORE_MODEL,)))

@@ -48,7 +48,7 @@ _ENDED = (
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
 # This timeout is long, because a busy controller may accept a job even after sbatch was
-# interrupted. tllm could not track this job, because sbatch would not have printed the job's id.
+# interrupted. tllm cannot track such a job, because sbatch has not printed the job's id.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -239,7 +239,7 @@ def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
     )  # fmt: skip
     if accounting.code == 0 and accounting.out.strip():
         state, _, reason = accounting.out.splitlines()[-1].partition("|")
-        # Use only the first word, because the state may have several: "CANCELLED by 1000".
+        # Use only the first word of the state, which may be, for example, "CANCELLED by 1000".
         reason = "" if reason == "None" else reason.strip()
         return SlurmJob(job_id, state.split()[0], reason, is_forgotten=True)
     return SlurmJob(job_id, is_forgotten=True)

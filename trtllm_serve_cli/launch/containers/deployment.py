@@ -171,13 +171,15 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         engines = [engine]
         draft_size = read_world_size(repository, DRAFT_MODEL)
         draft = read_instances(repository, draft_size, model=DRAFT_MODEL)
-        # Without ranks, one process can serve both engines.
+        # If both engines use a single GPU, omit the draft engine, because one process can serve
+        # both engines without MPI ranks.
         if draft is not None and max(size, draft_size) > 1:
             engines.append(draft)
         num_gpus = max(each.num_gpus for each in (engine, draft or engine))
         return num_gpus, plan_ranks(engines, LaunchOptions(mode="mpi"))
     engine = EngineInstances(CORE_MODEL, size, read_gpu_groups(repository))
-    # MPI does not start the ranks of several instances, because each instance starts its own.
+    # If the engine has several instances, MPI does not start the ranks, because each instance
+    # starts its own ranks.
     is_launched = deployment.ranks == "llm_api" and engine.count == 1
     return engine.num_gpus, Ranks(size) if is_launched else Ranks()
 

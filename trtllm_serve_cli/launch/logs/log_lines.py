@@ -58,7 +58,8 @@ class LogReader:
             for model in sorted(models, key=len, reverse=True)
         ]
         self._last = LogLine("", "info")
-        # True until the traceback ends with the exception, the first line without indentation.
+        # Whether the next line belongs to a traceback. The first line without indentation, which
+        # contains the exception, ends the traceback.
         self._is_in_traceback = False
 
     def read(self, text: str) -> LogLine:

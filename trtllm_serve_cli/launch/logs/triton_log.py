@@ -15,7 +15,8 @@ TRITON_PREFIX = re.compile(
 TLLM_PREFIX = re.compile(r"^(?P<level>[IWE]) (?P<model>[^\s\]]+)\] ")
 _FAILED = re.compile(r"failed to load '([^']+)' version \d+: (.*)")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
-# If the log contains this line, Triton rejected an option. The error precedes or follows the line.
+# If the log contains this line, Triton rejected an option. Triton logs the error message before or
+# after this line.
 _USAGE = "Usage: tritonserver [options]"
 _PROGRAM = re.compile(r"^\S*tritonserver: ")
 # Lines with these words may explain a failure. They are reported only if the log does not contain

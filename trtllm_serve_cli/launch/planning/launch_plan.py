@@ -292,13 +292,13 @@ def plan_launch(
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
         **chosen_flags(triton, options, loading),
         "disable-auto-complete-config": None,
-        # Use a prefix with the port, so that servers on one host do not share memory regions. The
-        # supervisor also needs the prefix to remove the regions of a server that was killed.
+        # Include the port in the prefix, so that servers on one host do not share memory regions.
+        # The supervisor also uses the prefix to remove the regions of a server that was killed.
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-",
     }
     if setup is not None:
         # Clear the GPU selection, because the container exposes only the selected GPUs. Use the
-        # image's environment variables instead of this machine's.
+        # image's environment variables, because Triton runs in the container.
         options, environ = dataclasses.replace(options, gpus=None), setup.environ
     flags = drop_overridden(flags, find_names(options.triton_args))
     changes = stub_environ(triton, libpython_dir, environ) | ranks_environ(ranks, options)

@@ -34,9 +34,9 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# How long to wait for processes to exit before killing them, and again after killing them.
+# Time limit for processes to exit before they are killed. The same limit applies after SIGKILL.
 _KILL_WAIT_S = 5.0
-# Failures in build/failures.yaml that occur if an engine does not match this machine.
+# Names of the failures in build/failures.yaml that occur if an engine does not fit this machine.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
     "engine_of_another_version",
@@ -267,7 +267,8 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
             next_step=f"run `tllm start -m {' -m '.join(plan.models)}`",
         )
     if any("already in use" in line for line in state.why):
-        # Raise an error that names the other process, which took the port during the start.
+        # Another process took a port while the server was starting. `check_ports` raises an error
+        # that names this process.
         check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)

@@ -70,8 +70,8 @@ _MPIRUN_EXIT_S = 5.0
 # Time limit for `mpirun` to exit after a rank has died. `mpirun` gives the other ranks one second
 # to exit, and then logs which rank died.
 _MPIRUN_ABORT_S = 4.0
-# Time limit for the attached client to exit after its container has exited. On a busy machine, the
-# exit of the client can take several seconds.
+# Time limit for the attached docker or podman client to exit after its container has exited. On a
+# busy machine, the client can take several seconds to exit.
 _ATTACHED_END_S = 20.0
 
 
@@ -158,8 +158,8 @@ class Supervisor:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # Clear the reasons of earlier failures. After a stop request, `why` must contain only
-            # a message about cancelled requests.
+            # Clear the reasons for earlier failures, because after a stop request, `why` may only
+            # contain a message about cancelled requests.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -206,7 +206,7 @@ class Supervisor:
                     *self._explain(),
                 )
             if probe is None or not probe.is_alive():
-                # Use a thread, because a missing response must not delay a stop.
+                # Probe in a thread, so that a stop does not have to wait for the response.
                 probe = threading.Thread(target=self._probe, args=(answered,), daemon=True)
                 probe.start()
         return ()
@@ -257,6 +257,7 @@ class Supervisor:
         assert self._process is not None
         code = self._process.poll()
         # If a signal ended the container, the client's exit code is 128 plus the signal's number.
+        # Convert the code to the negative signal number, as in the `subprocess` module.
         if code is not None and code > 128 and self._plan.container is not None:
             code = 128 - code
         self._state = dataclasses.replace(self._state, exit_code=code)
@@ -307,8 +308,8 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # Kill Triton if one of its processes has died, because after SIGTERM, Triton would exit
-        # only when its time limit has passed.
+        # Kill Triton if one of its processes has died. In this state, Triton would not exit after
+        # SIGTERM until its time limit had passed.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )

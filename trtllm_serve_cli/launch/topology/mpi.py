@@ -129,8 +129,8 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
     """Return `mpirun` and its options. `placement` contains the options that select the nodes."""
-    # Do not use an absolute path, because mpirun would then put its folder first in the ranks'
-    # PATH.
+    # Do not use an absolute path. Otherwise, mpirun would put its own folder first in the PATH of
+    # the ranks.
     words = ["mpirun"]
     if is_root:  # Without this option, Open MPI refuses to run as root.
         words.append("--allow-run-as-root")

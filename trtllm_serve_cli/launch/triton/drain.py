@@ -28,7 +28,8 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # Ignore a full disk, because a model without a marker only keeps accepting requests.
+        # Continue even if the disk is full. Without a marker, a model merely continues to accept
+        # requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
             for marker in markers:

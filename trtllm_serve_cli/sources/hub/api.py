@@ -52,8 +52,8 @@ from trtllm_serve_cli.sources.verify import verify_files
 
 _SMALL_FILES = (".json", ".jinja", ".model", ".tiktoken", ".txt")
 _TIMEOUT_S = 30.0
-# The maximum number of parallel downloads, which is the same as in huggingface_hub. A single
-# connection may not use the whole bandwidth.
+# The maximum number of parallel downloads, as in huggingface_hub. Files are downloaded in parallel,
+# because a single connection may not use the whole bandwidth.
 _MAX_WORKERS = 8
 # The maximum number of attempts to download the small files. Further attempts are needed, because
 # huggingface_hub before 2.0 does not retry after an interruption.

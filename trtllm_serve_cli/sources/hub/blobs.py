@@ -24,7 +24,7 @@ from trtllm_serve_cli.sources.verify import explain_wrong_content
 
 _CHUNK_BYTES = 1 << 20
 _FIRST_WAIT_S = 1.0
-_MAX_FAILURES = 6  # The limit of consecutive failures without received bytes.
+_MAX_FAILURES = 6  # Maximum number of consecutive attempts that receive no bytes.
 _LONGEST_WAIT_S = 300.0
 _LOCK_POLL_S = 0.2
 

@@ -61,8 +61,8 @@ def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
     except (errors.HTTPError, errors.OfflineModeIsEnabled, OSError) as error:
         raise _failed(source, url, error) from error
     except (xet_error, RuntimeError) as error:
-        # Treat these errors as an interrupted download. hf_xet, which transfers large files, raises
-        # only built-in exceptions.
+        # Treat a RuntimeError as an interrupted download, because hf_xet, which transfers large
+        # files, raises only built-in exceptions.
         raise _broken_download(source, error) from error
 
 

@@ -80,7 +80,7 @@ class HubSource(HubAddress, CheckpointSource):
         config = find_config(str(self))
         if config is None:
             return None
-        # The commit is known only after the download.
+        # Use a placeholder for the commit, which is known only after the download.
         path = hub.find_folder(self.repository) / "snapshots" / "COMMIT"
         return Checkpoint(path, "hf", str(self), None, config["architectures"][0], 0, config=config)
 
