@@ -117,7 +117,7 @@ def render_manifests(manifests: Sequence[Manifest]) -> str:
 
 
 def _object_name(model: str) -> str:
-    """Return a valid Service name for `model`, short enough for the suffixes in pod names."""
+    """Return a valid Service name for `model` that leaves room for suffixes in pod names."""
     return f"tllm-{re.sub('[^a-z0-9]+', '-', model.lower())}"[:50].strip("-")
 
 
@@ -126,7 +126,7 @@ def _labels(name: str) -> dict[str, str]:
 
 
 def _server_labels(name: str) -> dict[str, str]:
-    """Return the labels of the pods that serve requests. Other pods lack the component label."""
+    """Return the labels of pods that serve requests. Only these pods have a component label."""
     return {**_labels(name), "app.kubernetes.io/component": "server"}
 
 

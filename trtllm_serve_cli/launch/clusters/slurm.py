@@ -77,10 +77,11 @@ class SlurmPlan:
     """The variables for the template `templates/slurm/job.sbatch.j2`.
 
     Options, flags and the values in `exports` are shell words, which may contain variables.
-    `address` and `exit_code` are the paths of files that the job writes, also as shell words.
-    `links` maps the path of each link, which the job creates on the node, to the link's target in
-    Triton's backends. The template quotes the link targets and `binary`. `first_flags` are the
-    flags for the rank that serves requests, and `other_flags` are the flags for all other ranks.
+    `address` and `exit_code` are the paths of files that the job writes, also as shell words. The
+    job creates the links in `links` on the node. `links` maps the path of each link to its target
+    in the folder of Triton's backends. The template quotes the link targets and `binary`.
+    `first_flags` are the flags for the rank that serves requests, and `other_flags` are the flags
+    for all other ranks.
     """
 
     name: str

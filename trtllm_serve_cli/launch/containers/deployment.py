@@ -89,8 +89,8 @@ def check_engine_fits(
 ) -> None:
     """Raise `BadInput` if the engine cannot run on the machine.
 
-    Without this check, Triton may load the engine for minutes before it fails. If `is_one_machine`
-    is false, the engine may also use GPUs on other machines.
+    Without this check, Triton could spend minutes loading the engine before it fails. If
+    `is_one_machine` is false, the engine may also use GPUs on other machines.
     """
     if check_fits := find_kind(model.engine_kind).deployment.check_fits:
         again = command_to_import_again(model.path, model.name)

@@ -82,7 +82,7 @@ class LaunchPlan:
     `exit_timeout_s` is the time limit for requests in flight when the server stops.
     `container` is set if the server runs in a container.
     `reason` explains why the mode `auto` selected a container.
-    `missing` contains a sentence for each program that this machine lacks, in a dry run.
+    In a dry run, `missing` contains a sentence for each required program that is not installed.
     """
 
     argv: tuple[str, ...]

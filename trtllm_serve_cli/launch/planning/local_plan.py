@@ -74,8 +74,9 @@ def _plan_auto(
 ) -> LaunchPlan:
     """Plan for the local Triton or, if it cannot serve the models, for a container.
 
-    For a container, the plan's `reason` contains the error of the local plan. If neither is
-    possible in a dry run, plan for the local Triton.
+    If the plan uses a container, its `reason` contains the error from planning for the local
+    Triton. In a dry run, plan for the local Triton if software is missing and no container can
+    serve the models.
     """
     local = replace(options, mode="local", image=None, container_engine=None)
     try:
@@ -145,7 +146,7 @@ def _find_triton(models: Sequence[ImportedModel]) -> TritonInstallation:
 
 
 def _find_libpython(triton: TritonInstallation) -> str:
-    """Return the folder of libpython, or "" if Triton does not need a folder."""
+    """Return the folder of libpython, or "" if Triton can start without this folder."""
     folder = find_libpython()
     if folder is None and triton.backend_parts is not None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -15,17 +15,18 @@ _Found = TypeVar("_Found")
 class Requirements:
     """The programs that a plan requires on this machine.
 
-    In a dry run, a missing program does not prevent the plan. The plan assumes that the program is
-    installed, and `missing` contains its error.
+    A dry run continues if a program is missing. The plan then assumes that the program is
+    installed, and `missing` contains the error.
     """
 
     is_dry_run: bool = False
     missing: list[MissingPart] = field(default_factory=list)
 
     def find(self, find: Callable[[], _Found], assumed: _Found) -> _Found:
-        """Return what `find` returns. In a dry run, return `assumed` if `find` fails.
+        """Return the result of `find` or, if a program is missing in a dry run, `assumed`.
 
-        Raise `MissingPart` if `find` raises it and this is not a dry run.
+        `find` raises `MissingPart` if the program is missing. In a dry run, record this error.
+        Otherwise, raise it.
         """
         try:
             return find()

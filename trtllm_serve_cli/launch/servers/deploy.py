@@ -27,7 +27,7 @@ from trtllm_serve_cli.repository.model.store import load_model
 
 
 def load_deployable(home: Home, name: str | None) -> Deployable:
-    """Describe the imported model `name`, by default the only imported model.
+    """Describe the requirements of the imported model `name`, or of the only imported model.
 
     Raise `UnknownModel` if the model is not imported, and the errors that `describe_deployable`
     raises.

@@ -59,7 +59,7 @@ class RunningServer:
         return self.plan.models
 
     def text_model(self, model: str | None = None) -> str:
-        """Return the Triton model that serves `model`, by default the server's first model."""
+        """Return the Triton model for the imported `model`, by default the server's first model."""
         served = dict(zip(self.plan.models, self.plan.text_models, strict=True))
         return served[model or self.plan.models[0]]
 

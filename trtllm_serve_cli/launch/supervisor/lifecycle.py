@@ -196,9 +196,9 @@ def stop_server(
 
     The server rejects new requests. Requests in flight have `timeout_s` seconds to finish, by
     default the timeout in the plan. The supervisor then has `ending_s` seconds to end before it is
-    killed. `on_progress` is called with the number of requests in flight by engine. Return messages
-    about cancelled requests. Raise `BadInput` if a Slurm job has a `timeout_s` above 0, and
-    `LaunchFailed` if Slurm does not cancel the job.
+    killed. `on_progress` is called with the number of requests in flight for each engine. Return
+    messages about cancelled requests. For a Slurm job, raise `BadInput` if `timeout_s` is above 0,
+    and `LaunchFailed` if Slurm does not cancel the job.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:

@@ -15,11 +15,12 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 def check_ports(
     host: str, ports: Mapping[str, int], reserved: Mapping[int, str] = MappingProxyType({})
 ) -> None:
-    """Raise `LaunchFailed` with the port's owner if one of `ports` is in use or reserved.
+    """Raise `LaunchFailed` if one of `ports` is in use or reserved.
 
     `ports` maps names to port numbers. The first word of a name determines the option in the error,
     for example --grpc-port for "gRPC" and "gRPC of rank 1". `reserved` maps port numbers to
-    descriptions of the servers that will listen on the ports.
+    descriptions of the servers that will listen on the ports. The error names the process or server
+    that uses the port.
 
     Raise `BadInput` if this machine cannot listen on `host`, for example because `host` is another
     machine's address.

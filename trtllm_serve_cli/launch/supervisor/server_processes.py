@@ -36,10 +36,10 @@ Parts = Mapping[psutil.Process, Part]
 
 
 def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
-    """Return Triton's processes on this machine, which are the ranks if `mpirun` starts them.
+    """Return Triton's processes on this machine.
 
-    Otherwise, Triton is the server's first process. Raise `psutil.Error` if the first process has
-    ended.
+    If `mpirun` starts Triton, each rank is a Triton process. Otherwise, the server's first process
+    is the only Triton process. Raise `psutil.Error` if the first process has ended.
     """
     first = psutil.Process(first_pid)
     if not plan.runs_mpirun:
@@ -102,7 +102,7 @@ def describe_dead(dead: Parts) -> tuple[str, ...]:
 
 
 def send_signal(process: psutil.Process, number: signal.Signals) -> bool:
-    """Send a signal to the process. Return False if this process is not allowed to."""
+    """Send a signal to the process, and return whether the signal could be sent."""
     with contextlib.suppress(psutil.Error):
         process.send_signal(number)
         return True

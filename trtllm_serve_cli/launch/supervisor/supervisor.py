@@ -4,8 +4,8 @@
 
 The supervisor is the only writer of the server's state. If the supervisor ends for any reason, the
 server ends too. The supervisor restarts a server if the server or a model's process dies after the
-server was ready. It monitors the models' processes itself, because Triton still reports that it is
-ready after one of them has died. A server that never became ready is not restarted.
+server has become ready. It monitors the models' processes itself, because Triton still reports that
+it is ready after one of them has died. A server that never became ready is not restarted.
 
 For a server in a container, the supervisor's child process is the attached client of the container
 engine. The client forwards SIGTERM to the container. The supervisor removes the container by its
@@ -79,10 +79,11 @@ _ATTACHED_END_S = 20.0
 class SupervisorLimits:
     """The intervals, timeouts and limits of a supervisor.
 
-    The supervisor stops restarting the server after `max_restarts` restarts in a row. A run longer
-    than `reset_after_s` resets the number of restarts. A drained server has `exit_s` seconds to
-    exit before it is killed. If the server does not return its metrics within `metrics_timeout_s`,
-    the number of requests in flight is unknown. A log longer than `max_log_bytes` is rotated.
+    The supervisor stops restarting the server after `max_restarts` restarts in a row. A run that
+    lasts longer than `reset_after_s` resets the number of restarts. A drained server has `exit_s`
+    seconds to exit before it is killed. If the server does not return its metrics within
+    `metrics_timeout_s`, the number of requests in flight is unknown. A log longer than
+    `max_log_bytes` is rotated.
     """
 
     poll_s: float = 0.2

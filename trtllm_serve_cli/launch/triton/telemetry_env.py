@@ -9,7 +9,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
 
 def telemetry_environ(options: LaunchOptions) -> dict[str, str]:
-    """Return the variables that runtime/log.py and runtime/requests/request_record.py read."""
+    """Return the environment variables that configure the logs and spans of tllm's models."""
     environ: dict[str, str] = {}
     if options.log_format != "text":
         environ["TLLM_LOG_FORMAT"] = options.log_format

@@ -15,8 +15,8 @@ _FLIGHTS = 4
 def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> Tls | None:
     """Return the TLS settings for tllm's clients, or None if no files are given.
 
-    The clients trust only `certificate`, and expect the server to identify itself with the name in
-    it. If `root` is set, the server requires client certificates, and tllm's clients present the
+    The clients trust only `certificate`, and use the name in this certificate as the server's name.
+    If `root` is set, the server requires client certificates, and tllm's clients present the
     server's certificate. Raise `BadInput` if a file cannot be read, if the files do not match, or
     if the certificate or its key is missing.
     """

@@ -126,7 +126,8 @@ def stub_environ(
 ) -> dict[str, str]:
     """Return the environment variables for the embedded Triton's Python stub.
 
-    Put this Python first on PATH, because the stub uses the packages of the first `python3`.
+    The folder of the running Python is first in PATH, because the stub uses the packages of the
+    first `python3`.
     """
     if triton.backend_parts is None:
         return {}
