@@ -119,8 +119,8 @@ def test_infer_reaches_the_draft_model(served: EmulatedTllm) -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        ("agreeing", {"stream": True}, "stream is not supported together with num_draft_tokens"),
-        ("agreeing", {"beam_width": 2}, "beam_width is not supported together with"),
+        ("agreeing", {"stream": True}, "stream cannot be combined with num_draft_tokens"),
+        ("agreeing", {"beam_width": 2}, "beam_width cannot be combined with"),
         ("agreeing", {"num_draft_tokens": 9}, "max_draft_len of the engine is 5"),
         ("plain", {}, "num_draft_tokens requires a draft model"),
     ],

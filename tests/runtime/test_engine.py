@@ -125,8 +125,8 @@ def test_accepts_a_request_at_the_limits(fields: dict[str, Any]) -> None:
         ),
         (
             {"max_new_tokens": 9},
-            "request_output_len (max_tokens) is 9, but the prompt leaves room for 8 of the 10 "
-            "tokens in this model's context (max_seq_len); request at most 8",
+            "request_output_len (max_tokens) is 9, but only 8 of the 10 tokens in this "
+            "model's context (max_seq_len) remain after the prompt; request at most 8",
         ),
         ({"beam_width": 0}, "beam_width is 0; it must be from 1 to 3"),
         ({"beam_width": 4}, "beam_width is 4; it must be from 1 to 3"),

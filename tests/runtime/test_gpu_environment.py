@@ -37,5 +37,5 @@ def test_numbers_index_the_visible_gpus() -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "2,GPU-5"}
     choose_gpus(environ, ["1"])
     assert environ["CUDA_VISIBLE_DEVICES"] == "GPU-5"
-    with pytest.raises(ValueError, match="gpu_device_ids contains 1, but CUDA_VISIBLE_DEVICES is"):
+    with pytest.raises(ValueError, match="contains the index 1, but CUDA_VISIBLE_DEVICES lists"):
         choose_gpus(environ, ["1"])

@@ -286,9 +286,9 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
         )
     if request.max_new_tokens > room:
         raise InvalidRequest(
-            f"request_output_len (max_tokens) is {request.max_new_tokens}, but the prompt leaves "
-            f"room for {room} of the {limits.max_seq_len} tokens in this model's context "
-            f"(max_seq_len); request at most {room}"
+            f"request_output_len (max_tokens) is {request.max_new_tokens}, but only {room} of "
+            f"the {limits.max_seq_len} tokens in this model's context (max_seq_len) remain after "
+            f"the prompt; request at most {room}"
         )
     _check_ranges(request, limits)
     if request.guide_type is not None:

@@ -31,7 +31,7 @@ def choose_gpus(environ: MutableMapping[str, str], numbers: Iterable[str]) -> No
     numbers = list(numbers)
     if visible and (invalid := [number for number in numbers if int(number) >= len(visible)]):
         raise ValueError(
-            f"gpu_device_ids contains {invalid[0]}, but CUDA_VISIBLE_DEVICES is "
+            f"gpu_device_ids contains the index {invalid[0]}, but CUDA_VISIBLE_DEVICES lists only "
             f"{','.join(visible)}; use indices from 0 to {len(visible) - 1}"
         )
     if chosen := ",".join(visible[int(number)] if visible else number for number in numbers):

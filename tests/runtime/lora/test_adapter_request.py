@@ -57,7 +57,11 @@ def test_discard_deletes_unread_files(tmp_path: Path) -> None:
     ("name", "tensors", "why"),
     [
         ("poet", {"lora_task_id": IDS}, "send either the parameter or the tensors"),
-        (None, {"lora_weights": WEIGHTS, "lora_config": CONFIG}, "lora_task_id must be set for"),
+        (
+            None,
+            {"lora_weights": WEIGHTS, "lora_config": CONFIG},
+            "lora_weights and lora_config require lora_task_id",
+        ),
         (None, {"lora_task_id": IDS[:1]}, r"lora_task_id has the shape \[1\]; send one id per row"),
         (None, {"lora_task_id": IDS, "lora_weights": WEIGHTS}, "lora_config is missing"),
         (None, {"lora_task_id": IDS, "lora_config": CONFIG}, "lora_weights is missing"),

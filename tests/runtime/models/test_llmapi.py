@@ -181,7 +181,7 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
             {"sampling_param_best_of": [2], "streaming": [True]},
             "a response with sampling_param_best_of above 1 cannot be streamed",
         ),
-        ({"stop": [True]}, "no running request has the id '' of this stop request"),
+        ({"stop": [True]}, "the stop request has the id ''"),
     ],
 )
 def test_error_names_the_invalid_tensor(model: Any, tensors: dict[str, Any], why: str) -> None:

@@ -272,8 +272,8 @@ def test_rejects_a_stop_for_an_id_that_is_not_running(model: Any, request_id: st
     stop = _request(0, request_id=request_id, stop=[[True]])
     model.execute([stop])
     assert stop.sender.responses() == [
-        f"no running request has the id {request_id!r} of this stop request; send the id of a "
-        "running request"
+        f"the stop request has the id {request_id!r}, but no running request has this id; send the "
+        "id of a running request"
     ]
 
 
@@ -432,4 +432,4 @@ def test_deletes_the_file_of_an_adapter(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_rejects_an_adapter_without_its_id(model: Any) -> None:
     (why,) = _generate(model, COUNT, lora_config=np.ones((1, 1, 3), np.int32))
-    assert why == "lora_task_id must be set for LoRA inference; send one id per row"
+    assert why == "lora_weights and lora_config require lora_task_id; send one id per row"

@@ -152,7 +152,10 @@ def test_max_tokens_defaults_to_that_of_vllm(model: Any) -> None:
     ("tensors", "why"),
     [
         ({"text_input": [b""]}, "text_input is empty; send a prompt"),
-        ({"text_input": [b"a", b"b"]}, "text_input must contain one text; send one text"),
+        (
+            {"text_input": [b"a", b"b"]},
+            "text_input does not contain exactly one text; send one text",
+        ),
         (
             {"image": np.array([b"x"], dtype=object)},
             "image is not supported by the engine kind openvino; omit image, or serve a "

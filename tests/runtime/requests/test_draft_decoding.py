@@ -218,13 +218,13 @@ def test_step_without_outputs_ends_the_response() -> None:
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"streaming": [[True]]}, "stream is not supported together with num_draft_tokens; omit"),
+        ({"streaming": [[True]]}, "stream cannot be combined with num_draft_tokens; omit"),
         ({"beam_width": [[2]]}, "num_draft_tokens; beam_width must be 1"),
-        ({"num_return_sequences": [[2]]}, "num_return_sequences is not supported together with"),
-        ({"return_context_logits": [[True]]}, "return_context_logits is not supported together"),
-        ({"return_generation_logits": [[True]]}, "return_generation_logits is not supported"),
-        ({"guided_decoding_guide": [[b"x"]]}, "guided_decoding_guide is not supported together"),
-        ({"prompt_embedding_table": [[[0.5]]]}, "prompt_embedding_table is not supported together"),
+        ({"num_return_sequences": [[2]]}, "num_return_sequences cannot be combined with"),
+        ({"return_context_logits": [[True]]}, "return_context_logits cannot be combined"),
+        ({"return_generation_logits": [[True]]}, "return_generation_logits cannot be combined"),
+        ({"guided_decoding_guide": [[b"x"]]}, "guided_decoding_guide cannot be combined"),
+        ({"prompt_embedding_table": [[[0.5]]]}, "prompt_embedding_table cannot be combined"),
         ({"input_ids": [[1], [2]]}, "supports one prompt per request, but the request has 2"),
     ],
 )  # fmt: skip

@@ -106,5 +106,7 @@ def test_reads_the_gpus_of_an_instance(groups: str, instance: str, expected: lis
 def test_rejects_more_instances_than_gpu_groups() -> None:
     read = _parameters(gpu_device_ids="0;1")
     read.instance_name = "m_0_2"
-    with pytest.raises(ValueError, match=r"has GPUs for only 2 instances; add the GPUs for m_0_2"):
+    with pytest.raises(
+        ValueError, match=r"lists GPUs for only 2 instances; add the GPUs for m_0_2"
+    ):
         _ = read.gpus

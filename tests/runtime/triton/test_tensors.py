@@ -178,12 +178,12 @@ def test_error_names_a_missing_tensor(name: str, why: str) -> None:
         (
             "stop_words_list",
             [[[1, 2], [3, -1]]],
-            "stop_words_list is invalid: the end position 3 must be from 1 to 2",
+            "stop_words_list is invalid: the end position of a word is 3; it must be from 1 to 2",
         ),
         (
             "bad_words_list",
             [[[1]]],
-            "bad_words_list is invalid: a row has the shape [1, 1] instead of [2, n]",
+            "bad_words_list is invalid: a row has the shape [1, 1]; send the shape [2, n]",
         ),
     ],
 )

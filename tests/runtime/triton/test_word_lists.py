@@ -35,13 +35,13 @@ def test_skips_words_without_tokens() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (1, 3), (3, 2), (1, 2, 3)])
 def test_rejects_an_invalid_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"a row has the shape \[.*\] instead of \[2, n\]"):
+    with pytest.raises(ValueError, match=r"a row has the shape \[.*\]; send the shape \[2, n\]"):
         decode_words(np.ones(shape, dtype=np.int32))
 
 
 @pytest.mark.parametrize("ends", [[0, -1, -1], [2, 2, -1], [2, 1, -1], [4, -1, -1], [-2, 1, 2]])
 def test_rejects_ends_that_do_not_increase(ends: list[int]) -> None:
-    with pytest.raises(ValueError, match=r"the end position .* must be from [1-3] to 3"):
+    with pytest.raises(ValueError, match=r"the end position .* it must be from [1-3] to 3"):
         decode_words(np.array([[5, 6, 7], ends], dtype=np.int32))
 
 

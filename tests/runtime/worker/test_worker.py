@@ -194,5 +194,7 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
 
 
 def test_rejects_an_unknown_engine_kind() -> None:
-    with pytest.raises(ValueError, match=r"^unknown engine kind 'abacus'; correct engine_kind$"):
+    with pytest.raises(
+        ValueError, match=r"^unknown engine kind 'abacus'; correct the parameter engine_kind$"
+    ):
         load_engine("abacus", {})

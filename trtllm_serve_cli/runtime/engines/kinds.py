@@ -41,7 +41,7 @@ class RuntimeKind:
 def find_kind(name: str) -> RuntimeKind:
     """Return the engine kind with this name. Raise `ValueError` if the name is unknown."""
     if name not in kind_names():
-        raise ValueError(f"unknown engine kind {name!r}; correct engine_kind")
+        raise ValueError(f"unknown engine kind {name!r}; correct the parameter engine_kind")
     kind: RuntimeKind = import_module(f"{__package__}.{name}.kind").KIND
     return kind
 

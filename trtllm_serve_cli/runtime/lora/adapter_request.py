@@ -53,7 +53,7 @@ def check_no_adapter(request: GenerationRequest, needed: str) -> None:
     if key_of(request) is not None:
         raise InvalidRequest(
             "lora_task_id or lora_name selects an adapter, but this model was imported without "
-            f"adapters; import the model with {needed}"
+            f"adapters; import the model again with {needed}"
         )
 
 
@@ -138,7 +138,9 @@ def parse_lora(
             "lora_weights or lora_config); send either the parameter or the tensors"
         )
     if task_ids is None:
-        raise InvalidRequest("lora_task_id must be set for LoRA inference; send one id per row")
+        raise InvalidRequest(
+            "lora_weights and lora_config require lora_task_id; send one id per row"
+        )
     if task_ids.size != num_rows:
         raise InvalidRequest(
             f"lora_task_id has the shape {list(task_ids.shape)}; send one id per row ({num_rows})"

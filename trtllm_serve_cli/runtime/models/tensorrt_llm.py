@@ -179,8 +179,8 @@ class TritonPythonModel:
             is_known = self._stop_forwarder.forward(request_id) or is_known
         if not is_known:
             raise InvalidRequest(
-                f"no running request has the id {request_id!r} of this stop request; send the id "
-                "of a running request"
+                f"the stop request has the id {request_id!r}, but no running request has this id; "
+                "send the id of a running request"
             )
         # Send a response without outputs, because NVIDIA's clients wait for a response.
         sender.send(pb_utils.InferenceResponse([]), flags=_FINAL)

@@ -141,12 +141,14 @@ def _get_or_parameters(get: GetTensor, parameters: str, name: str) -> Array | No
 def _read_text(get: GetTensor, name: str) -> str:
     tensor = get(name)
     if tensor is None or tensor.size != 1:
-        raise InvalidRequest(f"{name} must contain one text; send one text")
+        raise InvalidRequest(f"{name} does not contain exactly one text; send one text")
     value = tensor.reshape(-1)[0]
     try:
         return value.decode() if isinstance(value, bytes) else str(value)
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"{name} is not valid UTF-8 at byte {error.start}") from error
+        raise InvalidRequest(
+            f"{name} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
+        ) from error
 
 
 def _is_set(tensor: Array | None) -> bool:

@@ -204,8 +204,8 @@ def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) ->
         return Drafts(token_ids)
     if "generation_logits" not in outputs:
         raise InvalidRequest(
-            "use_draft_logits requires the logits of the draft model, but its responses have none; "
-            "omit use_draft_logits, or build the draft engine with gather_generation_logits=true"
+            "use_draft_logits requires logits, but the draft model's response contains none; omit "
+            "use_draft_logits, or build the draft engine with gather_generation_logits=true"
         )
     return Drafts(token_ids, outputs["generation_logits"][0, 0, -len(token_ids) :])
 
@@ -298,13 +298,12 @@ def _check(inputs: Mapping[str, Array]) -> None:
             shown = _NAMES.get(name, name)
             allowed = f"; {shown} must be 1" if limit else ""
             raise InvalidRequest(
-                f"{shown} is not supported together with num_draft_tokens{allowed}; omit one of "
-                "them"
+                f"{shown} cannot be combined with num_draft_tokens{allowed}; omit one of them"
             )
     for name in _REJECTED:
         if name in inputs and inputs[name].size:
             raise InvalidRequest(
-                f"{name} is not supported together with num_draft_tokens; omit one of them"
+                f"{name} cannot be combined with num_draft_tokens; omit one of them"
             )
 
 

@@ -82,7 +82,7 @@ class Parameters:
         index = self._index if len(groups) > 1 else 0
         if index >= len(groups):
             raise ValueError(
-                f"gpu_device_ids in the config.pbtxt of {self.model_name} has GPUs for only "
+                f"gpu_device_ids in the config.pbtxt of {self.model_name} lists GPUs for only "
                 f"{len(groups)} instances; add the GPUs for {self.instance_name}"
             )
         return [number.strip() for number in groups[index].split(",") if number.strip()]

@@ -33,7 +33,7 @@ def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.
 def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
     """Decode the words in a row [2, n]. Raise `ValueError` if the row is invalid."""
     if encoded.ndim != 2 or encoded.shape[0] != 2:
-        raise ValueError(f"a row has the shape {list(encoded.shape)} instead of [2, n]")
+        raise ValueError(f"a row has the shape {list(encoded.shape)}; send the shape [2, n]")
     words: list[tuple[int, ...]] = []
     start = 0
     for end in encoded[1].tolist():
@@ -41,7 +41,8 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
             break
         if not start < end <= encoded.shape[1]:
             raise ValueError(
-                f"the end position {end} must be from {start + 1} to {encoded.shape[1]}"
+                f"the end position of a word is {end}; it must be from {start + 1} to "
+                f"{encoded.shape[1]}"
             )
         words.append(tuple(encoded[0, start:end].tolist()))
         start = end

@@ -154,7 +154,7 @@ def test_bad_words_become_a_guide_with_the_shortest_words() -> None:
     ("fields", "why"),
     [
         ({"guide_type": "regex", "bad_words": (word("a"),)}, "bad_words_list cannot be combined"),
-        ({"bad_words": (word("a\0"),)}, "bad_words_list has a word with a NUL character"),
+        ({"bad_words": (word("a\0"),)}, "bad_words_list contains a word with a NUL character"),
         (
             {"bad_words": ((0,),)},
             r"contains the word \[0\], which decodes to an empty string",

@@ -77,7 +77,9 @@ def test_both_names_of_a_length_keep_the_installed_one() -> None:
 
 
 def test_an_unknown_type_of_speculative_decoding_is_rejected() -> None:
-    with pytest.raises(ValueError, match="decoding_type is 'Lookbehind', which is unknown; use"):
+    with pytest.raises(
+        ValueError, match="decoding_type is 'Lookbehind', which is not supported; use"
+    ):
         adapt("1.3.0rc5", speculative_config={"decoding_type": "Lookbehind"})
 
 
@@ -120,8 +122,8 @@ def test_missing_fields_are_rejected_together() -> None:
         )
     assert str(raised.value) == (
         "TensorRT-LLM 1.3.0rc25 does not have the arguments kv_cache_config.onboard_blocks (the "
-        "parameter kv_cache_onboard_blocks), kv_cache_config.other, kv_cache_dtype; remove each of "
-        "them, or serve the model with a version that has it"
+        "parameter kv_cache_onboard_blocks), kv_cache_config.other, kv_cache_dtype; remove these "
+        "arguments, or serve the model with a version that supports them"
     )
 
 

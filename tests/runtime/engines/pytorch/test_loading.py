@@ -49,14 +49,14 @@ def test_logs_the_arguments_that_are_ignored(
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
-        ({"kv_cache_dtype": "fp8"}, "does not have the arguments kv_cache_dtype; remove each"),
+        ({"kv_cache_dtype": "fp8"}, "does not have the arguments kv_cache_dtype; remove these"),
         (
             {"kv_cache_config": {"onboard_blocks": False}},
             r"does not have the arguments kv_cache_config.onboard_blocks \(the parameter",
         ),
         (
             {"speculative_config": {"decoding_type": "Medusa"}},
-            "speculative_config.decoding_type is 'Medusa', which is unknown; use one of "
+            "speculative_config.decoding_type is 'Medusa', which is not supported; use one of "
             "Draft_Target, Eagle, Eagle3, MTP, NGram",
         ),
     ],
@@ -72,7 +72,7 @@ def test_rejects_arguments_that_the_version_lacks(
 
 def test_rejects_penalties_that_the_sampler_ignores(load: EngineLoader) -> None:
     engine = load(sampler_type="TorchSampler")
-    why = "repetition_penalty has no effect in the TorchSampler of TensorRT-LLM 1.2.1"
+    why = "repetition_penalty is not supported by the TorchSampler of TensorRT-LLM 1.2.1"
     with pytest.raises(InvalidRequest, match=why):
         engine.submit(request(repetition_penalty=1.2))
     assert len(run(engine, request())) == 3

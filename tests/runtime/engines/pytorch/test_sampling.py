@@ -102,8 +102,8 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"beam_width": 2, "stop_words": ((1, 2),)},
             {"max_beam_width": 2},
             ANY,
-            "stop_words_list has a word with several tokens, which is not supported with a "
-            "beam_width of 2. Omit the word.",
+            "stop_words_list contains a word of several tokens, but with a beam_width of 2, each "
+            "stop word must be a single token. Omit the word.",
         ),
         (
             {"guide_type": "json"},
@@ -152,15 +152,15 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {"bad_words": ((1,),)},
             {},
             TORCH_SAMPLER,
-            "bad_words_list has no effect in the TorchSampler of TensorRT-LLM 1.2.1. Omit the "
-            'tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
+            "bad_words_list is not supported by the TorchSampler of TensorRT-LLM 1.2.1. Omit "
+            'the tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
         ),
         (
             {"repetition_penalty": 1.2},
             {},
             TORCH_SAMPLER,
-            "repetition_penalty has no effect in the TorchSampler of TensorRT-LLM 1.2.1. Omit the "
-            'tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
+            "repetition_penalty is not supported by the TorchSampler of TensorRT-LLM 1.2.1. Omit "
+            'the tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
         ),
     ],
     ids=str,

@@ -374,7 +374,7 @@ def _reuses_blocks(config: dict[str, Any]) -> bool:
 
 def _find_model(directory: Path, description: str) -> Path:
     if not (directory / "openvino_model.xml").exists():
-        raise FileNotFoundError(f"{directory} has no openvino_model.xml; rebuild {description}")
+        raise FileNotFoundError(f"{directory} lacks openvino_model.xml; rebuild {description}")
     return directory
 
 

@@ -83,8 +83,9 @@ def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
         return Guide("structural_tag", _exclusion_guide(texts), "bad_words_list")
     if request.bad_words:
         raise InvalidRequest(
-            "bad_words_list cannot be combined with guided_decoding_guide_type, because a "
-            "request can use only one grammar. Exclude the words in the guide instead."
+            "bad_words_list cannot be combined with guided_decoding_guide_type, because "
+            "both require a grammar, but a request can use only one grammar. Omit bad_words_list, "
+            "and exclude the words in the guide instead."
         )
     return Guide(request.guide_type, request.guide, "guided_decoding_guide")
 
@@ -129,7 +130,7 @@ def _exclusion_guide(texts: set[str]) -> str:
     # word, because excluding the shorter word also excludes the longer word.
     shortest = leave_out_longer(texts)
     if any("\0" in text for text in shortest):
-        raise InvalidRequest("bad_words_list has a word with a NUL character; omit the word")
+        raise InvalidRequest("bad_words_list contains a word with a NUL character; omit the word")
     form = {"type": "any_text", "excludes": shortest}
     return json.dumps({"type": "structural_tag", "format": form})
 

@@ -77,7 +77,7 @@ class _Report:
         if self._unknown:
             raise ValueError(
                 f"{self._package} does not have the arguments {', '.join(self._unknown)}; remove "
-                "each of them, or serve the model with a version that has it"
+                "these arguments, or serve the model with a version that supports them"
             )
 
 
@@ -180,8 +180,8 @@ def _find_decoding_class(decoding_type: str, classes: list[type]) -> type:
                 return cls
     known = ", ".join(sorted({decoding_tag(cls) or _stem(cls) for cls in classes}))
     raise ValueError(
-        f"speculative_config.decoding_type is {decoding_type!r}, which is unknown; use one of "
-        f"{known}"
+        f"speculative_config.decoding_type is {decoding_type!r}, which is not supported; use "
+        f"one of {known}"
     )
 
 

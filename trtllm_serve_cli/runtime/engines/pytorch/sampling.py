@@ -73,8 +73,8 @@ def check_servable(
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(
-            "stop_words_list has a word with several tokens, which is not supported with a "
-            f"beam_width of {request.beam_width}. Omit the word."
+            "stop_words_list contains a word of several tokens, but with a beam_width of "
+            f"{request.beam_width}, each stop word must be a single token. Omit the word."
         )
     if request.guide_type is not None and not arguments.get("guided_decoding_backend"):
         raise InvalidRequest(
@@ -102,8 +102,8 @@ def _check_sampler(request: GenerationRequest, sampler: SamplerLimits) -> None:
         value = getattr(request, name)
         if value and value != _NEUTRAL.get(name):
             raise InvalidRequest(
-                f"{_TENSORS.get(name, name)} has no effect in {sampler.name}. Omit the tensor, or "
-                'serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.'
+                f"{_TENSORS.get(name, name)} is not supported by {sampler.name}. Omit the tensor, "
+                'or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.'
             )
 
 

@@ -130,7 +130,9 @@ def parse_limits(fields: Mapping[str, Any]) -> SchedulerLimits:
             f"{' or '.join(POLICIES)}"
         )
     if not limits.num_blocks:
-        raise ValueError("limits.max_tokens_in_paged_kv_cache must be at least tokens_per_block")
+        raise ValueError(
+            "limits.max_tokens_in_paged_kv_cache is too small; it must be at least tokens_per_block"
+        )
     return limits
 
 

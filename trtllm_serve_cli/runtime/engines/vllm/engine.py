@@ -305,8 +305,8 @@ def _configure(arguments: Arguments) -> Any:
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:
         raise ValueError(
-            f"vLLM's engine arguments do not include {', '.join(unknown)}; remove each unknown "
-            "argument from vllm_args"
+            f"vLLM does not have these engine arguments: {', '.join(unknown)}; remove them from "
+            "vllm_args"
         )
     arguments = deepcopy(arguments)
     with explaining_rejections("vLLM"):
