@@ -39,7 +39,7 @@ def test_unknown_name_lists_near_aliases(home: Home) -> None:
         (Declaration(ModelSection("ensemble")), "A model cannot be named ensemble"),
         (Declaration(ModelSection("m", "gguf:/no/such.gguf")), "/no/such.gguf does not exist"),
         (Declaration(ModelSection("m", "local:/no/such")), "/no/such does not exist"),
-        (Declaration(ModelSection("m", "nonsense")), "does not start with a source kind"),
+        (Declaration(ModelSection("m", "nonsense")), "is not a valid source"),
         (
             Declaration(
                 ModelSection("demo"), repository=RepositorySection(parameters={"nope": "1"})

@@ -46,8 +46,8 @@ def test_rejects_index_with_other_tensors(tmp_path):
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
         f"Tensors are missing in {tmp_path}/a.safetensors (1 of 2).\n"
-        "Why: according to model.safetensors.index.json, this file contains v\n"
-        "Next: download this file and the index again, because they do not match"
+        "Why: according to model.safetensors.index.json, the file should contain v\n"
+        "Next: download the file and model.safetensors.index.json again, because they do not match"
     )
 
 

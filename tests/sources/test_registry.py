@@ -67,7 +67,7 @@ def test_expands_home(monkeypatch):
     ],
 )
 def test_source_without_a_kind_suggests_one(text, next_step):
-    with pytest.raises(BadInput, match="does not start with a source kind") as caught:
+    with pytest.raises(BadInput, match="is not a valid source") as caught:
         parse_source(text)
     assert caught.value.next_step == next_step
 

@@ -135,9 +135,9 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
     if image.examples is None:
         raise BadInput(
             f"{image.name} does not contain TensorRT-LLM's example scripts.",
-            why=f"the build of an engine with TensorRT-LLM {image.trtllm} runs these scripts",
+            why=f"tllm runs these scripts to build an engine with TensorRT-LLM {image.trtllm}",
             next_step=f"run `git clone -b v{image.trtllm} "
-            "https://github.com/NVIDIA/TensorRT-LLM`, and add --examples TensorRT-LLM/examples",
+            "https://github.com/NVIDIA/TensorRT-LLM`, and pass --examples TensorRT-LLM/examples",
         )
     return image.examples
 

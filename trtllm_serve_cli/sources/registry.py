@@ -28,8 +28,8 @@ def parse_source(text: str) -> Source:
     if not colon or prefix not in SOURCES:
         *others, last = [usage for _, _, usage in SOURCES.values()]
         raise BadInput(
-            f"{text!r} does not start with a source kind.",
-            why=f"a source has the form {', '.join(others)} or {last}",
+            f"{text!r} is not a valid source.",
+            why=f"a source must have the form {', '.join(others)} or {last}",
             next_step=f"pass `-s {_guess(text)}`",
         )
     module, name, _ = SOURCES[prefix]

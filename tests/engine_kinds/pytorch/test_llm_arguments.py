@@ -203,7 +203,7 @@ def test_weights_keep_the_quantization_of_the_checkpoint(requested: str | None) 
         (
             {"speculative_decoding_mode": "mtp", "speculative_model": "/d"},
             "1.2.0",
-            "does not use a draft model",
+            "speculative_model cannot be used with",
         ),
         (
             {"speculative_decoding_mode": "mtp", "max_beam_width": 2},

@@ -64,7 +64,7 @@ def test_accepts_an_engine_that_may_fit(model: ImportedModel, machine: Machine) 
         ),
         (
             Machine(gpus=("NVIDIA L4", "NVIDIA L4")),
-            "The engine for mine was built for another GPU.",
+            "The engine for mine was built for another GPU model.",
             "run `tllm export mine > mine.yaml && tllm import -f mine.yaml --force`",
         ),
     ],

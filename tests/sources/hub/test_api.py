@@ -147,11 +147,11 @@ def test_gated_model_links_to_its_licence(fake, hub):
 
 
 def test_unknown_model_may_be_private(fake, hub):
-    with pytest.raises(SourceError, match="The hub has no model acme/other") as caught:
+    with pytest.raises(SourceError, match="acme/other was not found on the hub") as caught:
         fetch(hub, HubSource("acme/other"))
     assert (
         caught.value.why
-        == "it does not exist, or it is private and your token does not grant access"
+        == "the model does not exist, or it is private and your token does not grant access"
     )
 
 
@@ -160,7 +160,7 @@ def test_rejects_unknown_revision(fake, hub):
         fetch(hub, HubSource("acme/tiny", "v9"))
     assert caught.value.what == "acme/tiny has no revision v9."
     assert caught.value.next_step == (
-        f"choose a commit from {fake.url}/acme/tiny/commits/main, or omit the revision"
+        f"choose a commit listed at {fake.url}/acme/tiny/commits/main, or omit the revision"
     )
 
 

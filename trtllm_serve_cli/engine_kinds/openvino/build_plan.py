@@ -100,8 +100,8 @@ def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildSte
         raise BadInput(
             f"The engine kind openvino does not support --quantization {weights}.",
             why=f"the supported values are {', '.join(_WEIGHT_FORMATS)}",
-            next_step="choose a supported value, or an engine kind for GPUs such as "
-            "--engine tensorrt",
+            next_step="choose a supported value, or an engine kind that runs on GPUs, for example "
+            "with --engine tensorrt",
         )
     command: tuple[str, ...] = (
         tools.python, "-m", "optimum.commands.optimum_cli", "export", "openvino",

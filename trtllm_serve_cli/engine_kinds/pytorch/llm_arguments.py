@@ -234,8 +234,9 @@ def _need_length(options: EngineOptions) -> int:
 def _refuse_speculative_model(options: EngineOptions) -> None:
     if options.speculative_model is not None:
         raise BadInput(
-            f"speculative_decoding_mode {options.speculative_decoding_mode} does not use a "
-            "draft model.",
+            "speculative_model cannot be used with speculative_decoding_mode "
+            f"{options.speculative_decoding_mode}.",
+            why="this mode does not use a draft model",
             next_step="omit speculative_model",
         )
 

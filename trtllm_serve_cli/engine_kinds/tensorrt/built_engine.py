@@ -76,7 +76,8 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
         raise BadInput(
             f"{path} is not the configuration of a TensorRT engine.",
             why=f"{type(error).__name__}: {error}",
-            next_step="pass a folder that trtllm-build or build.py of TensorRT-LLM wrote",
+            next_step="pass a folder that TensorRT-LLM's trtllm-build or build.py wrote, with "
+            "-s engine:DIR",
         ) from error
     missing = [rank.name for rank in _ranks(directory, build) if not rank.exists()]
     if missing:

@@ -68,9 +68,9 @@ def check_engine_fits(
     here = card.name if card else machine.gpus[0]
     if built_for and here != built_for:
         raise BadInput(
-            f"The engine for {model.name} was built for another GPU.",
-            why=f"it was built on {built_for} and runs only on this GPU model, but this machine "
-            f"has {here}",
+            f"The engine for {model.name} was built for another GPU model.",
+            why=f"it was built on {built_for}, but this machine has {here}, and an engine runs "
+            "only on the GPU model that it was built on",
             next_step=_rebuild(model, import_again),
         )
 

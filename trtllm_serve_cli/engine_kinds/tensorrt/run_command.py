@@ -46,7 +46,7 @@ def plan_run(
         if name not in _FLAGS:
             raise BadInput(
                 f"A TensorRT engine without a server does not support {name}.",
-                why="the script run.py of TensorRT-LLM has no flag for it",
+                why="TensorRT-LLM's script run.py does not have an option for this field",
                 next_step=f"omit {name}, or start a server with `tllm start`",
             )
     build = read_tensorrt_build(engine_dir)

@@ -84,7 +84,7 @@ def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
     if backend != _BACKEND:
         raise BadInput(
             f"tllm cannot create a model repository with triton_backend={backend}.",
-            why="tllm does not include the code for this backend, which is in NVIDIA's repository",
+            why="the code for this backend is only in NVIDIA's repository, not in tllm",
             next_step="omit triton_backend to serve the same engine with the C++ backend",
         )
     built = built_of(engine)
@@ -105,7 +105,7 @@ def _check_decided_at_build(options: ServingOptions) -> None:
         if getattr(options, name) is not None:
             option = "--" + name.replace("_", "-")
             raise BadInput(
-                f"{option} has no effect on a built engine.",
+                f"{option} cannot be changed for a built engine.",
                 why="trtllm-build fixes this value when it builds the engine",
                 next_step=f"omit {option}, or build the engine again",
             )
@@ -116,7 +116,8 @@ def _check_within(name: str, value: int, limit: int) -> None:
         raise BadInput(
             f"{name} {value} exceeds the engine's limit.",
             why=f"the engine was built for at most {limit}",
-            next_step=f"set {name} to {limit} or less, or build the engine again",
+            next_step=f"set {name} to {limit} or less, or build the engine again with a "
+            "higher limit",
         )
 
 

@@ -85,8 +85,8 @@ def _gated(source: HubAddress, url: str, error: Any) -> GatedModel:
 
 def _not_found(source: HubAddress) -> SourceError:
     return SourceError(
-        f"The hub has no model {source.repository}.",
-        why="it does not exist, or it is private and your token does not grant access",
+        f"{source.repository} was not found on the hub.",
+        why="the model does not exist, or it is private and your token does not grant access",
         next_step=f"check the name on the model's page; if the model is private, {_LOG_IN}",
     )
 
@@ -95,7 +95,7 @@ def _no_revision(source: HubAddress, url: str) -> SourceError:
     return SourceError(
         f"{source.repository} has no revision {source.revision}.",
         why="no branch, tag or commit has that name",
-        next_step=f"choose a commit from {url}/{source.repository}/commits/main, or omit the "
+        next_step=f"choose a commit listed at {url}/{source.repository}/commits/main, or omit the "
         "revision",
     )
 
@@ -147,7 +147,7 @@ def _failed(source: HubAddress, url: str, error: Exception) -> SourceError:
         return SourceError(
             f"{source} cannot be written to the hub's cache.",
             why=str(cause),
-            next_step="make the folder writable, or set HF_HOME to a writable folder",
+            next_step="make the cache folder writable, or set HF_HOME to a writable folder",
         )
     if "Consistency check failed" in str(error):
         return _broken_download(source, error)

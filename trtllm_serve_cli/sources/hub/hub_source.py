@@ -105,7 +105,7 @@ def check_revision(revision: str) -> str:
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise BadInput(
             f"{revision!r} is not a valid revision.",
-            why="a revision is the name of a branch or tag, or a commit",
+            why="a revision must be the name of a branch or tag, or a commit hash",
             next_step="omit the revision to use the main branch, or pass `-s hf:ORG/NAME@REVISION`",
         )
     return revision
