@@ -56,7 +56,7 @@ def test_model_without_a_tensorrt_engine_is_refused(home: Home) -> None:
         with_draft_model(_declaration(), "small", home)
     assert str(raised.value) == (
         "small cannot be a draft model.\n"
-        "Why: its engine kind is openvino, and only tensorrt has draft models\n"
+        "Why: its engine kind is openvino, and draft models are supported only by tensorrt\n"
         "Next: import small again with --engine tensorrt"
     )
 

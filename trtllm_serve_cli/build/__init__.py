@@ -4,6 +4,6 @@
 engine. `build_engine` runs each command in its own process and appends the output to a log. The
 engine folder is created only after the last step has succeeded. The file `engine.json` in this
 folder records what the engine was built from, so that a later build of the same plan reuses the
-engine. Existing TensorRT engines, and checkpoints for vLLM or TensorRT-LLM's LLM API, are not built
-but only described.
+engine. Existing TensorRT engines, and checkpoints that vLLM or TensorRT-LLM's LLM API loads
+directly, do not require a build.
 """

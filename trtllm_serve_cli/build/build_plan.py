@@ -28,9 +28,9 @@ class Toolchain:
     """The programs that run the steps of a build, and the GPU that the engine is for.
 
     `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
-    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if tllm's table of
-    GPUs does not contain this GPU. In the second case, `gpu_name` is the name that the driver
-    reports for the GPU. `container` is set if the steps run in a container.
+    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if its GPU is
+    not in tllm's table of GPUs. In the second case, `gpu_name` is the name that the driver reports
+    for the GPU. `container` is set if the steps run in a container.
     """
 
     python: str
@@ -53,7 +53,7 @@ class BuildRequest:
     options: EngineOptions = field(default_factory=EngineOptions)
     trust_remote_code: bool = False
     # Only simulated engines use these fields. `gpu` is the name of the GPU to simulate. `timing` is
-    # a timing file that replaces the estimate for a GPU.
+    # a file with timings that replace the estimated timings of this GPU.
     gpu: str | None = None
     timing: Path | None = None
 
@@ -138,7 +138,7 @@ class BuildPlan:
 
 
 def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str, Any]:
-    """Return the facts that determine an engine of any kind."""
+    """Return the facts that are part of the fingerprint of every engine, whatever its kind."""
     return {
         "plan": _PLAN_VERSION,
         "kind": kind,

@@ -54,9 +54,9 @@ def read_text_config(directory: Path) -> dict[str, Any]:
 def read_weight_format(checkpoint: Checkpoint) -> str | None:
     """Return the checkpoint's weight format, or `None` if the weights are not quantized.
 
-    If the option `--quantization` supports the format, the result is the option's name for the
-    format. Otherwise, the result is the name in the checkpoint's config.json. NVIDIA's checkpoints
-    contain the name in the separate file hf_quant_config.json.
+    If the option `--quantization` has a value for the format, return this value. Otherwise, return
+    the format's name in the checkpoint's config.json, or in the file hf_quant_config.json of
+    NVIDIA's checkpoints.
     """
     nvidia_config = _read_json_if_present(checkpoint.path / "hf_quant_config.json")
     quantization = nvidia_config.get("quantization") or find_text_config(

@@ -27,9 +27,9 @@ from trtllm_serve_cli.containers.container_engine import (
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.sources.hub_address import find_hub
 
-# Variables that the programs in the container inherit from tllm: for downloads from the hub, for
-# proxies, and for the log level of TensorRT-LLM (tensorrt_llm/logger.py). The container engine
-# reads their values, so that the token is not part of the command.
+# Environment variables of tllm that the container inherits. They configure downloads from the hub,
+# proxies, and the log level of TensorRT-LLM (tensorrt_llm/logger.py). The docker or podman command
+# contains only their names, because the list of processes would otherwise show the token.
 _PASSED_ON = (
     "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -55,11 +55,11 @@ class ContainerOptions:
 class ContainerTools:
     """The container engine and the image for a build.
 
-    `examples` is the folder of TensorRT-LLM's example scripts in the container. `folders` are other
-    folders that the container mounts. `cache` is the cache folder of the Hugging Face hub.
-    `variables` are the names of the environment variables that the container inherits. `problem` is
-    the error to raise when the build starts, if this machine cannot run the container. The build
-    can be planned in spite of a problem.
+    `examples` is the folder of TensorRT-LLM's example scripts in the container. `folders` are
+    folders that the container mounts in addition to the inputs of the steps. `cache` is the cache
+    folder of the Hugging Face hub. `variables` are the names of the environment variables that the
+    container inherits. If this machine cannot run the container, `problem` is the error to raise
+    when the build starts. The build can still be planned.
     """
 
     host: ContainerHost
@@ -76,7 +76,7 @@ class ContainerTools:
 class BuildContainer:
     """The container in which the steps of a build run.
 
-    `ContainerTools` describes `cache`, `variables` and `problem`.
+    The fields `cache`, `variables` and `problem` have the same meaning as in `ContainerTools`.
     """
 
     setup: ContainerSetup
@@ -90,7 +90,7 @@ class BuildContainer:
         return Container(self.setup.host.engine, self.setup.image, name)
 
     def command_for(self, command: Sequence[str], work: Path) -> tuple[str, ...]:
-        """Return the command that runs `command`, a step that writes to `work`, in a container."""
+        """Return the command that runs `command` in a container, with write access to `work`."""
         return container_command(
             self.named_for(work),
             self.setup,
@@ -98,17 +98,17 @@ class BuildContainer:
             writable=(work, self.cache),
             environ={"PYTHONUNBUFFERED": "1", "HF_HUB_CACHE": str(self.cache)},
             passed_on=self.variables,
-            # Programs may write to the working directory, but the user may not write to the image's
-            # default directory.
+            # Some programs write to their working directory. The container's user has no write
+            # permission in the image's default working directory, so use /tmp.
             options=("--workdir=/tmp",),
         )
 
 
 def find_container_tools(options: ContainerOptions, image: str, examples: Path) -> ContainerTools:
-    """Find a container engine that can run the build.
+    """Return a working container engine, with the image and the folders for the build.
 
-    If no engine works, assume that the preferred engine does, so that the build can be planned on a
-    machine without a container engine.
+    If no engine works, return the requested engine (docker by default) with the error in `problem`,
+    so that the build can be planned on a machine without a container engine.
     """
     problem = None
     try:

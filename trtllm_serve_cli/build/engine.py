@@ -77,9 +77,9 @@ class BuildRecord:
 
 
 def read_engine(path: Path) -> Engine:
-    """Return the engine in the folder `path`, without `details`.
+    """Return the engine in the folder `path`, without the fields that engine.json does not contain.
 
-    Raise `BuildFailed` if its `engine.json` cannot be read.
+    Raise `BuildFailed` if the folder's `engine.json` cannot be read.
     """
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
@@ -122,7 +122,7 @@ def add_build_record(directory: Path, build_record: BuildRecord) -> None:
 
 
 def read_build_record(directory: Path) -> BuildRecord | None:
-    """Return the build record of the engine in `directory`, or `None` if it is not valid."""
+    """Return the build record of the engine in `directory`, or `None` if it cannot be read."""
     try:
         record = json.loads((directory / ENGINE_FILE).read_text(encoding="utf-8"))["made"]
         steps = tuple(

@@ -1,7 +1,7 @@
-"""Convert a PEFT adapter into the two files that upstream's clients send.
+"""Convert a PEFT adapter into the two files that NVIDIA's clients send.
 
 The files have the layout that examples/hf_lora_convert.py in NVIDIA/TensorRT-LLM writes.
-`runtime.lora` implements the layout, because the server also reads these files.
+The package `runtime.lora` implements the layout, because the server also reads these files.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class LoraFiles:
 def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles:
     """Convert the PEFT adapter in the folder `source` without writing files.
 
-    Raise `BadInput` if `source` does not contain a PEFT adapter, or if upstream's layout cannot
-    represent the adapter.
+    Raise `BadInput` if `source` does not contain a PEFT adapter, or if the layout of the
+    files cannot represent the adapter.
     """
     if not (source / PEFT_CONFIG).is_file():
         raise BadInput(
@@ -88,7 +88,7 @@ def convert_lora(source: Path, destination: Path, dtype: LoraDtype) -> LoraFiles
             why=str(error),
             next_step="use a plain LoRA adapter for attention and MLP layers",
         ) from error
-    # Add a batch dimension to the arrays, as upstream's script does.
+    # Add a batch dimension to the arrays, as hf_lora_convert.py does.
     return LoraFiles(source, destination, dtype, weights[None], config[None], _count(adapter))
 
 

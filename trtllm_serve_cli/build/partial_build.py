@@ -147,12 +147,11 @@ def list_partial_builds(folder: Path) -> list[PartialBuild]:
 
 
 def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[FinishedStep, ...]:
-    """Return the finished steps that can be kept.
+    """Return the finished steps that the build does not have to repeat.
 
-    These are the leading steps with the same commands as in the plan, up to the last step whose
-    files are unchanged.
-
-    The files of earlier steps are not compared, because a later step can change these files.
+    The result contains the leading steps with the same commands as in the plan, up to the last of
+    these steps whose files are unchanged. The files of earlier steps may have changed, because a
+    later step can change them.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

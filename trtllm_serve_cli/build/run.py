@@ -129,9 +129,9 @@ def _record_of(plan: BuildPlan, build: PartialBuild, started_at: int) -> BuildRe
 
 
 def _move_scratch_out(build: PartialBuild) -> None:
-    """Move the scratch folder out of the engine folder.
+    """Move the scratch folder out of the future engine folder.
 
-    The scratch folder is deleted only after the engine is in place.
+    `build_engine` deletes the scratch folder only after the engine is in place.
     """
     with contextlib.suppress(FileNotFoundError):
         (build.work / SCRATCH_NAME).rename(build.path / SCRATCH_NAME)
@@ -140,8 +140,8 @@ def _move_scratch_out(build: PartialBuild) -> None:
 def _clean_up_after_failure(build: PartialBuild, notify: Notify, is_explained: bool) -> None:
     """Keep the finished steps after a failure.
 
-    If no step has finished, delete the work folder. Also delete the log, unless the error message
-    refers to it.
+    If no step has finished, delete the work folder and the log, but keep the log if the error
+    message refers to it.
     """
     if build.finished:
         drop_leftovers(build)

@@ -14,7 +14,8 @@ from trtllm_serve_cli.catalog.entries import load_catalog
 def find_config(source: str) -> Mapping[str, Any] | None:
     """Return the values of config.json that determine the shape of the model in `source`.
 
-    Return None if the catalog does not contain the source, for example `hf:ORG/NAME`.
+    A source has a form such as `hf:ORG/NAME`. Return None if the catalog does not contain the
+    source or the values.
     """
     configs = _load_configs()
     names = (entry.name for entry in load_catalog().values() if entry.source == source)

@@ -157,7 +157,7 @@ def _translate_cancellation(
 
 
 def _keep_new_text(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
-    """Yield the pieces with their new text, from pieces with the whole text so far."""
+    """Replace the text of each piece, which is the whole text so far, with its new part."""
     texts: dict[int, str] = {}
     for piece in pieces:
         previous = texts.get(piece.sequence_index, "")

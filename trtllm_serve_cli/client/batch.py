@@ -165,8 +165,8 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
     if "lora_dir" in overrides:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
-    # Beam search cannot stream. The beam width may still be invalid here, because `plan_inputs`
-    # checks it later.
+    # Responses to requests with beam search or draft tokens cannot be streamed. The two values may
+    # still be invalid here, because `plan_inputs` checks them later.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     is_streamed = is_streamed and not overrides.get("num_draft_tokens")
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)

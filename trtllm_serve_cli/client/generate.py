@@ -1,8 +1,8 @@
 """Define requests to text models and their responses, for both gRPC and HTTP.
 
-Most fields of `GenerateRequest` have the names of upstream's tensors. Three fields are not tensors:
-`lora_name` is sent as a request parameter, `request_id` is sent as the request's id, and
-`stop_after_ms` is not sent.
+Most fields of `GenerateRequest` have the names of tensors in NVIDIA's text models. Three fields are
+not tensors: `lora_name` is sent as a request parameter, `request_id` is sent as the request's id,
+and `stop_after_ms` is not sent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class GenerateRequest:
     ] = None
     stop_words: Annotated[
         tuple[str, ...],
-        Option("Stop generating at this word; repeatable.", flags=("--stop",), metavar="WORD"),
+        Option(
+            "Word at which generation stops. Repeat the option for several words.",
+            flags=("--stop",),
+            metavar="WORD",
+        ),
     ] = ()
     stop_after_ms: Annotated[
         int | None,
@@ -66,7 +70,10 @@ class GenerateRequest:
     top_k: Annotated[
         int | None,
         Within(0),
-        Option("Sample only from the K most likely tokens; 1 is greedy sampling.", metavar="K"),
+        Option(
+            "Sample only from the K most likely tokens. 1 selects the most likely token.",
+            metavar="K",
+        ),
     ] = None
     top_p: Annotated[
         float | None,
@@ -81,7 +88,11 @@ class GenerateRequest:
     ] = None
     bad_words: Annotated[
         tuple[str, ...],
-        Option("Word that is never generated; repeatable.", flags=("--bad",), metavar="WORD"),
+        Option(
+            "Word that is never generated. Repeat the option for several words.",
+            flags=("--bad",),
+            metavar="WORD",
+        ),
     ] = ()
     repetition_penalty: Annotated[
         float | None,
@@ -108,7 +119,9 @@ class GenerateRequest:
     beam_width: Annotated[
         int | None,
         Within(1),
-        Option("Width of the beam search. Values above 1 disable streaming.", metavar="N"),
+        Option(
+            "Width of the beam search. Values above 1 disable streaming. Default: 1.", metavar="N"
+        ),
     ] = None
     length_penalty: Annotated[
         float | None,
@@ -118,7 +131,9 @@ class GenerateRequest:
         ),
     ] = None
     num_return_sequences: Annotated[
-        int | None, Within(1), Option("Number of responses to generate.", metavar="N")
+        int | None,
+        Within(1),
+        Option("Number of responses to generate. Default: the beam width.", metavar="N"),
     ] = None
     num_draft_tokens: Annotated[
         int | None,
@@ -132,7 +147,7 @@ class GenerateRequest:
     use_draft_logits: Annotated[
         bool,
         Option(
-            "Compare the draft model's logits instead of its tokens. The draft engine must return "
+            "Accept draft tokens based on the draft model's logits. The draft engine must return "
             "logits.",
             flags=("--use-draft-logits",),
         ),
@@ -144,7 +159,7 @@ class GenerateRequest:
     lora_task_id: Annotated[
         int | None,
         Within(0, 2**64 - 1),
-        Option("Task id, which identifies the LoRA adapter on the server.", metavar="N"),
+        Option("Task id that the server uses for the LoRA adapter.", metavar="N"),
     ] = None
     return_log_probs: Annotated[
         bool,

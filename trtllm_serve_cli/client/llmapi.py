@@ -78,8 +78,8 @@ def name_inflight_inputs(
 def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
     """Return whether the response begins with the prompt although the request excludes the prompt.
 
-    Up to TensorRT-LLM 0.15, upstream's text models do not have `exclude_input_in_output`, so their
-    responses begin with the prompt unless they are streamed.
+    Up to TensorRT-LLM 0.15, NVIDIA's text models do not have the input `exclude_input_in_output`,
+    so their responses begin with the prompt unless they are streamed.
     """
     can_exclude = EXCLUDE_INPUT in info.inputs or info.excludes_input
     is_upstreams = info.name != LLMAPI_MODEL and not has_vllm_inputs(info.inputs)

@@ -1,7 +1,7 @@
 """Run requests on an engine worker in a child process, without a server.
 
-The worker is the one that the model's server starts: its code is the copy of the runtime in the
-model repository, and its settings are those of the model `tensorrt_llm`.
+The worker is the program that the model's server would start. It runs the copy of the package
+`runtime` in the model repository, with the settings of the model `tensorrt_llm`.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class LocalEngine:
         if request.lora_name or request.lora_task_id is not None:
             raise BadInput(
                 "A LoRA adapter requires a server.",
-                why="the models of the server load adapters, not the engine worker",
+                why="the server's models load adapters, but the engine worker does not",
                 next_step="start a server with `tllm start`, and omit --no-server",
             )
         arrays = {name: _as_array(value) for name, value in plan_inputs(request).items()}
@@ -161,7 +161,7 @@ class LocalEngine:
 
 
 class _Sequence:
-    """The pieces of one sequence so far."""
+    """The pieces of one sequence that have been generated so far."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self.pieces: list[Piece] = []

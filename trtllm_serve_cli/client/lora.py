@@ -1,4 +1,4 @@
-"""Load LoRA adapters from the two .npy files that upstream's `hf_lora_convert.py` writes."""
+"""Load LoRA adapters from the two .npy files that TensorRT-LLM's `hf_lora_convert.py` writes."""
 
 from __future__ import annotations
 

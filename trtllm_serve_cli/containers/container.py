@@ -27,9 +27,10 @@ class ContainerHost:
     """A machine's container engine, with the settings for running containers.
 
     `hard_limits` maps the names of ulimits to the current user's hard limits, where -1 means
-    unlimited, or is empty if the user may raise the limits or if a daemon starts the containers.
-    `runs_as` is the user in the container as uid:gid, or None for the engine's default user.
-    `has_gpu_toolkit` is true if containers can access NVIDIA GPUs.
+    unlimited. `hard_limits` is empty if the limits do not apply to containers, because the user may
+    raise the limits or because a daemon starts the containers. `runs_as` is the user in the
+    container as uid:gid, or None for the engine's default user. `has_gpu_toolkit` is true if
+    containers can access NVIDIA GPUs.
     """
 
     engine: ContainerEngine
@@ -43,7 +44,8 @@ class ContainerHost:
 class Container:
     """The container in which a command runs.
 
-    `name` is derived from a folder that the command uses, so that tllm can find a stale container.
+    `name` is derived from a folder that the command uses, so that a later run of tllm can find the
+    container.
     """
 
     engine: ContainerEngine
@@ -120,7 +122,7 @@ def container_command(
         container.engine, "run", "--rm", f"--name={container.name}",
         # Do not pull the image here, because tllm has already pulled it and shown progress.
         "--pull=never",
-        # Disable the container engine's log, which would duplicate tllm's log without limit.
+        # Disable the container engine's log, which would duplicate tllm's log.
         "--log-driver=none",
         "--net=host",
         "--shm-size=2g",
@@ -146,7 +148,7 @@ def outermost(folders: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def with_link_targets(path: Path) -> list[Path]:
-    """Return `path` and the folders that contain the targets of links in it.
+    """Return `path` and the folders that contain the targets of the links in `path`.
 
     For example, the files of a checkpoint in the hub's cache are links to files in another folder.
     """

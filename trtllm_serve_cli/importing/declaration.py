@@ -26,7 +26,7 @@ _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The declaration of a model, from its checkpoint to its server.
+    """The content of a `tllm.yaml`, with one field for each section.
 
     `launch` contains only the fields of `LaunchOptions` that the file sets.
     """
@@ -113,7 +113,7 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
 
 
 def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]]) -> Declaration:
-    """Return the declaration with the values in `overrides`, by section and field.
+    """Return the declaration with the values in `overrides`.
 
     A value of `None` keeps the declared value. Template parameters and build flags in `overrides`
     are added to the declared ones.

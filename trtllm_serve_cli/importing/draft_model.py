@@ -14,8 +14,8 @@ from trtllm_serve_cli.repository.model.store import load_model
 def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declaration:
     """Return the declaration with the engine of the imported model `name` as its draft engine.
 
-    If the declaration does not choose an engine kind, it gets that of the draft model. Raise
-    `UnknownModel` if `name` is not imported, or `BadInput` if its engine cannot be used.
+    If the declaration does not set an engine kind, set the engine kind of the draft model. Raise
+    `UnknownModel` if `name` is not imported, or `BadInput` if its engine cannot be a draft engine.
     """
     draft = load_model(home, name)
     parameter = find_kind(draft.engine_kind).serving.draft_parameter
@@ -23,8 +23,8 @@ def with_draft_model(declaration: Declaration, name: str, home: Home) -> Declara
         kinds = [kind for kind in kind_names() if find_kind(kind).serving.draft_parameter]
         raise BadInput(
             f"{name} cannot be a draft model.",
-            why=f"its engine kind is {draft.engine_kind}, and only {' and '.join(kinds)} has draft "
-            "models",
+            why=f"its engine kind is {draft.engine_kind}, and draft models are supported only by "
+            f"{' and '.join(kinds)}",
             next_step=f"import {name} again with --engine {' or --engine '.join(kinds)}",
         )
     declaration = override(

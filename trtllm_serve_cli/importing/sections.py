@@ -1,7 +1,7 @@
 """Define the sections of a `tllm.yaml` for the model, its engine and its repository.
 
-The fields are also options of `tllm import`. `tllm build` does not have the options for the
-repository.
+The fields are also options of `tllm import`. Except for the fields of the repository, they are also
+options of `tllm build`.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class EngineSection:
         Path | None,
         Option(
             "Timing file for --engine sim, as written by `tllm bench calibrate`. Default: "
-            "estimate the timing.",
+            "estimated timings of the GPU.",
             metavar="FILE",
         ),
     ] = None
@@ -159,7 +159,7 @@ class RepositorySection:
         Mapping[str, str],
         Option(
             "Set a parameter of the model repository, for example decoupled_mode=false. "
-            "Repeatable.",
+            "Repeat the option for several parameters.",
             flags=("--param",),
         ),
     ] = field(default_factory=dict)

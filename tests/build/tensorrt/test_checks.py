@@ -50,43 +50,43 @@ def test_pipeline_parallelism_without_converter_support_is_refused() -> None:
         ),
         (
             {"opt_num_tokens": 64, "max_num_tokens": 32},
-            "--opt-num-tokens 64 and --max-num-tokens 32",
+            "opt_num_tokens 64 and --max-num-tokens 32",
         ),
         ({"max_beam_width": 8, "max_num_tokens": 4}, "--max-beam-width 8 and --max-num-tokens 4"),
         (
             {"multiple_profiles": True, "opt_num_tokens": 8},
-            "--multiple-profiles and --opt-num-tokens",
+            "multiple_profiles and opt_num_tokens",
         ),
         (
             {"remove_input_padding": False, "max_num_tokens": 8},
-            "--max-num-tokens or --opt-num-tokens without remove_input_padding",
+            "--max-num-tokens or opt_num_tokens without remove_input_padding",
         ),
-        ({"max_lora_rank": 8}, "--max-lora-rank without --lora-target-modules or --lora-dir"),
+        ({"max_lora_rank": 8}, "max_lora_rank without lora_target_modules or lora_dir"),
         (
             {"max_draft_len": 8},
-            "--speculative-model or --max-draft-len without --speculative-decoding-mode",
+            "speculative_model or max_draft_len without speculative_decoding_mode",
         ),
         (
             {"speculative_decoding_mode": "draft_tokens_external", "max_draft_len": 5,
              "gather_context_logits": True},
-            "--gather-context-logits and speculative decoding",
+            "gather_context_logits and speculative decoding",
         ),
         (
             {"speculative_decoding_mode": "medusa"},
-            "--speculative-decoding-mode medusa without --speculative-model",
+            "speculative_decoding_mode medusa without speculative_model",
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding", "speculative_model": "heads"},
-            "--speculative-model and --speculative-decoding-mode lookahead_decoding",
+            "speculative_model and speculative_decoding_mode lookahead_decoding",
         ),
         (
             {"speculative_decoding_mode": "lookahead_decoding"},
-            "--speculative-decoding-mode lookahead_decoding without --max-draft-len",
+            "speculative_decoding_mode lookahead_decoding without max_draft_len",
         ),
         (
             {"speculative_decoding_mode": "explicit_draft_tokens", "speculative_model": "heads",
              "max_draft_len": 5},
-            "--max-draft-len and --speculative-decoding-mode explicit_draft_tokens",
+            "max_draft_len and speculative_decoding_mode explicit_draft_tokens",
         ),
         (
             {"speculative_decoding_mode": "eagle", "speculative_model": "h", "max_draft_len": 257},
@@ -115,7 +115,7 @@ def test_draft_heads_for_an_unsupported_architecture_are_refused() -> None:
         "0.16.0", "falcon-7b", speculative_decoding_mode="medusa", speculative_model="heads"
     )
     assert message == (
-        "An engine cannot be built with --speculative-decoding-mode medusa for FalconForCausalLM.\n"
+        "An engine cannot be built with speculative_decoding_mode medusa for FalconForCausalLM.\n"
         "Why: the converter for this mode supports only LlamaForCausalLM\n"
         "Next: use --build-option speculative_decoding_mode=draft_tokens_external"
     )

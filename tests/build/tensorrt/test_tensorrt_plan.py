@@ -253,7 +253,7 @@ def test_eagle_with_calibration_is_refused() -> None:
     with pytest.raises(BadInput) as raised:
         plan("llama-2-7b", "0.16.0", **requested)
     assert str(raised.value) == (
-        "--speculative-decoding-mode eagle does not support --quantization fp8 with "
+        "speculative_decoding_mode eagle does not support --quantization fp8 with "
         "--kv-cache-dtype auto.\n"
         "Why: these formats require quantize.py, which supports only Medusa heads\n"
         "Next: omit --quantization and --kv-cache-dtype"

@@ -50,7 +50,7 @@ def test_invalid_version_is_refused() -> None:
         parse_version("latest")
     assert str(raised.value) == (
         "'latest' is not a valid version of TensorRT-LLM.\n"
-        "Why: examples of versions are 0.11.0 and 0.17.0.post1; 24.07 is a container tag\n"
+        "Why: a version has a form such as 0.11.0 or 0.17.0.post1, and 24.07 is a container tag\n"
         "Next: run `pip show tensorrt_llm` to see the installed version"
     )
 

@@ -50,7 +50,8 @@ class _Conversion:
     """The program that writes the TensorRT-LLM checkpoint.
 
     `program` is the name of the program for `flags_of`. `folder` is the folder of the program's
-    script under `examples/`.
+    script under `examples/`. `title` is the title of the build step. `formats` are the flags for
+    the formats of the weights and the KV cache.
     """
 
     program: str
@@ -250,7 +251,7 @@ def _speculation(
 def _check_calibrated_heads(options: EngineOptions) -> None:
     if options.speculative_decoding_mode in ("explicit_draft_tokens", "eagle"):
         raise BadInput(
-            f"--speculative-decoding-mode {options.speculative_decoding_mode} does not support "
+            f"speculative_decoding_mode {options.speculative_decoding_mode} does not support "
             f"--quantization {options.quantization or 'none'} with "
             f"--kv-cache-dtype {options.kv_cache_dtype or 'auto'}.",
             why="these formats require quantize.py, which supports only Medusa heads",

@@ -165,7 +165,7 @@ def _check_limits(options: EngineOptions) -> None:
     tokens = options.max_num_tokens
     if tokens and options.opt_num_tokens and options.opt_num_tokens > tokens:
         raise _contradiction(
-            f"--opt-num-tokens {options.opt_num_tokens} and --max-num-tokens {tokens}",
+            f"opt_num_tokens {options.opt_num_tokens} and --max-num-tokens {tokens}",
             "an engine cannot be tuned for more tokens than fit into a step",
         )
     if tokens and options.max_beam_width and options.max_beam_width > tokens:
@@ -175,12 +175,12 @@ def _check_limits(options: EngineOptions) -> None:
         )
     if options.multiple_profiles and options.opt_num_tokens:
         raise _contradiction(
-            "--multiple-profiles and --opt-num-tokens",
+            "multiple_profiles and opt_num_tokens",
             "each profile is tuned for its own number of tokens",
         )
     if options.remove_input_padding is False and (tokens or options.opt_num_tokens):
         raise _contradiction(
-            "--max-num-tokens or --opt-num-tokens without remove_input_padding",
+            "--max-num-tokens or opt_num_tokens without remove_input_padding",
             "padded batches are limited only by --max-batch-size and --max-seq-len",
         )
 
@@ -188,9 +188,9 @@ def _check_limits(options: EngineOptions) -> None:
 def _check_lora(options: EngineOptions) -> None:
     if options.max_lora_rank and not (options.lora_dir or options.lora_target_modules):
         raise _contradiction(
-            "--max-lora-rank without --lora-target-modules or --lora-dir",
-            "the engine must know which modules LoRA adapters apply to",
-            "add --build-option lora_target_modules=attn_q,attn_k,attn_v or "
+            "max_lora_rank without lora_target_modules or lora_dir",
+            "an engine supports LoRA adapters only for the modules that these options select",
+            "add, for example, --build-option lora_target_modules=attn_q,attn_k,attn_v or "
             "--build-option lora_dir=DIR",
         )
 
@@ -200,14 +200,14 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
     if mode is None:
         if options.speculative_model or options.max_draft_len:
             raise _contradiction(
-                "--speculative-model or --max-draft-len without --speculative-decoding-mode",
+                "speculative_model or max_draft_len without speculative_decoding_mode",
                 "both options have an effect only in a mode of speculative decoding",
                 "add --build-option speculative_decoding_mode=MODE",
             )
         return
     if options.gather_context_logits:
         raise _contradiction(
-            "--gather-context-logits and speculative decoding",
+            "gather_context_logits and speculative decoding",
             "trtllm-build supports only the logits of generated tokens with speculative decoding",
             "use --build-option gather_generation_logits=true instead",
         )
@@ -220,19 +220,19 @@ def _check_speculation(options: EngineOptions, shape: ModelShape) -> None:
 def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
     if not options.speculative_model:
         raise _contradiction(
-            f"--speculative-decoding-mode {mode} without --speculative-model",
+            f"speculative_decoding_mode {mode} without speculative_model",
             "the heads for this mode are in a separate checkpoint",
             "add --build-option speculative_model=DIR",
         )
     if shape.architecture != "LlamaForCausalLM":
         raise _contradiction(
-            f"--speculative-decoding-mode {mode} for {shape.architecture}",
+            f"speculative_decoding_mode {mode} for {shape.architecture}",
             "the converter for this mode supports only LlamaForCausalLM",
             "use --build-option speculative_decoding_mode=draft_tokens_external",
         )
     if mode == "explicit_draft_tokens" and options.max_draft_len:
         raise _contradiction(
-            "--max-draft-len and --speculative-decoding-mode explicit_draft_tokens",
+            "max_draft_len and speculative_decoding_mode explicit_draft_tokens",
             "ReDrafter calculates the value as the number of beams times the beam length",
             "omit max_draft_len",
         )
@@ -248,15 +248,15 @@ def _check_heads(options: EngineOptions, shape: ModelShape, mode: str) -> None:
 def _check_drafts(options: EngineOptions, mode: str) -> None:
     if options.speculative_model:
         raise _contradiction(
-            f"--speculative-model and --speculative-decoding-mode {mode}",
+            f"speculative_model and speculative_decoding_mode {mode}",
             "a draft model is a separate engine, and lookahead decoding does not use a draft model",
             "omit speculative_model, and import the draft model under another name",
         )
     if not options.max_draft_len:
         raise _contradiction(
-            f"--speculative-decoding-mode {mode} without --max-draft-len",
+            f"speculative_decoding_mode {mode} without max_draft_len",
             "the engine is built for a fixed number of draft tokens",
-            "add --build-option max_draft_len=10",
+            "set the number, for example with --build-option max_draft_len=10",
         )
 
 

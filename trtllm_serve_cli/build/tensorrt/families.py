@@ -134,7 +134,8 @@ def check_planned(architecture: str) -> None:
 def find_folder(folders: Mapping[str, str], version: Version) -> str | None:
     """Return the folder for `version`, or `None` if `version` is older than all `folders`.
 
-    `folders` maps the first release with each folder to the folder, in ascending order.
+    The keys of `folders` are releases, in ascending order. Each value is the folder that the
+    releases from its key to the next key use.
     """
     found = [folder for since, folder in folders.items() if Version(since) <= version]
     return found[-1] if found else None

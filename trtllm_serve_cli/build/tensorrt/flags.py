@@ -91,7 +91,7 @@ def check_arguments(program: str, version: Version, arguments: Sequence[str]) ->
 
 
 class _ParseError(Exception):
-    """Raised if the arguments are not valid. Without this class, argparse would end the process."""
+    """The arguments are not valid. By default, argparse would end the process instead."""
 
 
 class _Parser(argparse.ArgumentParser):

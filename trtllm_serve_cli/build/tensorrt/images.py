@@ -2,7 +2,7 @@
 
 Sources: Triton's images are built from dockerfile/Dockerfile.triton.trt_llm_backend in
 triton-inference-server/tensorrtllm_backend, which copies the examples to /app/examples since
-v0.17.0. TensorRT-LLM's own images are the stage `release` of docker/Dockerfile.multi in
+v0.17.0. TensorRT-LLM's images are built from the stage `release` of docker/Dockerfile.multi in
 NVIDIA/TensorRT-LLM, which copies the examples to /app/tensorrt_llm/examples.
 """
 
@@ -46,10 +46,10 @@ class BuildImage:
 def choose_image(image: str | None, trtllm_version: str | None) -> BuildImage:
     """Return the image for a build.
 
-    By default, the image is NVIDIA's image of Triton for `trtllm_version`, which may also be the
-    tag of a container. If `image` is an image of NVIDIA, its tag determines the version. Raise
-    `BadInput` if the version is not known, if no known image contains it, or if it is not the
-    version in `image`.
+    By default, return NVIDIA's Triton image with the version `trtllm_version`, which can also be
+    an image tag, for example "25.02". If `image` is one of NVIDIA's images, its tag determines the
+    version. Raise `BadInput` if the version is not known, if no known image contains it, or if it
+    is not the version in `image`.
     """
     requested = parse_version(trtllm_version) if trtllm_version else None
     if image is None:
@@ -97,7 +97,7 @@ def _find_container(text: str | None, version: Version | None) -> Container:
 
 
 def _read_tag(image: str) -> Version | None:
-    """Return the version that the tag of an image of NVIDIA determines."""
+    """Return the TensorRT-LLM version in one of NVIDIA's images, or `None` if it is not known."""
     if found := _TRITON.search(image):
         container = find_container(found[1])
         return container.trtllm if container else None

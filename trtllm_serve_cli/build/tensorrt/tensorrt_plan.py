@@ -100,7 +100,10 @@ def resolve_dtype(options: EngineOptions, shape: ModelShape) -> str:
 
 
 def estimate_bytes(shape: ModelShape, options: EngineOptions) -> int:
-    """Estimate the size of the converted weights in bytes, without the much smaller scales."""
+    """Return an estimate of the size of the converted weights, in bytes.
+
+    The estimate excludes the scales of quantized weights, which are much smaller than the weights.
+    """
     counts = count_parameters(shape)
     matrices = counts.attention + counts.mlp + counts.experts
     whole = WEIGHT_FORMATS[resolve_dtype(options, shape)].bits

@@ -1,4 +1,4 @@
-"""Find TensorRT-LLM's converters, which its wheels do not contain."""
+"""Find TensorRT-LLM's converter scripts, which are not part of its Python package."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def parse_version(text: str) -> Version:
     except InvalidVersion as error:
         raise BadInput(
             f"{text!r} is not a valid version of TensorRT-LLM.",
-            why="examples of versions are 0.11.0 and 0.17.0.post1; 24.07 is a container tag",
+            why="a version has a form such as 0.11.0 or 0.17.0.post1, and 24.07 is a container tag",
             next_step="run `pip show tensorrt_llm` to see the installed version",
         ) from error
 

@@ -119,7 +119,7 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
         f"{name}=true" for name in PAGED_CONTEXT_PARAMETERS if parameters.get(name) == "true"
     ]
     if options.speculative_decoding_mode == "draft_tokens_external":
-        reasons.append("--speculative-decoding-mode draft_tokens_external")
+        reasons.append("speculative_decoding_mode=draft_tokens_external")
     if not reasons or options.use_paged_context_fmha:
         return options
     if options.use_paged_context_fmha is False:
