@@ -1,7 +1,7 @@
 """Compute the template parameters of engines that serve a checkpoint without a build.
 
-`config.pbtxt` has one entry for each engine argument that corresponds to an upstream parameter. An
-additional entry contains all other engine arguments as a JSON object.
+`config.pbtxt` has one entry for each engine argument that corresponds to a parameter of NVIDIA's
+templates. An additional entry contains all other engine arguments as a JSON object.
 """
 
 from __future__ import annotations

@@ -85,8 +85,9 @@ def find_tools(
     """Return this machine's toolchain: the running Python, its packages and the GPUs.
 
     If `trtllm_version` is set, builds are planned for this version of TensorRT-LLM instead of the
-    installed version. If `container` is set, they are planned for a container image with this
-    version. Raise `BadInput` if `trtllm_version` is not a version, or if no image contains it.
+    installed version. If `container` is set, builds run in a container image with this version.
+    Raise `BadInput` if `trtllm_version` is not a version, or if no known image contains this
+    version.
     """
     packages = tuple(sorted({name for kind in all_kinds() for name in kind.building.tools}))
     gpus = _choose_gpus(find_gpus(), container.gpus if container else ())

@@ -113,10 +113,10 @@ class Serving:
     includes the user's value. `check_values` checks the final values against the engine. If
     `empty_is_default` is set, TensorRT-LLM chooses a default for each parameter that is empty.
 
-    `describe_draft` returns the engine that generates draft tokens in the model
-    `tensorrt_llm_draft`, if the parameters name one. It raises `BadInput` if the engines do not
-    fit. `draft_parameter` is the parameter that names the folder of a draft model's engine, or
-    empty if engines of this kind cannot use a draft model.
+    `draft_parameter` is the parameter for the folder of a draft model's engine, or empty if engines
+    of this kind cannot use a draft model. `describe_draft` returns the engine in this folder, which
+    generates draft tokens in the model `tensorrt_llm_draft`, or None if the parameter is not set.
+    `describe_draft` raises `BadInput` if this engine cannot generate draft tokens for the model.
 
     `contract_version` returns the version of TensorRT-LLM that determines the tensors and the
     parameters of the models, or an empty string for the newest version. `backends` maps each layout

@@ -26,7 +26,7 @@ MODULES = {
 AUTO = "auto"
 # This kind runs on any CPU. If no engine is installed, tllm suggests installing this kind.
 EMBEDDED = "openvino"
-# The engine kind of model repositories from upstream, which have no manifest from tllm.
+# The engine kind of copies of NVIDIA's model repository, which have no manifest from tllm.
 UPSTREAM = "tensorrt"
 
 

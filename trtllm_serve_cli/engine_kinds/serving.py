@@ -9,7 +9,7 @@ from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.choices import Layout
 from trtllm_serve_cli.errors import BadInput
 
-# The model that runs the engine of a draft model, as in upstream's examples.
+# The Triton model that runs the engine of a draft model. NVIDIA's examples use the same name.
 DRAFT_MODEL = "tensorrt_llm_draft"
 # Parameters that apply to every engine that runs in an engine worker.
 WORKER_PARAMETERS = frozenset(

@@ -1,8 +1,8 @@
 """Read values from a `config.pbtxt`, and change a value without changing any other byte.
 
 The class `_Reader` parses the text, because protobuf's parser discards the positions of values.
-`_Reader` also accepts upstream's templates. protobuf rejects these templates if a `${name}`
-variable is unquoted.
+`_Reader` also accepts the templates in triton-inference-server/tensorrtllm_backend, which protobuf
+rejects if a `${name}` variable is unquoted.
 
 A place is the path to a field, for example `max_batch_size`, `instance_group.count`,
 `input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`.

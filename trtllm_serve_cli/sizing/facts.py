@@ -26,7 +26,8 @@ class ModelFacts:
 
     `weight_bytes` is the size of the weights according to the checkpoint's index, or the size of
     the only weight file. It is None if the checkpoint has neither an index nor a single weight
-    file. If the shape is from the catalog, `catalog_reason` is the reason. Otherwise, it is empty.
+    file. `catalog_reason` explains why the shape is from the catalog of models. It is empty if the
+    shape is from the checkpoint.
     """
 
     source: str

@@ -49,7 +49,7 @@ def test_script_is_named_if_it_is_missing(
 
 
 def test_script_requires_a_prompt(tensorrt: OpenRepository) -> None:
-    with pytest.raises(BadInput, match="runs a single prompt"):
+    with pytest.raises(BadInput, match="requires a prompt"):
         run_script(tensorrt, None, InferOptions(), {})
 
 

@@ -95,7 +95,7 @@ def test_parameters_of_the_draft_model_require_its_engine(tmp_path: Path) -> Non
     ("changes", "why"),
     [
         ({"draft_version": "1.0.0"},
-         "it was built with TensorRT-LLM 1.0.0, and the target engine with 1.1.0"),
+         "it was built with TensorRT-LLM 1.0.0, but the target engine was built with 1.1.0"),
         ({"target": PAGED},
          "the target engine was built without draft_tokens_external, so it cannot check draft "
          "tokens"),

@@ -76,7 +76,7 @@ def test_parameters_that_only_upstreams_models_read_are_refused() -> None:
             refuse_of_upstream([name], "tensorrt")
         assert str(raised.value) == (
             f"The parameter {name} has no effect in a repository that tllm renders.\n"
-            "Why: only upstream's Python models read it, and tllm renders its own\n"
-            "Next: omit the parameter, or set it in a copy of upstream's repository with "
+            "Why: only NVIDIA's Python models read it, and tllm renders other models\n"
+            "Next: omit the parameter, or set it in a copy of NVIDIA's repository with "
             f"`tllm set --repo DIR {name}=VALUE`"
         )

@@ -346,5 +346,5 @@ def test_upstreams_python_model_is_rejected_in_a_rendered_repository(tmp_path: P
     write_repository(plan, tmp_path / "mine")
     repository = open_repository(tmp_path / "mine")
     changes = plan_changes(repository, {"triton_backend": "python"})
-    with pytest.raises(BadInput, match="does not contain upstream's Python model"):
+    with pytest.raises(BadInput, match="does not contain NVIDIA's Python model"):
         apply_changes(repository, changes)

@@ -49,8 +49,8 @@ def test_engine_of_another_version_is_an_error(tmp_path: Path) -> None:
     repository = _write(tmp_path)
     _rebuild(tmp_path, version="1.0.0")
     what = (
-        "its engine cannot generate draft tokens: it was built with TensorRT-LLM 1.0.0, and the "
-        "target engine with 1.1.0"
+        "its engine cannot generate draft tokens: it was built with TensorRT-LLM 1.0.0, but "
+        "the target engine was built with 1.1.0"
     )
     assert _findings(repository) == [("error", what)]
     with pytest.raises(RepositoryError) as raised:
@@ -116,7 +116,7 @@ def test_different_modes_are_an_error(tmp_path: Path) -> None:
     path = _write(tmp_path).path / "tensorrt_llm_draft" / "config.pbtxt"
     path.write_text(path.read_text().replace("decoupled: true", "decoupled: false"))
     assert (
-        "error", "it and tensorrt_llm have different values of decoupled_mode",
+        "error", "its value of decoupled_mode differs from that of tensorrt_llm",
     ) in _findings(open_repository(path.parents[1]))  # fmt: skip
 
 

@@ -47,7 +47,7 @@ class TimeMetric:
 
     @property
     def heading(self) -> str:
-        """The heading of the metric's tile: its label if this is an abbreviation, or its title."""
+        """The heading of the metric's tile: the label if it is in capitals, otherwise the title."""
         return self.label if self.label.isupper() else self.title
 
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:

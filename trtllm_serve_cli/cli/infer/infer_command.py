@@ -79,7 +79,7 @@ def infer(
     is_streamed = options.stream or needs_parts or options.interface == "http"
     # Do not stream requests for logits, so that one array contains the logits of the response.
     is_streamed = is_streamed and not logits.list_requested(options)
-    # Models reject streamed requests for draft tokens.
+    # Do not stream requests for draft tokens, because models reject such streamed requests.
     is_streamed = is_streamed and not request.get("num_draft_tokens")
     defaults = GenerateRequest(
         text_input="",

@@ -48,8 +48,8 @@ class InferOptions:
     no_server: Annotated[
         bool,
         Option(
-            "Load the engine in this command and run the request without a server. The engine is "
-            "loaded for each command.",
+            "Run the request without a server. Each command loads the engine before it runs the "
+            "request.",
             flags=("--no-server",),
         ),
     ] = False

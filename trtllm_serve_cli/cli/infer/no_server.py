@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def open_engine(options: InferOptions, repository: OpenRepository) -> Target:
-    """Start the engine of an imported model. The engine stops when the command ends."""
+    """Start the engine of an imported model, and return it as the target for requests.
+
+    The engine stops when the command ends.
+    """
     from trtllm_serve_cli.client.local_engine import LocalEngine
 
     output.notify(f"Loading the engine of {repository.name} …")
@@ -41,7 +44,9 @@ def check_usage(options: InferOptions) -> None:
     }
     for flag, is_set in needs_server.items():
         if is_set:
-            raise typer.BadParameter("The option requires a server. Omit it.", param_hint=flag)
+            raise typer.BadParameter(
+                "The option requires a server. Omit it or --no-server.", param_hint=flag
+            )
 
 
 def run_script(
@@ -60,8 +65,8 @@ def run_script(
 
     if prompt is None:
         raise BadInput(
-            "A TensorRT engine without a server runs a single prompt.",
-            why="TensorRT-LLM's script run.py loads the engine for each call",
+            "A TensorRT engine without a server requires a prompt.",
+            why="TensorRT-LLM's script run.py runs one prompt, not a conversation or a batch",
             next_step='pass a prompt, for example `tllm infer --no-server "What is ML?"`',
         )
     if options.show_tokens:

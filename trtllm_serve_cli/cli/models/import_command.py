@@ -47,7 +47,8 @@ DraftOption = Annotated[
         "--draft",
         metavar="NAME",
         help="Imported model that generates draft tokens for this model (speculative decoding). "
-        "Its engine kind must be tensorrt, and its tokenizer that of this model.",
+        "Its engine kind must be tensorrt, and both models must have the same tokenizer. Default: "
+        "no draft model.",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""`tllm lora`: convert LoRA adapters to the tensors that upstream's clients send."""
+"""`tllm lora`: convert LoRA adapters to the tensors that NVIDIA's clients send."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ ServerOption = Annotated[
         "-u", "--url", metavar="HOST:PORT", help="Address of the server, as shown by `tllm status`."
     ),
 ]
-# The default text model on servers that tllm did not start. Every model repository made from
-# upstream's templates contains this model.
+# The default text model on servers that tllm did not start. Every model repository made from the
+# templates in triton-inference-server/tensorrtllm_backend contains this model.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
 

@@ -1,8 +1,8 @@
 """Serve a checkpoint with TensorRT-LLM's LLM API.
 
 In the inflight layout, `config.pbtxt` has one entry for each argument for `LLM` that corresponds to
-an upstream parameter. One additional entry contains all other arguments as a JSON object. In the
-llmapi layout, `model.yaml` contains all arguments under their names in `LLM`.
+a parameter of NVIDIA's templates. One additional entry contains all other arguments as a JSON
+object. In the llmapi layout, `model.yaml` contains all arguments under their names in `LLM`.
 """
 
 from __future__ import annotations

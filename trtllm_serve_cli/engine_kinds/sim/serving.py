@@ -1,4 +1,4 @@
-"""Serve a simulated engine with the same upstream parameters as other engines.
+"""Serve a simulated engine with the same template parameters as other engines.
 
 The engine worker reads the timing from the engine's folder.
 """

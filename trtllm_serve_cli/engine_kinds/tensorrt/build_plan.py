@@ -104,10 +104,11 @@ def _plan_container(
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
     """Add the options that the repository's parameters or the decoding mode require.
 
-    With a draft model, the engine must accept draft tokens. The engine needs paged context FMHA for
-    some features. Raise `BadInput` if `options` disables it. If a draft model proposes tokens,
-    the runtime requires KV cache reuse for the target model ("KV cache block reuse must be enabled
-    for speculative decoding target model"). KV cache reuse requires paged context FMHA.
+    If the parameters name a draft engine, select the decoding mode that accepts its tokens. Enable
+    paged context FMHA if a parameter or this mode requires it, or raise `BadInput` if `options`
+    disables it. The mode requires paged context FMHA, because the runtime checks draft tokens only
+    with KV cache reuse ("KV cache block reuse must be enabled for speculative decoding target
+    model").
     """
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:
         options = replace(

@@ -1,4 +1,4 @@
-"""Check that one TensorRT engine can generate draft tokens for another one, its target.
+"""Check that a TensorRT engine can generate draft tokens for another engine, its target.
 
 Triton serves both engines. The text models send the draft engine's tokens to the target engine,
 which checks them. Sources: docs/source/advanced/speculative-decoding.md in NVIDIA/TensorRT-LLM
@@ -24,9 +24,10 @@ _REUSE = "enable_kv_cache_reuse"
 
 
 def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
-    """Return the engine that generates draft tokens for `engine`, or None if `values` name none.
+    """Return the engine that generates draft tokens for `engine`, or None without a draft engine.
 
-    `values` are the parameters of the repository. Raise `BadInput` if the engines do not fit.
+    `values` are the parameters of the repository. Raise `BadInput` if the engine in the folder
+    `draft_engine_dir` cannot generate draft tokens for `engine`.
     """
     folder = values.get("draft_engine_dir", "")
     if not folder:
@@ -50,10 +51,10 @@ def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
 def list_mismatches(
     target: TensorRtBuild, draft: TensorRtBuild, *, reuses_kv_cache: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield the reason and the next step for each property that does not fit."""
+    """Yield a reason and a next step for each property that rules out this pair of engines."""
     if draft.version != target.version:
         yield (
-            f"it was built with TensorRT-LLM {draft.version}, and the target engine with "
+            f"it was built with TensorRT-LLM {draft.version}, but the target engine was built with "
             f"{target.version}",
             "build both engines with the same version",
         )
@@ -83,8 +84,9 @@ def _compare_tokenizers(
 ) -> tuple[str, str] | None:
     """Return the reason and the next step if the engines have different vocabularies.
 
-    If a vocabulary cannot be read, compare its size. Engines with the same vocabulary may have
-    different sizes, because TensorRT-LLM and some checkpoints pad the vocabulary.
+    Compare the engines' vocabulary sizes only if a tokenizer's vocabulary cannot be read. Engines
+    with the same tokens may have different sizes, because TensorRT-LLM and some checkpoints pad the
+    vocabulary.
     """
     next_step = "choose a draft model with the same tokenizer"
     own, theirs = map(_read_vocabulary, (tokenizer, draft_dir / TOKENIZER_FOLDER))

@@ -1,6 +1,6 @@
 """Plan the command that runs a TensorRT engine without a server.
 
-The command runs TensorRT-LLM's script `examples/run.py`. Source of its flags: examples/run.py and
+The command runs TensorRT-LLM's script `examples/run.py`. Source of the flags: examples/run.py and
 add_common_args in examples/utils.py of NVIDIA/TensorRT-LLM, versions 0.9 to 0.17.
 """
 

@@ -1,7 +1,7 @@
-"""Serve a TensorRT engine with Triton's C++ backend, which upstream calls `tensorrtllm`.
+"""Serve a TensorRT engine with the C++ backend `tensorrtllm` of Triton.
 
-The `config.pbtxt` contains every parameter of upstream's newest version. Parameters that were not
-requested are empty strings. Every version of the backend treats an empty string as not set, because
+The `config.pbtxt` contains every parameter of NVIDIA's newest template. Parameters that were not
+set are empty strings. Every version of the backend treats an empty string as not set, because
 it ignores values that it cannot convert. Since 0.19, the backend does not load a model without the
 keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
 `xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` in
@@ -19,7 +19,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
 from trtllm_serve_cli.engine_kinds.tensorrt.draft import describe_draft
 from trtllm_serve_cli.errors import BadInput
 
-# Upstream parameters that only certain engine kinds support. The C++ backend supports all of them.
+# Template parameters that only some engine kinds support. The C++ backend supports all of these.
 _PARAMETERS = frozenset(
     (
         "tokenizer_type", "visual_model_path", "max_num_sequences", "max_kv_cache_length",
@@ -47,7 +47,7 @@ _PARAMETERS = frozenset(
 # be built with paged context FMHA support", triton-inference-server/tensorrtllm_backend#251).
 PAGED_CONTEXT_PARAMETERS = ("enable_kv_cache_reuse", "enable_chunked_context")
 _BACKEND = "tensorrtllm"
-# Entries with fixed values in upstream's template.
+# Entries with fixed values in NVIDIA's template.
 _FIXED = {
     "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
     "executor_worker_path": "/opt/tritonserver/backends/tensorrtllm/trtllmExecutorWorker",

@@ -1,6 +1,6 @@
 """Plan the `llmapi` layout, in which `model.yaml` configures a single text-to-text model.
 
-Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In upstream's repository,
+Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In this repository,
 Triton completes `config.pbtxt` from `model.yaml`. tllm starts Triton without auto-completion.
 Therefore, this module writes each value that both files need into both files.
 """

@@ -3,8 +3,8 @@
 By default, each instance runs a separate engine. If `instances_share_engine` is set, all instances
 are front ends of a single engine.
 
-`gpu_device_ids` has one group of GPUs per engine, for example 0,1;2,3. Upstream requires exactly
-one instance per group. Source: docs/llama_multi_instance.md in
+`gpu_device_ids` has one group of GPUs per engine, for example 0,1;2,3. Triton's backend for
+TensorRT-LLM requires exactly one instance per group. Source: docs/llama_multi_instance.md in
 triton-inference-server/tensorrtllm_backend.
 """
 

@@ -1,4 +1,4 @@
-"""Read a model repository that tllm rendered, or a copy of upstream's repository."""
+"""Read a model repository that tllm rendered, or a copy of NVIDIA's inflight_batcher_llm."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class OpenRepository:
     def kind(self) -> str:
         """The engine kind, as named in the manifest or in a `config.pbtxt`.
 
-        If neither names a kind, the repository is from upstream and runs a TensorRT engine.
+        If neither names a kind, the repository is a copy of NVIDIA's, which runs a TensorRT engine.
         """
         if self.manifest:
             return str(self.manifest["engine"]["kind"])
@@ -84,7 +84,7 @@ class OpenRepository:
         return "gpt" if is_gpt and _values(core, "backend") == ["python"] else "inflight"
 
     def role(self, model: str) -> str | None:
-        """Return the name of the upstream model that `model` corresponds to, or None.
+        """Return the name of the model in NVIDIA's repository that `model` replaces, or None.
 
         If the model `ensemble` is a Python model, it corresponds to `tensorrt_llm_bls`, because
         both models have the same parameters. Only the inflight and gpt layouts have the parameters

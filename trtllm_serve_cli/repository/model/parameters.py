@@ -89,7 +89,7 @@ class Parameter:
         return in_layout if in_layout is not None else self.fills.get(role or "", ())
 
     def is_in(self, version: str) -> bool:
-        """Return whether upstream's models have the parameter in a version of TensorRT-LLM."""
+        """Return whether NVIDIA's models have the parameter in a version of TensorRT-LLM."""
         return is_in_versions(version, self.since, self.until)
 
     @property
@@ -207,14 +207,14 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
 
 
 def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
-    """Raise `BadInput` if only upstream's models read one of `names` for the engine kind."""
+    """Raise `BadInput` if only NVIDIA's models read one of `names` for the engine kind."""
     for name in names:
         parameter = load_parameters().get(name)
         if parameter is not None and parameter.of_upstream and parameter.applies_to(kind):
             raise BadInput(
                 f"The parameter {name} has no effect in a repository that tllm renders.",
-                why="only upstream's Python models read it, and tllm renders its own",
-                next_step="omit the parameter, or set it in a copy of upstream's repository with "
+                why="only NVIDIA's Python models read it, and tllm renders other models",
+                next_step="omit the parameter, or set it in a copy of NVIDIA's repository with "
                 f"`tllm set --repo DIR {name}=VALUE`",
             )
 
@@ -222,8 +222,8 @@ def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
     """Return the parameters in `names` that have no effect on the engine kind.
 
-    An import writes these parameters nevertheless, because scripts for upstream's repository set
-    all parameters.
+    An import writes these parameters nevertheless, because scripts for NVIDIA's repository set all
+    parameters.
     """
     return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
 

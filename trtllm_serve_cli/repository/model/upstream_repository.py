@@ -1,4 +1,4 @@
-"""Read a copy of upstream's repository in which the template variables are filled in."""
+"""Read a copy of NVIDIA's inflight_batcher_llm in which the template variables are filled in."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import ImportedModel, read_manifest
 
 _CORE = "tensorrt_llm"
-# Upstream's models that accept text, in order of preference.
+# The models in NVIDIA's repository that accept text, in order of preference.
 _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 
 
 def read_repository(directory: Path) -> ImportedModel:
-    """Return the model in a repository that tllm rendered, or in a copy of upstream's repository.
+    """Return the model in a repository that tllm rendered, or in a copy of NVIDIA's repository.
 
     For a copy, the name of the returned model is the name of the copy's folder. Raise
     `RepositoryError` if `directory` contains neither, or if template variables in a copy are not

@@ -49,7 +49,8 @@ RESERVED_NAMES = frozenset(
         "tensorrt_llm_bls",
     )
 )  # fmt: skip
-# Parameters of a target model that its draft model must share, or else calls to one of them fail.
+# Parameters that must have the same value in a draft model and its target model, because requests
+# to one of the two models would otherwise fail.
 _SHARED_WITH_DRAFT = (
     "decoupled_mode",
     "exclude_input_in_output",
@@ -170,7 +171,7 @@ def check_name_is_free_in_layout(name: str) -> None:
 def _with_unused(
     model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
-    """Return `model` with entries for the parameters in `unused` that upstream's model has."""
+    """Return `model` with entries for the parameters in `unused` that NVIDIA's model has."""
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
         place.removeprefix("parameters."): values[each.name]
@@ -299,7 +300,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = _contracts(engine)["tensorrt_llm"]
     if backend is not None:
         contract = type_tensors("tensorrt_llm", contract, values)
-        # Enable the dynamic batcher, because upstream's model always has a dynamic batcher.
+        # Enable the dynamic batcher, because NVIDIA's model always has a dynamic batcher.
         batching |= {"backend": values[backend], "is_batched": True}
     return ModelConfig(
         name="tensorrt_llm",
@@ -317,8 +318,9 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """Return the model that generates draft tokens for `tensorrt_llm`, if there is one.
 
-    The parameter `draft_NAME` is the model's parameter NAME. Other parameters are those of
-    `tensorrt_llm`, if both models must agree, or the defaults of the draft engine.
+    The parameter `draft_NAME` sets the model's parameter NAME. The parameters in
+    `_SHARED_WITH_DRAFT` have the same values as in `tensorrt_llm`. All other parameters have the
+    defaults of the draft engine.
     """
     serving = find_kind(engine.kind).serving
     table = load_parameters()
@@ -381,7 +383,7 @@ def _postprocessing(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _contracts(engine: Engine) -> Mapping[str, Contract]:
-    """Return the tensors of upstream's models in the engine's version of TensorRT-LLM."""
+    """Return the tensors of NVIDIA's models in the engine's version of TensorRT-LLM."""
     return load_contracts(find_kind(engine.kind).serving.contract_version(engine))
 
 

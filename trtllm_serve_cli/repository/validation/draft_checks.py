@@ -27,7 +27,7 @@ def check_draft_model(checked: Checked) -> Iterator[Finding]:
         return
     if repository.value(DRAFT_MODEL, _DECOUPLED) != repository.value(_TARGET, _DECOUPLED):
         yield checked.finding(
-            "error", DRAFT_MODEL, f"it and {_TARGET} have different values of decoupled_mode",
+            "error", DRAFT_MODEL, f"its value of decoupled_mode differs from that of {_TARGET}",
             f"run `{checked.set_command} decoupled_mode=true`", place=_DECOUPLED,
         )  # fmt: skip
     builds = [_read_build(checked, model) for model in (_TARGET, DRAFT_MODEL)]

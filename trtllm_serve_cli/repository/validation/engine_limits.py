@@ -189,7 +189,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield an error if a repository that tllm rendered requires upstream's Python model."""
+    """Yield an error if a repository that tllm rendered requires NVIDIA's Python model."""
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
     if (
@@ -199,7 +199,7 @@ def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
     ):
         yield checked.finding(
             "error", model,
-            "triton_backend is python, but the repository does not contain upstream's Python model",
+            "triton_backend is python, but the repository does not contain NVIDIA's Python model",
             f"run `{checked.set_command} triton_backend=tensorrtllm`", place="backend",
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from trtllm_serve_cli.repository.model.parameters import load_parameters
 _Producers = dict[str, tuple[int | None, str]]
 
 _ENGINE_MODEL = "tensorrt_llm"
-# Maps upstream's Python models to the parameters that set their numbers of instances.
+# Maps NVIDIA's Python models to the parameters that set their numbers of instances.
 _INSTANCE_COUNTS = {
     "preprocessing": "preprocessing_instance_count",
     "postprocessing": "postprocessing_instance_count",
@@ -81,9 +81,9 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _check_instances(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield a warning if upstream's Python model has one instance, but the engine batches requests.
+    """Yield a warning if NVIDIA's Python model has one instance, but the engine batches requests.
 
-    An instance of upstream's Python models processes one request at a time. Source:
+    An instance of NVIDIA's Python models processes one request at a time. Source:
     docs/model_config.md in triton-inference-server/tensorrtllm_backend v0.16.0, which recommends
     the engine's maximum batch size, and five instances for most cases.
     """

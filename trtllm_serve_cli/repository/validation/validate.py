@@ -207,7 +207,7 @@ def _restore(checked: Checked) -> str:
 def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
     contract = _find_contract(checked, model)
     # Skip layouts with a single text-to-text model, because the tensors of this model differ from
-    # those in the inflight layout. In a copy of upstream's repository, this model is named
+    # those in the inflight layout. In a copy of NVIDIA's repository, this model is named
     # `tensorrt_llm`.
     is_other = checked.repository.layout not in UPSTREAM_LAYOUTS or (
         model == "tensorrt_llm"
@@ -237,7 +237,7 @@ def _check_side(
     """Yield findings about the inputs or the outputs of a model.
 
     Missing tensors and unexpected types are errors in a repository that tllm rendered. They are
-    only warnings in a copy of upstream's repository, because the copy may be for an older version
+    only warnings in a copy of NVIDIA's repository, because the copy may be for an older version
     of TensorRT-LLM.
     """
     has_manifest = checked.repository.has_manifest
@@ -315,8 +315,8 @@ def _check_parameter_value(
                 "remove the parameter", place=place,
             )  # fmt: skip
         return
-    # A value that upstream's backend cannot parse is only a warning, because the backend then uses
-    # its default.
+    # Report a value that the C++ backend cannot parse only as a warning, because the backend then
+    # uses its default.
     is_upstreams = find_kind(kind).runs_in_triton_backend
     is_harmless = is_entry and is_upstreams and parameter.unset is not None
     # Check each element separately, because a model may have several preferred batch sizes.
@@ -327,6 +327,6 @@ def _check_parameter_value(
             yield checked.finding(
                 "warning" if is_harmless else "error", model,
                 f"{parameter.name} is {each[:40]!r}"
-                + (f", which upstream ignores (default: {parameter.unset})" if is_harmless else ""),
+                + (f", which Triton ignores (default: {parameter.unset})" if is_harmless else ""),
                 error.next_step, place=place,
             )  # fmt: skip
