@@ -21,14 +21,14 @@ _QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 
 
 class RequestError(Exception):
-    """Raised if `tensorrt_llm` or the draft model fails; the client receives the message."""
+    """The error if `tensorrt_llm` or the draft model fails. The client receives the message."""
 
 
 class CoreCaller:
     """Calls the models that run engines.
 
-    `outputs` are the outputs to request. `is_decoupled` is true if the called models are decoupled.
-    The kind of call must match, because a decoupled call to a model that is not decoupled never
+    `outputs` are the outputs to request. `is_decoupled` must be true if the called models are
+    decoupled, and false otherwise, because a decoupled call to a model that is not decoupled never
     returns (observed with Triton 2.51).
     """
 
@@ -53,7 +53,7 @@ class CoreCaller:
         return map(request.complete, self._receive(model, tensors, request_id, parameters))
 
     def stop(self, model: str, request_id: str) -> None:
-        """Stop the request to `model` of a client that has cancelled its request."""
+        """Stop the request `request_id` to `model` after the client has cancelled it."""
         # If possible, forward the stop directly to the instance that runs the request, because a
         # stop request might wait in Triton's queue, behind requests that wait for this slot.
         if forward_stop(stop_socket_name(model), request_id):

@@ -4,9 +4,10 @@ In each step, the draft model generates a few tokens. The target model, which is
 checks these draft tokens in one engine step. It keeps the tokens up to the first one that it would
 not generate, and adds one token. The next step continues with these tokens.
 
-As in upstream's `tensorrt_llm_bls`, such a request has one prompt and one sequence, is not
-streamed and returns no logits. Source: all_models/inflight_batcher_llm/tensorrt_llm_bls/1/lib
-(decode.py, triton_decoder.py) in triton-inference-server/tensorrtllm_backend v0.9.0 to v0.19.0.
+As in NVIDIA's `tensorrt_llm_bls`, such a request has one prompt and one sequence. The response is
+not streamed and does not contain logits. Source:
+all_models/inflight_batcher_llm/tensorrt_llm_bls/1/lib (decode.py, triton_decoder.py) in
+triton-inference-server/tensorrtllm_backend v0.9.0 to v0.19.0.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ DRAFT_INPUTS = ("num_draft_tokens", "use_draft_logits")
 # Sends a request to a model, and returns the outputs without the prompt, or {} if it was cancelled.
 Ask = Callable[[dict[str, Array]], dict[str, Array]]
 
-# Inputs for outputs that the response lacks or that `_Response` adds.
+# Inputs that are not copied from the request to the models' requests. They ask for streaming or
+# logits, which are not supported, or for token counts, which `_Response` adds.
 _NEVER_FORWARDED = frozenset(
     (
         "streaming",
@@ -36,7 +38,8 @@ _NEVER_FORWARDED = frozenset(
         "return_num_output_tokens",
     )
 )
-# Inputs for outputs of the target model, and adapters that fit only the target model.
+# Inputs that only the target model receives: adapters, which fit only this model, and flags for
+# outputs that the response contains only for this model.
 _NOT_FOR_DRAFT_MODEL = frozenset(
     (
         "lora_config",
@@ -47,7 +50,7 @@ _NOT_FOR_DRAFT_MODEL = frozenset(
         "return_perf_metrics",
     )
 )
-# Input -> the highest value that a request with draft tokens may have.
+# Maps each input to its highest value in a request with draft tokens.
 _LIMITS = {
     "streaming": 0,
     "beam_width": 1,
@@ -55,8 +58,8 @@ _LIMITS = {
     "return_context_logits": 0,
     "return_generation_logits": 0,
 }
-# A guide or an embedding table describes the whole response or prompt, but each step has another
-# prompt.
+# Inputs that a request with draft tokens must not have. A guide or an embedding table applies to
+# the whole response or prompt, but each step has a different prompt.
 _REJECTED = ("guided_decoding_guide", "guided_decoding_guide_type", "prompt_embedding_table")
 _NAMES = {"streaming": "stream"}
 _FIRST_STEP = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns")
@@ -82,9 +85,9 @@ class Drafts:
 class DraftRequest:
     """A request with draft tokens.
 
-    `inputs` are those of `tensorrt_llm` in the model's version of TensorRT-LLM. In this version,
-    `min_tokens_name` is the name of the input `min_tokens`. `excludes_input` is true if the
-    response omits the prompt.
+    `inputs` are the inputs of `tensorrt_llm` in the model's version of TensorRT-LLM.
+    `min_tokens_name` is the name of the input `min_tokens` in this version. `excludes_input` is
+    true if the response omits the prompt.
     """
 
     inputs: Mapping[str, Array]
@@ -139,8 +142,8 @@ class DraftRequest:
     def draft_inputs(self, tokens: list[int], count: int) -> dict[str, Array]:
         """Return the inputs with which the draft model generates `count` tokens after `tokens`.
 
-        As in upstream's model, the draft model cannot end the response, so that it generates
-        exactly `count` tokens.
+        As in NVIDIA's `tensorrt_llm_bls`, the minimum number of tokens is also `count`, so that the
+        draft model cannot end the response.
         """
         inputs = self._continued(tokens, count, min_tokens=count)
         inputs = {name: array for name, array in inputs.items() if name not in _NOT_FOR_DRAFT_MODEL}
@@ -183,8 +186,8 @@ def generate_with_drafts(
 ) -> dict[str, Array]:
     """Return the outputs of the whole response.
 
-    Between two steps, `is_cancelled` returns whether the client has cancelled the request. The
-    response then contains the tokens generated so far.
+    `is_cancelled` is called before each step, and returns whether the client has cancelled the
+    request. In this case, the response contains only the tokens generated so far.
     """
     response = _Response(request)
     while not response.has_ended and not is_cancelled():
@@ -194,7 +197,7 @@ def generate_with_drafts(
 
 
 def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) -> Drafts:
-    # The target model adds a token to the draft tokens.
+    # Leave room for the token that the target model adds to the draft tokens.
     count = min(request.num_draft_tokens, request.max_tokens - len(tokens) - 1)
     if count <= 0:
         return Drafts()
@@ -211,7 +214,7 @@ def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) ->
 
 
 class _Response:
-    """The response so far: its tokens, and the other outputs of the target model's steps."""
+    """The response so far, with its tokens and the outputs of each step of the target model."""
 
     def __init__(self, request: DraftRequest) -> None:
         self.tokens: list[int] = []
@@ -229,8 +232,8 @@ class _Response:
         word_end = find_word_end(self.tokens, start, self._stop_words)
         if word_end is not None:
             del self.tokens[word_end:]
-        # If the target model adds no token to the draft tokens, it has ended the response. The
-        # backend does not return the end id.
+        # If the target model adds no token to the draft tokens, it has generated the end id, which
+        # the backend does not return.
         self.has_ended = (
             word_end is not None
             or not new
