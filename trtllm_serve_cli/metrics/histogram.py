@@ -29,8 +29,8 @@ def read_latency(
 ) -> Latency | None:
     """Return the latency from the histogram `name`, which must be in seconds.
 
-    If `before` is set, include only the observations made after that snapshot. Return `None` if
-    there are no observations.
+    If `before` is set, the latency includes only the observations since that snapshot. Return
+    `None` if there are no observations.
     """
     buckets = _read_buckets(now, name, labels)
     total_s = now.value(f"{name}_sum", **labels)

@@ -38,9 +38,9 @@ def watch_metrics(
 
 
 def start_watches(sources: Mapping[str, Watch]) -> WatchQueue:
-    """Run the watch for each of `sources` in its own thread, and return a queue of the results.
+    """Run each watch in a separate thread, and return a queue with the results of all watches.
 
-    Each item in the queue is a pair of the source's name, and a snapshot or an error.
+    Each item in the queue is a pair: the name of a source, and a snapshot or an error.
     """
     results: WatchQueue = queue.SimpleQueue()
 

@@ -76,7 +76,7 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message. The text between its braces is from the offset `start` to `end`."""
+    """A message. The offsets `start` and `end` enclose the text between its braces."""
 
     start: int
     end: int
@@ -157,7 +157,7 @@ def fill(text: str, values: Mapping[str, str]) -> str:
 
 
 def write_value(place: str, value: str) -> str:
-    """Return `value` as a literal for the field at `place`. The literal of a string has quotes.
+    """Return `value` as a literal for the field at `place`. A string literal has quotes.
 
     Raise `KeyError` if Triton's model configuration has no such field.
     """
@@ -195,7 +195,7 @@ def _steps(place: str) -> _Steps:
 
 
 def _find(text: str, message: _Message, steps: _Steps) -> list[_Value]:
-    """Return the scalars at the path `steps`.
+    """Return the scalars at the path `steps`, which is a parsed place.
 
     A list with several elements is returned as one scalar, from the first to the last element, so
     that `change` replaces the whole list.
@@ -266,7 +266,7 @@ def _insert(text: str, position: int, snippet: str, *, is_top: bool) -> str:
 
 
 def _plain(text: str, value: _Value) -> str:
-    """Return the value without quotes and escapes."""
+    """Return the value of a scalar, without quotes and with escape sequences decoded."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 

@@ -1,4 +1,4 @@
-"""Send one worker's share of a run's requests from an event loop."""
+"""Send a worker's share of the requests in a run, with a single event loop."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class WorkerResult:
 def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     """Return an event loop for `run_share`.
 
-    The loop uses select() where possible, because its timeout has microsecond resolution. epoll
-    rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP at
-    high concurrency uses epoll, because each request in flight needs a socket and select()
+    The loop uses select() if possible, because the timeout of select() has microsecond resolution.
+    epoll rounds timeouts up to whole milliseconds, so requests would be sent up to 1 ms late. HTTP
+    at high concurrency uses epoll, because each request in flight needs a socket and select()
     supports too few sockets.
     """
     is_http = any(model.interface == "http" for model in share.models)
@@ -75,10 +75,10 @@ async def run_share(
     """Send the share's requests, starting at the monotonic time that `wait_for_start` returns.
 
     If the number of requests is limited, all requests are encoded before the run starts. The
-    warm-up is also completed before the start. `report` is called about twice a second. It must be
-    fast, because the event loop that calls it also timestamps responses. `register_cancel` receives
-    a function that ends the run early and keeps the measurements. Call that function only in the
-    thread of the event loop.
+    warm-up requests also end before the run starts. `report` is called about twice a second. It
+    must be fast, because the event loop that calls it also timestamps responses. `register_cancel`
+    receives a function that ends the run early and keeps the measurements. Call that function only
+    in the thread of the event loop.
     """
     connections = [
         GrpcConnection(model, share.request_options)
@@ -141,7 +141,10 @@ async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
 
 
 def _encode(share: Share, connections: Sequence[Connection]) -> Iterator[ReadyRequest]:
-    """Return the encoded requests. Encode a `Stream` on demand, because it is endless."""
+    """Return the encoded requests.
+
+    The requests in a `Stream` are encoded on demand, because a stream is endless.
+    """
     ready = (
         ReadyRequest(
             index,

@@ -28,8 +28,8 @@ class WorkerLoad:
     """The load of a worker process during a run.
 
     `cpu_s` is the CPU time of the process, and `loop_cpu_s` is the CPU time of the event loop's
-    thread. `loop_lags_s` has the delay of each tick of a 10 ms timer in the event loop, including
-    the ticks that a blocked loop missed.
+    thread. `loop_lags_s` contains the delay of each tick of a 10 ms timer in the event loop. Ticks
+    that were due while the loop was blocked are included.
     """
 
     wall_s: float
@@ -43,7 +43,7 @@ class ClientReport:
     """The load of the client during a benchmark.
 
     `busiest_loop` is the highest CPU utilization of an event loop's thread, from 0 to 1.
-    `bottlenecks` has a sentence for each reason why the client was too slow.
+    `bottlenecks` contains a sentence for each reason why the client was too slow.
     """
 
     num_workers: int

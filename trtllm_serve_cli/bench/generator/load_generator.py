@@ -47,13 +47,13 @@ class ReadyRequest:
 
 @dataclass(slots=True)
 class LoadGenerator:
-    """A load generator and the records of its requests, in the order in which the requests end.
+    """A load generator, with the records of its requests in the order in which the requests ended.
 
     `num_sent` and the other counts may be read at any time to show progress. If a `run_` method is
-    cancelled, it records the requests in flight as interrupted. Requests due in the first `ramp_s`
-    are marked as ramp requests. If every contacted target is unreachable, `is_server_lost` is true
-    and no more requests are sent. `start` is the start time of the run on `clock`, and may be in
-    the future.
+    cancelled, it records the requests in flight as interrupted. Requests that are due in the first
+    `ramp_s` seconds are marked as ramp requests. If every contacted target is unreachable,
+    `is_server_lost` is true and no more requests are sent. `start` is the start time of the run on
+    `clock`, and may be in the future.
     """
 
     connections: Sequence[Connection]
@@ -88,8 +88,8 @@ class LoadGenerator:
     ) -> None:
         """Send each request when it is due, and return when all requests have ended.
 
-        `due_s` are in seconds from `start`. `concurrency` limits the requests in flight.
-        The limit may delay a request, but does not change the due time of the request.
+        The times in `due_s` are in seconds from `start`. `concurrency` limits the requests in
+        flight. The limit may delay a request, but does not change the due time of the request.
         """
         self.start = self.clock() if start is None else start
         slots = None if concurrency is None else asyncio.Semaphore(concurrency)
@@ -132,7 +132,7 @@ class LoadGenerator:
         duration_s: float | None = None,
         start: float | None = None,
     ) -> None:
-        """Keep `concurrency` requests in flight: when one ends, the next one is due.
+        """Keep `concurrency` requests in flight: when a request ends, the next request is due.
 
         No request starts after `duration_s`. During the ramp, the number of requests in flight
         increases at a constant rate.
@@ -167,7 +167,7 @@ class LoadGenerator:
         held_s: float = 0.0,
         slots: asyncio.Semaphore | None = None,
     ) -> None:
-        """Send a request and the further turns of its conversation."""
+        """Send a request and, one after another, the later turns of its conversation."""
         try:
             answer = await self._exchange(request, request.payload, request.spec, due_s, held_s)
             prompt = request.spec.input_ids
@@ -249,11 +249,11 @@ class LoadGenerator:
 
 @dataclass(slots=True)
 class _Answer:
-    """The parts of a response that were received so far.
+    """The parts of a response that have been received so far.
 
-    Parts that follow the final part are ignored. A part with tokens but without text does
-    not count as a chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens`
-    tokens are the prompt and do not count.
+    Parts that follow the final part are ignored. A part with tokens but without text does not count
+    as a chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens` tokens are the
+    prompt and do not count.
     """
 
     end_s: float

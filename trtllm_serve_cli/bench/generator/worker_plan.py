@@ -69,7 +69,7 @@ class Share:
 
     @property
     def num_planned(self) -> int | None:
-        """The number of requests, or `None` if unlimited. Each turn of a conversation counts."""
+        """The number of requests and later turns, or `None` if the share is unlimited."""
         if isinstance(self.specs, Stream):
             return None
         return sum(1 + len(spec.turns) for spec in self.specs)
@@ -77,8 +77,8 @@ class Share:
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
         """Yield each request's index in the whole run, the index of its model, and the request.
 
-        The models alternate within the share. If the model depended only on the request's index,
-        two workers with two models would each send all requests to the same model.
+        The models alternate within the share. If a request's index alone selected the model, each
+        of two workers would send all of its requests to only one of two models.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -94,7 +94,7 @@ def plan_workers(
 ) -> list[Share]:
     """Return one share for each worker.
 
-    The number of workers is `settings.num_workers`, or the concurrency if it is lower. The same
+    The number of workers is `settings.num_workers` or the concurrency, whichever is lower. The same
     settings and `run` result in the same requests at the same times, regardless of the number of
     warm-up requests. Loads with different rates or concurrencies have different prompts. Otherwise,
     the server would already have the prompts for the later loads of a sweep in its prefix cache. An
@@ -135,7 +135,7 @@ def plan_workers(
 
 
 def find_vocab_size(models: Sequence[ServedModel]) -> int:
-    """Return the smallest vocabulary size of all models, which limits random token ids.
+    """Return the smallest vocabulary size of any model. Random token ids are below this size.
 
     If the size is unknown for a model, `FALLBACK_VOCAB_SIZE` is used.
     """
@@ -145,10 +145,10 @@ def find_vocab_size(models: Sequence[ServedModel]) -> int:
 def _plan_times(
     settings: BenchmarkSettings, rng: np.random.Generator
 ) -> tuple[tuple[float, ...] | None, int | None]:
-    """Return the due times and the number of requests.
+    """Return the due times and the number of requests in a run.
 
-    The due times are `None` in a closed loop. The number of requests is `None` if it is
-    not limited.
+    The due times are `None` in a closed loop. The number of requests is `None` if it is not
+    limited.
     """
     load, duration_s = settings.load, settings.duration_s
     if isinstance(load, AtConcurrency):

@@ -53,7 +53,7 @@ class TimeMetric:
     def sample_s(self, records: Iterable[RequestRecord], *, streamed: bool) -> list[list[float]]:
         """Return the samples from each request, in seconds.
 
-        The list is empty if the metric requires streaming and `streamed` is false.
+        The list is empty if the metric requires streaming and the responses were not `streamed`.
         """
         if self.needs == "--stream" and not streamed:
             return []

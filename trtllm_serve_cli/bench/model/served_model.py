@@ -23,7 +23,7 @@ InputKind = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on a server. `address` is the HOST:PORT of the `interface` for the benchmark."""
+    """A model on a server. `address` is the HOST:PORT of the `interface` to use."""
 
     address: str
     model: str = CORE_MODEL
@@ -40,8 +40,8 @@ class ServedModel:
     """A target and its metadata.
 
     `vocab_size` is `None` if the server does not report the size. `returns_prompt` is true if
-    responses that are not streamed start with the prompt. This is the case if the model's
-    configuration does not exclude the prompt, and requests cannot exclude it.
+    responses that are not streamed start with the prompt. A response starts with the prompt if
+    neither the model's configuration nor a request parameter can exclude the prompt.
     """
 
     address: str

@@ -52,7 +52,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit on the values of the x axis.
+    """A limit for the quantity on the x axis, for example the limit of an objective.
 
     The chart shows a vertical line at `value` if the x axis includes this value.
     """

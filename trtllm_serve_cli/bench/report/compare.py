@@ -93,11 +93,11 @@ class Limit:
 class Change:
     """The change of one measure between two results.
 
-    `before` and `after` are milliseconds for times, amounts per second for rates, and percentages
-    of the requests for failures. For times and rates, `change` is a fraction of `before`: 0.05
-    means 5 % more. For failures, `change` is the difference between the fractions: 0.01 means one
-    percentage point. `interval` is the 95 % confidence interval for `change`. `by` states whether
-    the interval is estimated from the variation between runs or between requests.
+    `before` and `after` are in milliseconds for times, per second for rates, and in percent of the
+    requests for failures. For times and rates, `change` is a fraction of `before`: 0.05 means 5 %
+    more. For failures, `change` is the difference between the fractions: 0.01 means one percentage
+    point. `interval` is the 95 % confidence interval for `change`. `by` states whether the interval
+    is estimated from the variation between runs or between requests.
     """
 
     measure: str
@@ -136,7 +136,7 @@ class Comparison:
 def parse_limit(text: str) -> Limit:
     """Parse `METRIC[:STATISTIC]>+5%` or `METRIC[:STATISTIC]<-5%`.
 
-    If the statistic is omitted, the limit of a metric that is a time applies to its median. Raise
+    If STATISTIC is omitted and the metric is a time, the limit applies to the median. Raise
     `BadInput` if `text` is invalid.
     """
     found = _FORM.fullmatch(text.strip())
@@ -315,7 +315,7 @@ def _interval(
     """Return the confidence interval for the relative change, and its basis: runs or requests.
 
     If either result has a single run, the interval is estimated from the variation between
-    requests. In this case, rates do not have an interval.
+    requests. Rates have an interval only if both results have several runs.
     """
     ratio, by = ratio_of_runs(*runs), RUNS
     if ratio is None and isinstance(metric, TimeMetric) and 1 in map(len, runs):
@@ -334,8 +334,8 @@ def _groups_ms(
 def _compare_failures(before: StoredResult, after: StoredResult) -> Change:
     """Compare the fractions of failed requests.
 
-    The change is the difference between the fractions. Their ratio would be undefined if no
-    requests failed in the first result.
+    The change is the difference between the fractions, because their ratio is undefined if no
+    request failed in the first result.
     """
     failures = [
         [[float(not (r.is_completed or r.is_interrupted))] for r in result.counted]

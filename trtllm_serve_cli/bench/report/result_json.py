@@ -32,7 +32,7 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
-    """Return the measured metrics with the names in tensorrtllm_backend's terminal output.
+    """Return the measured metrics by their names in the output of tensorrtllm_backend's benchmark.
 
     Latencies are measured from the due time, whereas tensorrtllm_backend's benchmark measures them
     from the send time.
@@ -57,7 +57,7 @@ def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
-    """Return `upstream_rows` with the names in tensorrtllm_backend's CSV and reference files."""
+    """Return `upstream_rows` by the metrics' names in tensorrtllm_backend's CSV files."""
     return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 

@@ -29,7 +29,7 @@ OBJECTIVE_COLUMNS = ("Objective", "Measured (ms)", "Met")
 
 
 def stat_rows(summary: Summary) -> list[tuple[str, str]]:
-    """Return the rows of tensorrtllm_backend's table, followed by more rates and request counts.
+    """Return the rows of tensorrtllm_backend's table, with additional rates and request counts.
 
     If the load has a rate or recorded times, the last rows are the offered, achieved and completed
     rates. If the concurrency cap limited the run, the number of delayed requests replaces these
@@ -169,7 +169,7 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
 
 
 def search_summary(result: SearchResult) -> list[str]:
-    """Return a list with a sentence about the highest rate that met every objective.
+    """Return one sentence about the highest rate that met every objective, as a list.
 
     The list is empty if the search did not find such a rate.
     """

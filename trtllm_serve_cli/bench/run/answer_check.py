@@ -1,4 +1,4 @@
-"""Check that text models give the same answer to the same prompt, before a benchmark.
+"""Check that text models return the same text for the same prompt, before a benchmark starts.
 
 Upstream's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to v0.19.0 of
 triton-inference-server/tensorrtllm_backend) starts with such a functionality test: it compares the
@@ -27,7 +27,7 @@ _EXCERPT = 40
 
 
 def check_answers(target: Target, settings: BenchmarkSettings) -> list[str]:
-    """Send a prompt to a text model twice, and once to the other text models of its repository.
+    """Send a prompt twice to a text model, and once to each other text model in its repository.
 
     Return the names of the compared models. Raise `CheckFailed` if the texts differ, or
     `RequestFailed` if a request fails.
@@ -54,7 +54,8 @@ def plan_request(settings: BenchmarkSettings) -> GenerateRequest:
     """Return a request with greedy sampling for a prompt that the measurement does not send.
 
     After the check, the server may have the prompt in its KV cache. If the workload is a data set,
-    the prompt is therefore the first warm-up prompt. Random prompts are all different.
+    the prompt is therefore the first warm-up prompt. Random workloads do not require such a choice,
+    because all random prompts are different.
     """
     start = -max(settings.num_warmup_requests, 1)
     (spec,) = settings.workload.draw(1, 1, np.random.default_rng(settings.seed), start)

@@ -34,7 +34,7 @@ class Progress:
     """The progress of a run.
 
     Each turn of a conversation counts as a request. Warm-up requests do not count. `num_requests`
-    is the planned number of requests, or `None` if only the run's duration limits the number.
+    is the planned number of requests, or `None` if the run is limited only by its duration.
     """
 
     run: int

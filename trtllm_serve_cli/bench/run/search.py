@@ -6,10 +6,10 @@ measures the geometric mean of these two rates. The search ends when the request
 reached.
 
 A measurement is certain if its 95 % confidence interval excludes the objective's limit. If the
-measurements at a rate are uncertain, the search runs the same rate again. After one or two runs,
-the interval is computed with a bootstrap over the requests, if there are enough requests. After
-three runs, it is a Student's t interval over the values from the runs. Failed requests count as
-infinitely slow.
+measurements at a rate are uncertain, the search repeats the benchmark at this rate. After one or
+two runs, the interval is computed with a bootstrap over the requests, if there are enough requests.
+After three runs, it is a Student's t interval over the values from the runs. Failed requests count
+as infinitely slow.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SearchPlan:
 
     The search ends when the lowest rate that missed an objective is at most `precision` above the
     highest rate that met all objectives. A `precision` of 0.05 means 5 %. If the result at a rate
-    is uncertain, the search runs the rate again, up to `max_runs` times in total.
+    is uncertain, the search repeats the benchmark at this rate, up to `max_runs` runs in total.
     """
 
     lowest: float
@@ -86,7 +86,7 @@ class Probe:
 
     @property
     def is_sure(self) -> bool:
-        """True if the rate certainly misses an objective, or certainly meets all objectives."""
+        """True if the rate certainly misses an objective or certainly meets all of them."""
         if self.is_met:
             return all(each.is_sure for each in self.measured)
         return any(each.is_sure and not each.is_met for each in self.measured)
@@ -99,8 +99,8 @@ class SearchResult:
     `rate` is the highest rate that met every objective, or `None` if the lowest rate missed an
     objective. The upper bound of `interval` is the lowest rate that certainly misses an objective.
     The lower bound is the highest rate below the upper bound that certainly meets every objective.
-    A bound is `None` if the search measured no such rate. `results` has the result for each rate,
-    in the order in which the rates were measured.
+    A bound is `None` if the search measured no such rate. `results` contains the benchmark result
+    for each rate, in the order of measurement.
     """
 
     rate: float | None
@@ -177,7 +177,7 @@ def conclude(
     ending: Ending | None,
     results: Mapping[float, BenchmarkResult] | None = None,
 ) -> SearchResult:
-    """Return the search result for the probes.
+    """Return the search result for `probes`, the measurements at all rates.
 
     `ending` is the reason why the search ended. If it is `None`, derive the reason from the probes.
     """

@@ -105,7 +105,7 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
     """Return the runs in the result of one benchmark.
 
     The runs include requests from the ramp, because these requests also used the engine. Raise
-    `BadInput` if the benchmark had several targets, because each target has its own engine.
+    `BadInput` if the benchmark had several targets, because each target has a separate engine.
     """
     if len(result.summary["targets"]) > 1:
         raise BadInput(
@@ -251,7 +251,7 @@ def _observe(run: MeasuredRun) -> _Observed:
 def _observe_alone(
     answers: Sequence[RequestRecord], lengths: Floats, first_s: Floats
 ) -> tuple[Floats, Floats]:
-    """Return the work and the TTFT of each request that ran alone until its first token arrived."""
+    """Return the work and the TTFT of each request that was alone until its first token arrived."""
     sent_s = np.array([each.sent_s for each in answers])
     end_s = np.array([each.end_s for each in answers])
     in_flight = _RunningSums.of(
@@ -265,7 +265,7 @@ def _observe_alone(
 
 
 def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
-    """Fit the times without outliers, and return them with the relative error of each row."""
+    """Fit the times to the rows, excluding outliers. Return the times and all relative errors."""
     weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
     counts = np.ones(len(duration_s), bool)
     for _ in range(_ROUNDS):
@@ -334,7 +334,7 @@ def _read(times: Distribution | None, figure: str) -> float:
 
 
 def _to_spec(record: RequestRecord) -> RequestSpec:
-    """Convert a measured request to a specification, with a prompt that has a unique prefix."""
+    """Convert a measured request to a `RequestSpec` with a prompt that has a unique prefix."""
     ids = np.full(record.num_input_tokens, record.index, np.int32)
     return RequestSpec(ids, record.num_output_tokens)
 

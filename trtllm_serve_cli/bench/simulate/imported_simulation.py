@@ -1,4 +1,4 @@
-"""Read the simulation of an imported model, with the limits set in its model repository."""
+"""Configure the simulation of an imported model with the limits from its model repository."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIMITS = {
 
 
 def read_imported_simulation(model: ImportedModel) -> Simulation:
-    """Return the simulation of an imported model, with the limits set in its model repository.
+    """Return the simulation of an imported model, with the limits from its model repository.
 
     Raise `BadInput` if the step timing of the model's engine is unknown.
     """
@@ -44,7 +44,7 @@ def read_imported_simulation(model: ImportedModel) -> Simulation:
 
 
 def read_scheduler_limits(repository: OpenRepository, defaults: SchedulerLimits) -> SchedulerLimits:
-    """Return the scheduler limits that a model repository of any engine kind sets.
+    """Return the scheduler limits in a model repository, which may be for any engine kind.
 
     Use `defaults` for limits that the repository does not set. Raise `RepositoryError` if a value
     is invalid.

@@ -1,9 +1,9 @@
 """Run requests on simulated engines, with a clock that advances from one event to the next.
 
-Each engine uses the scheduler of the engine kind `sim`. A request arrives at an engine `request_s`
-after it was sent. The clock chooses the engine with the fewest requests, or the first of several
-such engines. An idle engine immediately starts a step with all requests that have arrived. A busy
-engine adds new requests when its current step ends.
+Each engine uses the scheduler of the engine kind `sim`. A request arrives `request_s` seconds after
+it was sent. It is then queued on the engine with the fewest requests, or on the first of these
+engines if there are several. An idle engine immediately starts a step with all requests that have
+arrived. A busy engine adds new requests when its current step ends.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class SendSchedule:
     """A schedule for sending requests, as in `worker_plan.Share`.
 
     In an open loop, `due_s` contains the due times in ascending order, and `concurrency` is an
-    optional limit for the requests in flight. In a closed loop, `due_s` is `None`, and
-    `concurrency` is the number of requests in flight. This number increases at a constant rate
-    during `ramp_s`, and no new request starts after `duration_s`.
+    optional limit on the requests in flight. In a closed loop, `due_s` is `None`, and `concurrency`
+    is the number of requests in flight. This number increases at a constant rate during `ramp_s`,
+    and no new request starts after `duration_s`.
     """
 
     due_s: Sequence[float] | None = None
@@ -44,7 +44,7 @@ def run_simulated(
     stream: bool = True,
     seed: int = 0,
 ) -> tuple[RequestRecord, ...]:
-    """Simulate the requests and return their records, sorted by request and turn.
+    """Simulate the requests in `specs`, and return their records, sorted by request and turn.
 
     `replicas` is the number of engines. `seed` determines the random variation of step durations.
     """
@@ -172,7 +172,7 @@ class _VirtualClock:
             self._start_next(due, now_s)
 
     def _send_closed(self, now_s: float) -> None:
-        """Send requests until the number in flight reaches the limit, which grows during a ramp."""
+        """Send requests up to the concurrency limit, which increases during a ramp."""
         num_slots, duration_s = self.schedule.concurrency or 1, self.schedule.duration_s
         if duration_s is not None and now_s >= duration_s:
             return

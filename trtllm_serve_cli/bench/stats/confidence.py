@@ -82,10 +82,10 @@ def mean_of_runs(values: Sequence[float]) -> Interval | None:
 def ratio_of_requests(
     before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], percent: float | None
 ) -> Interval | None:
-    """Return the interval for the ratio of a statistic of `after` to that of `before`.
+    """Return the interval for the ratio between a statistic of `after` and that of `before`.
 
-    `before` and `after` contain the values of each request. Return `None` if one of the samples
-    cannot be resampled, or if a resampled statistic is not above 0.
+    `before` and `after` contain a group of values for each request. Return `None` if one of the
+    samples cannot be resampled, or if a resampled statistic is not above 0.
     """
     drawn = [resample(groups, (percent,), seed)[0] for seed, groups in enumerate((before, after))]
     known = [values for values in drawn if values is not None and values.min() > 0]
@@ -107,8 +107,8 @@ def resample(
     the array. Resampling cannot estimate such a percentile, because the samples only contain values
     from the original sample.
 
-    Each sample is represented by the number of times that it contains each group. The values are
-    therefore sorted only once.
+    A sample is stored as the number of times that each group was drawn, so that the values need to
+    be sorted only once.
     """
     filled = [group for group in groups if len(group)]
     if len(filled) < _MIN_GROUPS:
@@ -133,7 +133,7 @@ def resample(
 def resample_singles(
     ranked: NDArray[np.float64], percents: Sequence[float]
 ) -> list[NDArray[np.float64] | None]:
-    """Return the result of `resample` for sorted, independent values, but without sampling.
+    """Return the equivalent of `resample` for sorted, independent values, without drawing samples.
 
     The k-th smallest of n resampled values has the rank ceil(n · u) in the original sample. Here, u
     is the k-th smallest of n uniform random numbers, and has the distribution Beta(k, n - k + 1).

@@ -194,7 +194,7 @@ def summarize(
 def completed_part(
     records: Sequence[RequestRecord], objectives: Sequence[Objective], *, streamed: bool
 ) -> Completed:
-    """Return the completed requests in `records` as the input for computing rates."""
+    """Return the completed requests in `records`, in the form that rates are computed from."""
     return Completed(
         [record for record in records if record.is_completed],
         span_s(records),
@@ -214,10 +214,10 @@ def _distribute_metric(
 def is_good(record: RequestRecord, objectives: Iterable[Objective]) -> bool:
     """Return whether the times of a completed request meet every objective.
 
-    A request has a single TTFT, TPOT, latency and queue time. This time is compared with the limit,
-    regardless of the objective's statistic. For objectives on the ITL, the statistic is computed
-    over the request's gaps. A request with one token meets all objectives on the ITL and TPOT. If
-    the server did not report the queue time, the request misses all objectives on the queue time.
+    A request has a single TTFT, TPOT, latency and queue time, so the objective's statistic is
+    ignored for these metrics. For objectives on the ITL, the statistic is computed over the
+    request's gaps. A request with one token meets all objectives on the ITL and TPOT. If the server
+    did not report the queue time, the request misses all objectives on the queue time.
     """
     return all(_is_within(each, each.time_metric.read(record)) for each in objectives)
 
@@ -380,7 +380,7 @@ def _runs(records: Iterable[RequestRecord]) -> dict[int, list[RequestRecord]]:
 def _rate_of(
     records: Sequence[RequestRecord], load: Load, time_of: Callable[[RequestRecord], float]
 ) -> float | None:
-    """Return the mean rate of the due or send times.
+    """Return the mean request rate from the due times or the send times.
 
     The rate is the number of gaps divided by their total length, because n requests have n - 1 gaps
     between their times. Return `None` unless the load has a rate or recorded times.

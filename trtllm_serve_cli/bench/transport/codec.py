@@ -104,7 +104,7 @@ def decode_stream_response(raw: bytes) -> Response:
 
 
 def decode_unary_response(raw: bytes) -> Response:
-    """Decode a `ModelInferResponse`, the only response from a model that is not decoupled."""
+    """Decode a `ModelInferResponse`. A model that is not decoupled returns only one response."""
     return _read_reply(service_pb2.ModelInferResponse.FromString(raw), is_final=True)
 
 
@@ -147,8 +147,9 @@ def _plan_signed_tensors(
 ) -> dict[str, NDArray[Any]]:
     """Return the request's tensors by input name. Each tensor has a batch dimension.
 
-    Without an end id, generation continues to `request_output_len`. `exclude_input_in_output`
-    removes the prompt from the output, so that all returned tokens are generated tokens.
+    Without an end id in the request, the model generates exactly `request_output_len` tokens.
+    `exclude_input_in_output` removes the prompt from the output, so that all returned tokens are
+    generated tokens.
     """
     num_rows = spec.input_ids.shape[0] if spec.input_ids.ndim == 2 else 1
 

@@ -55,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Settings for output lengths, and the maximum length of a prompt.
+    """Settings that determine output lengths and the maximum prompt length.
 
     The output length is `num_output_tokens` if set, otherwise the entry's `num_output_tokens`,
     otherwise the length of the entry's answer. If `tokens_per_word` is set, the answer's length is

@@ -49,7 +49,7 @@ class TokenHistogram:
 
     @property
     def num_available(self) -> int:
-        """The number of requests that tensorrtllm_backend sends for these histograms."""
+        """The number of requests in tensorrtllm_backend's benchmark with these histograms."""
         return min(sum(self.inputs.counts), sum(self.outputs.counts))
 
     def draw(

@@ -15,8 +15,8 @@ from trtllm_serve_cli.bench.workloads.spec import RequestSpec, Turn
 class SharedPrefix:
     """A workload of requests that each start with one of `num_prefixes` system prompts.
 
-    `own` defines the distributions of two lengths: the rest of the prompt after the prefix, and the
-    output.
+    `own` defines the distributions of two lengths: the length of the prompt after the prefix, and
+    the output length.
     """
 
     own: TokenNormDist

@@ -25,10 +25,11 @@ _DURATION = re.compile(r"0|(?=\d)(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?")
 
 
 def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dict[str, str]:
-    """Return a mapping from file names to file contents for the export `what`.
+    """Return the contents of the files to export, by file name.
 
-    Prometheus scrapes `addresses`. An alert fires when its condition has been true for `hold`.
-    Raise `BadInput` if `hold` is not a duration in Prometheus' format.
+    `what` selects the files for Prometheus or for Grafana. Prometheus scrapes `addresses`. An alert
+    fires when its condition has been true for `hold`. Raise `BadInput` if `hold` is not a duration
+    in Prometheus' format.
     """
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(

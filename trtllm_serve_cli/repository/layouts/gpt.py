@@ -1,9 +1,9 @@
-"""Plan the `gpt` layout, which has the models of the inflight layout with older tensors.
+"""Plan the `gpt` layout, which has the inflight layout's models with the tensors of old versions.
 
-A response contains the prompts and responses of all rows, and is never streamed. Source:
+A response contains the prompt and the generated text of each row, and is never streamed. Source:
 all_models/gpt in triton-inference-server/tensorrtllm_backend, tags v0.5.0 to v0.19.0. In upstream's
-repository, `tensorrt_llm` is a Python model for TensorRT-LLM's Python runtime. Here, the runtime
-package serves it.
+repository, `tensorrt_llm` is a Python model for TensorRT-LLM's Python runtime. In a repository that
+tllm renders, tllm's runtime package serves this model.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _OMITTED = (
 
 
 def plan_gpt(models: Iterable[ModelConfig], values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """Return `models` of the inflight layout as the models of the gpt layout.
+    """Convert `models` from the inflight layout to the gpt layout.
 
-    Raise `BadInput` if `values` requires several engines.
+    Raise `BadInput` if `values` requests several engines.
     """
     _check_single_engine(values)
     return tuple(_convert(each, values) for each in models if each.name != _TEXT)
@@ -68,9 +68,10 @@ def _convert(model: ModelConfig, values: Mapping[str, str]) -> ModelConfig:
 
 
 def _check_single_engine(values: Mapping[str, str]) -> None:
-    """Raise `BadInput` if several engines are requested.
+    """Raise `BadInput` if `values` requests several engines.
 
-    The text models connect directly to the engine worker, which requires a single engine.
+    The layout requires a single engine, because each text model connects directly to one engine
+    worker.
     """
     count = int(values["tensorrt_llm_instance_count"])
     if count > 1 and values.get("instances_share_engine") != "true":

@@ -2,7 +2,7 @@
 
 Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In this repository,
 Triton completes `config.pbtxt` from `model.yaml`. tllm starts Triton without auto-completion.
-Therefore, this module writes each value that both files need into both files.
+Therefore, this module writes each shared value to both files.
 """
 
 from __future__ import annotations

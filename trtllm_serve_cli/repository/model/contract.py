@@ -34,8 +34,9 @@ class Tensor:
 class TensorForm:
     """A form of an input or output tensor, and the TensorRT-LLM versions in which it has this form.
 
-    `since` is the first of these versions, or None if it is unknown or is the oldest version.
-    `until` is the last of these versions, or None if the newest version still has this form.
+    `since` is the first of these versions, or None if that version is unknown or is the oldest
+    supported version. `until` is the last of these versions, or None if the newest version still
+    has this form.
     """
 
     tensor: Tensor
@@ -57,7 +58,7 @@ class Contract:
 
 @cache
 def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
-    """Return all forms of the tensors, by model and by "inputs" or "outputs".
+    """Return all forms of each model's tensors, by model name, then by "inputs" or "outputs".
 
     In the gpt layout, the names of the models have the prefix `gpt/`.
     """
@@ -78,7 +79,8 @@ def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
 def load_contracts(version: str = "") -> dict[str, Contract]:
     """Return the tensors of each model in a version of TensorRT-LLM.
 
-    The patch level of `version` does not matter. An empty or unknown version means the newest.
+    The patch level of `version` is ignored. If the version is empty or unknown, the newest version
+    is used.
     """
     return {
         model: Contract(
@@ -117,7 +119,7 @@ def _add(tensors: tuple[Tensor, ...], others: Iterable[Tensor]) -> tuple[Tensor,
 
 
 def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
-    """Return whether `version` is from the minor version `since` to `until`, inclusive."""
+    """Return whether `version` has a minor version from `since` to `until`, inclusive."""
     minor = minor_version(version)
     return minor_version(since or _FIRST) <= minor and (
         until is None or minor <= minor_version(until)
@@ -125,7 +127,7 @@ def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """Return the major and the minor version, or `_LAST` if the text is not a version."""
+    """Return the major and the minor version, or `_LAST` if `version` cannot be parsed."""
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else _LAST
 

@@ -52,7 +52,7 @@ class Checked:
 
     @property
     def set_command(self) -> str:
-        """The `tllm set` command for this repository, without the parameters."""
+        """The `tllm set` command for this repository, to which callers append `NAME=VALUE`."""
         return f"tllm set {self.repository.target}"
 
 

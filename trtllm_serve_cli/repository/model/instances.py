@@ -59,10 +59,10 @@ class EngineInstances:
 def read_instances(
     repository: OpenRepository, world_size: int, *, name: str = "", model: str = _MODEL
 ) -> EngineInstances | None:
-    """Return the instances of the engine that `model` runs, which has `world_size` ranks.
+    """Return the instances of `model`, which runs an engine with `world_size` ranks.
 
-    `name` is the model's name on the server, if it is not `model`. Return None if Triton's C++
-    backend does not run the engine. Raise `BadInput` if a group contains anything except whole
+    `name` is the model's name on the server, if this differs from `model`. Return None if Triton's
+    C++ backend does not run the engine. Raise `BadInput` if a group contains anything except whole
     numbers.
     """
     if model not in repository.texts or repository.value(model, "backend") != "tensorrtllm":
@@ -128,7 +128,7 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
-    """Return `names` and the names of the parameters that `with_instance_count` adds."""
+    """Return `names` with the names of the parameters that `with_instance_count` adds."""
     names = set(names)
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 
@@ -187,7 +187,7 @@ def check_ranks_of_instances(
 
 
 def _example_groups(world_size: int, num_instances: int) -> str:
-    """Return a valid `gpu_device_ids` with `world_size` consecutive GPUs for each instance."""
+    """Return an example `gpu_device_ids` with `world_size` consecutive GPUs per instance."""
     return ";".join(
         ",".join(str(each * world_size + gpu) for gpu in range(world_size))
         for each in range(num_instances)

@@ -99,7 +99,7 @@ class OpenRepository:
         return model if model in ROLES else None
 
     def roles(self, model: str) -> tuple[str, ...]:
-        """Return the roles whose parameters and tensors `model` has.
+        """Return the upstream models (roles) whose parameters and tensors `model` has.
 
         A draft model has its own parameters and those of `tensorrt_llm`.
         """
@@ -109,26 +109,35 @@ class OpenRepository:
         return (role,) if role else ()
 
     def places(self, parameter: Parameter) -> Iterator[tuple[str, str]]:
-        """Yield each model with each place (field) that the parameter has for the model's role."""
+        """Yield a pair (model, place) for each `config.pbtxt` field that the parameter sets."""
         for model in self.texts:
             for place in parameter.places(self.role(model), self.layout):
                 yield model, place
 
     def places_in(self, parameter: Parameter, model: str) -> tuple[str, ...]:
-        """Return the fields that the parameter has in the model's `config.pbtxt`, in any role."""
+        """Return the fields that the parameter sets in the model's `config.pbtxt`.
+
+        All roles of the model are considered.
+        """
         return tuple(
             place for role in self.roles(model) for place in parameter.places(role, self.layout)
         )
 
     def values(self, model: str, place: str) -> list[str]:
-        """Return the values at `place`. Raise `RepositoryError` if the file cannot be parsed."""
+        """Return the values at `place` in the model's `config.pbtxt`.
+
+        Raise `RepositoryError` if the file cannot be parsed.
+        """
         try:
             return find_values(self.texts[model], place)
         except PbtxtError as error:
             raise unreadable(self, model, error) from error
 
     def value(self, model: str, place: str) -> str:
-        """Return the value at `place`, or "" if the value is missing or an unfilled variable."""
+        """Return the value at `place` in the model's `config.pbtxt`.
+
+        Return "" if the value is missing or is an unfilled variable.
+        """
         values = _values(self.texts[model], place)
         return "" if not values or is_unfilled(values[0]) else values[0]
 

@@ -84,7 +84,7 @@ class Parameter:
         return not self.of_engine or self.name in find_kind(kind).serving.parameters
 
     def places(self, role: str | None, layout: str = "inflight") -> tuple[str, ...]:
-        """Return the fields in the `config.pbtxt` of the model with this role in the layout."""
+        """Return the `config.pbtxt` fields that the parameter sets in the model with this role."""
         in_layout = self.fills.get(f"{layout}/{role}")
         return in_layout if in_layout is not None else self.fills.get(role or "", ())
 
@@ -193,9 +193,9 @@ def type_tensors(
 
 
 def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> None:
-    """Raise `BadInput` if one of `names` has no effect in the layout.
+    """Raise `BadInput` if one of `names` is not in `used`.
 
-    `used` contains the parameters that have an effect in the layout.
+    `used` contains the names of the parameters that have an effect in the layout.
     """
     for name in names:
         if name not in used:
@@ -289,7 +289,7 @@ def may_be_empty(parameter: Parameter, kind: str) -> bool:
 
 
 def describe_accepted(parameter: Parameter) -> str:
-    """Describe the values that the parameter accepts, for example `name=true or name=false`."""
+    """Return a text that describes the accepted values, for example `name=true or name=false`."""
     name, low, high = parameter.name, parameter.at_least, parameter.at_most
     match parameter.type:
         case "bool":

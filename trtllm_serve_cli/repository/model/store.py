@@ -136,17 +136,17 @@ def is_imported(path: Path, name: str) -> bool:
 
 
 def target_of(path: Path, name: str) -> str:
-    """Return `name` if commands find the repository by this name, else `--repo PATH`."""
+    """Return `name` if commands find the repository at `path` by this name, else `--repo PATH`."""
     return name if is_imported(path, name) else f"--repo {shlex.quote(str(path))}"
 
 
 def command_to_import_again(path: Path, name: str) -> str:
-    """Return the command that imports the model again, with its declaration and all changes."""
+    """Return a command that exports the model and its changed settings, and imports it again."""
     file = shlex.quote(f"{name}.yaml")
     return f"tllm export {target_of(path, name)} > {file} && tllm import -f {file}"
 
 
 def _list_names(home: Home) -> list[str]:
-    """Return the names of imported models. Hidden folders are temporary and ignored."""
+    """Return the names of imported models. Hidden folders are temporary and are ignored."""
     names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
     return sorted(name for name in names if not name.startswith("."))

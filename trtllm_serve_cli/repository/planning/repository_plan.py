@@ -97,7 +97,7 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LayoutPlan:
-    """The models of a repository in one layout, and the values of all parameters.
+    """The models of a repository in a given layout, and the values of all parameters.
 
     `used` contains the names of the parameters that have an effect in the layout.
     """

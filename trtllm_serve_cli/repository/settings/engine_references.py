@@ -40,7 +40,7 @@ class Removal:
 
 
 def record_references(home: Home, repository: Path) -> None:
-    """Record in each engine store that `repository` uses engines from the store."""
+    """Add a link to `repository` to each engine store with engines that the repository uses."""
     mark = hashlib.sha256(str(repository).encode()).hexdigest()[:16]
     for store in {path.parent for path in _paths_in(repository)}:
         if store == home.engines or is_store(store):
@@ -63,7 +63,7 @@ def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list
 
 
 def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -> Removal:
-    """Plan to remove the models, their partial builds, and engines that only these models use.
+    """Plan the removal of models, their partial builds, and the engines that only they use.
 
     If `unused` is set, the plan also removes all other unused engines and all partial builds.
     """
@@ -126,13 +126,13 @@ def _repositories(home: Home) -> set[Path]:
 
 
 def _engines_of(repository: Path, store: Path) -> set[Path]:
-    """Return the folders of the engines in `store` that the repository's manifest contains."""
+    """Return the folders of the engines in `store` to which the repository's manifest refers."""
     paths = [path for path in _paths_in(repository) if store in path.parents]
     return {store / path.relative_to(store).parts[0] for path in paths}
 
 
 def _paths_in(repository: Path) -> list[Path]:
-    """Return the absolute paths in the manifest, or [] if the manifest cannot be read."""
+    """Return the absolute paths in the repository's manifest, or [] if it cannot be read."""
     try:
         manifest = json.loads((repository / MANIFEST).read_text(encoding="utf-8"))
         parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}

@@ -69,8 +69,8 @@ class Setting:
 class Change:
     """A change to one value in a model's `config.pbtxt`.
 
-    `old` is None if the change adds the value. `place` is the variable `${name}` if a template
-    contains this variable at a place where tllm does not expect it.
+    `old` is None if the change adds the value. If a template contains the variable `${name}` in an
+    unexpected field, `place` is this variable instead of a field.
     """
 
     parameter: str
@@ -247,7 +247,7 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
 
 
 def _can_be_added(repository: OpenRepository, parameter: Parameter) -> bool:
-    """Return whether a `config.pbtxt` without a value of the parameter may have a value.
+    """Return whether the parameter may be added to a `config.pbtxt` that does not contain it.
 
     In the gpt layout, the files already have all fields that the models read.
     """

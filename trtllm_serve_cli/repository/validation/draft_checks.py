@@ -1,4 +1,4 @@
-"""Check that a repository's draft model fits the model that checks its tokens."""
+"""Check that a repository's draft model fits the model that verifies the draft tokens."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _limits_of(repository: OpenRepository, model: str) -> EngineLimits | None:
 
 
 def read_world_size(repository: OpenRepository, model: str) -> int:
-    """Return the number of ranks of the engine that `model` runs, or 1 if it is unknown."""
+    """Return the number of ranks of the engine that `model` runs, or 1 if the number is unknown."""
     is_known = model in repository.texts
     engine_dir = repository.value(model, "parameters.gpt_model_path") if is_known else ""
     limits = read_limits(Path(engine_dir)) if engine_dir else None
@@ -136,7 +136,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits | None:
-    """Return the limits of an engine that a build.py wrote, or None if the file is not valid."""
+    """Return the limits of an engine from a `build.py` script, or None if `facts` is invalid."""
     try:
         build = parse_legacy_build(facts, config_file.parent)
     except (ValueError, KeyError, TypeError, AttributeError):

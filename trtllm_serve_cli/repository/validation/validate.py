@@ -81,9 +81,10 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
 
 
 def check_loadable(repository: OpenRepository) -> None:
-    """Raise `RepositoryError` if a model with Triton's C++ backend cannot be loaded.
+    """Raise `RepositoryError` if Triton's C++ backend cannot load the repository's models.
 
-    The reasons are unfilled template variables and values that contradict the engine.
+    This is the case if template variables are unfilled, or if values contradict the engine's limits
+    or each other.
     """
     checked = Checked(repository, {})
     findings = [each for model in repository.texts for each in _check_unfilled(checked, model)]
@@ -220,7 +221,7 @@ def _check_tensors(checked: Checked, model: str) -> Iterator[Finding]:
 
 
 def _find_contract(checked: Checked, model: str) -> Contract | None:
-    """Return the tensors that clients expect of `model`, or None if they are unknown."""
+    """Return the tensors that clients expect from `model`, or None if they are unknown."""
     version = find_trtllm_version(checked.repository)
     contracts = load_contracts(version)
     role = (checked.repository.roles(model) or ("",))[-1]
