@@ -5,9 +5,9 @@ The class `_Reader` parses the text, because protobuf's parser discards the posi
 rejects if a `${name}` variable is unquoted.
 
 A place is the path to a field, for example `max_batch_size`, `instance_group.count`,
-`input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`.
-In `input`, `output`, `parameters` and `step`, the path names one element. In any other list, the
-path selects all elements.
+`input.input_ids.data_type`, `parameters.KEY` or `ensemble_scheduling.step.MODEL.model_name`. In
+`input`, `output`, `parameters` and `step`, the path names one element. In any other list, the path
+selects all elements.
 """
 
 from __future__ import annotations

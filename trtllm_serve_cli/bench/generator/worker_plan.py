@@ -50,8 +50,8 @@ class Stream:
 class Share:
     """One worker's share of a run: every `step`-th request, starting with request `first`.
 
-    The requests are sent to the models in turn. In an open loop, `due_s` has the due time of each
-    request, and `concurrency` is an optional cap on the requests in flight. In a closed loop,
+    The requests are sent to the models in turn. In an open loop, `due_s` contains the due time of
+    each request, and `concurrency` is an optional cap on the requests in flight. In a closed loop,
     `due_s` is `None`, and `concurrency` is the number of requests in flight.
     """
 

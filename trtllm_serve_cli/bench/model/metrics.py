@@ -1,8 +1,9 @@
 """Declare the metrics of benchmarks.
 
-To add a metric, add an entry to `TIMES` or `RATES`. `TIMES` are measured for each request. `RATES`
-are computed for the completed requests of a run. The summary, objectives, tables, HTML page,
-comparison, JSON schema and docs/reference/benchmark-metrics.md use these entries.
+To add a metric, add an entry to `TIMES` or `RATES`. The metrics in `TIMES` are measured for each
+request. The metrics in `RATES` are computed from the completed requests of a run. The summary,
+objectives, tables, HTML page, comparison, JSON schema and docs/reference/benchmark-metrics.md use
+these entries.
 """
 
 from __future__ import annotations

@@ -209,10 +209,10 @@ def run_benchmark(
 ) -> BenchmarkResult:
     """Send requests to the targets in turn and measure the responses.
 
-    `watch` is called about twice a second. It must be fast, because a single worker calls it on the
-    event loop that timestamps responses. If Ctrl-C ends the run or all targets become unreachable,
-    the result has the measurements so far, and `is_partial` is true. See `open_benchmark` for the
-    other parameters and the errors.
+    `watch` is called about twice a second. It must be fast: if there is only one worker, the event
+    loop that timestamps responses calls it. If Ctrl-C ends the run or all targets become
+    unreachable, the result contains the measurements so far, and `is_partial` is true. See
+    `open_benchmark` for the other parameters and the errors.
     """
     benchmark = open_benchmark(settings, targets, metrics=metrics, tokenizer=tokenizer)
     return benchmark.run_all(watch)

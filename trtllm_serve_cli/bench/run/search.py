@@ -6,10 +6,10 @@ measures the geometric mean of these two rates. The search ends when the request
 reached.
 
 A measurement is certain if its 95 % confidence interval excludes the objective's limit. If the
-measurements at a rate are uncertain, the search repeats the benchmark at this rate. After one or
-two runs, the interval is computed with a bootstrap over the requests, if there are enough requests.
-After three runs, it is a Student's t interval over the values from the runs. Failed requests count
-as infinitely slow.
+measurements at a rate are uncertain, the search repeats the benchmark at this rate. With one or two
+runs, the interval is computed with a bootstrap over the requests, if there are enough requests.
+With three or more runs, it is a Student's t interval over the values from the runs. Failed requests
+count as infinitely slow.
 """
 
 from __future__ import annotations

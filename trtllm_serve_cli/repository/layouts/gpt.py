@@ -1,4 +1,4 @@
-"""Plan the `gpt` layout, which has the inflight layout's models with the tensors of old versions.
+"""Plan the `gpt` layout: the models of the inflight layout, with the tensors of `all_models/gpt`.
 
 A response contains the prompt and the generated text of each row, and is never streamed. Source:
 all_models/gpt in triton-inference-server/tensorrtllm_backend, tags v0.5.0 to v0.19.0. In upstream's

@@ -2,8 +2,8 @@
 
 Triton's vLLM backend serves the engine kind `vllm`, and the runtime package serves other engine
 kinds. The vLLM backend would add missing tensors to the model configuration, but tllm starts Triton
-without auto-completion. Source: src/model.py and samples/model_repository/vllm_model in
-triton-inference-server/vllm_backend@8de0c14.
+without auto-completion. Therefore, this module adds the tensors. Source: src/model.py and
+samples/model_repository/vllm_model in triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations

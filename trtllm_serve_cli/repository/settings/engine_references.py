@@ -91,7 +91,7 @@ def remove(home: Home, removal: Removal) -> list[Path]:
     """Delete the folders that `removal` lists.
 
     Keep an engine or a partial build if another process has started to use it since the removal was
-    planned. Return the paths of these engines and builds.
+    planned. Return the paths of the engines and builds that were kept.
     """
     for model in removal.models:
         remove_folder(model.path)

@@ -25,7 +25,7 @@ class PreservedSettings:
     dropped: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> list[str]:
-        """Return up to two lines, which list the kept settings and the dropped settings."""
+        """Return a line with the kept settings and a line with the dropped settings, if any."""
         return [
             f"{what}: {'; '.join(f'{name}={value}' for name, value in parameters.items())}"
             for what, parameters in (
