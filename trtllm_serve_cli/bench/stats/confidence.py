@@ -103,9 +103,9 @@ def resample(
     """Draw samples of whole groups with replacement, and return the statistics of each sample.
 
     The result contains one array for each item of `percents`. If too few groups have values, or if
-    too few groups have values above or below a percentile, the result contains `None` instead of
-    the array. Resampling cannot estimate such a percentile, because the samples only contain values
-    from the original sample.
+    too few groups have values above or below a percentile, the result contains `None` for this
+    item. Resampling cannot estimate such a percentile, because the samples only contain values from
+    the original sample.
 
     A sample is stored as the number of times that each group was drawn, so that the values need to
     be sorted only once.

@@ -242,7 +242,7 @@ def _common(values: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _queue(values: Mapping[str, str], policy: QueuePolicy) -> dict[str, Any]:
-    """Return the queue fields of `ModelConfig`. Enable the dynamic batcher only if needed.
+    """Return the queue fields of `ModelConfig`, which enable the dynamic batcher only if needed.
 
     If the dynamic batcher does not notice a free instance, it sleeps for up to half a second while
     requests are waiting (`DynamicBatchScheduler::Enqueue` in Triton's core). The Python models do

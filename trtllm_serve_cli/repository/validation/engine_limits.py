@@ -136,7 +136,7 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits | None:
-    """Return the limits of an engine from a `build.py` script, or None if `facts` is invalid."""
+    """Return the limits of an engine that a `build.py` built, or None if `facts` is invalid."""
     try:
         build = parse_legacy_build(facts, config_file.parent)
     except (ValueError, KeyError, TypeError, AttributeError):
