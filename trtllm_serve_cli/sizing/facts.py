@@ -47,7 +47,8 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
         raise BadInput(
             f"{source} is an engine, but `tllm plan` supports only checkpoints.",
             why="the limits of an engine are fixed, and `tllm show` prints them after an import",
-            next_step="pass the engine's checkpoint instead, for example -s hf:ORG/NAME",
+            next_step="pass the checkpoint that the engine was built from, for example "
+            "-s hf:ORG/NAME",
         )
     if source.format == "hf":
         try:
@@ -61,8 +62,8 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     plan = plan_fetch(source, home=home)
     if not plan.is_cached:
         raise BadInput(
-            f"{source} has not been fetched yet.",
-            why="the content of a wheel is known only after it has been downloaded",
+            f"{source} has not been downloaded yet.",
+            why="`tllm plan` does not download wheels and can read only downloaded wheels",
             next_step=f"run `tllm build -m NAME -s {shlex.quote(str(source))}`, then run "
             "`tllm plan` again",
         )

@@ -154,14 +154,15 @@ def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
     if cut := [gpu for gpu in gpus if gpu.mig_devices]:
         raise BadInput(
             f"GPU {cut[0].index} is partitioned into MIG devices.",
-            why=f"the bandwidth and rates of {', '.join(cut[0].mig_devices)} are unknown",
-            next_step="plan for a complete card with --gpu NAME",
+            why="the memory bandwidth and compute throughput of the MIG profiles "
+            f"{', '.join(cut[0].mig_devices)} are unknown",
+            next_step="plan for a card without MIG devices with --gpu NAME",
         )
     names = sorted({gpu.shown_as for gpu in gpus})
     card = find_card(names[0])
     if len(names) > 1 or card is None:
         raise BadInput(
-            "The GPUs in this machine differ or are not supported cards.",
+            "The GPUs in this machine are not all the same supported card.",
             why=f"nvidia-smi reports {', '.join(names)}",
             next_step="choose the most similar card with --gpu NAME",
         )
@@ -196,8 +197,8 @@ def parse_gpu_ids(text: str | None) -> tuple[str, ...]:
         if not _GPU.fullmatch(gpu):
             raise BadInput(
                 f"{gpu!r} is not a valid GPU.",
-                why="a GPU is an index, GPU-<uuid> or MIG-<uuid>",
-                next_step="run `nvidia-smi -L` to list the GPUs, and pass for example --gpus 0,1",
+                why="a GPU must be an index, GPU-<uuid> or MIG-<uuid>",
+                next_step="run `nvidia-smi -L` to list the GPUs, then pass for example --gpus 0,1",
             )
     if len(set(gpus)) < len(gpus):
         raise BadInput(f"--gpus {text} contains a GPU twice.", next_step="list each GPU once")

@@ -373,7 +373,10 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
         (("start", "m"), "Error: 'm' is not a Triton option."),
         (("start", "--", "--http-port=1"), "Next: use --http-port N instead"),
         (("start", "--load-model", "m"), "add --model-control-mode explicit"),
-        (("start", "--grpc-server-cert", "x"), "TLS needs a certificate and its key."),
+        (
+            ("start", "--grpc-server-cert", "x"),
+            "--grpc-server-cert or --grpc-server-key is missing.",
+        ),
         (("restart",), "Error: No server is running."),
         (("load", "m"), "Error: No server is running."),
     ],

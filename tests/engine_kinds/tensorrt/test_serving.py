@@ -215,7 +215,7 @@ def test_rejects_a_parameter_of_another_version(tmp_path: Path) -> None:
         )
     assert str(raised.value) == (
         "The parameter guided_decoding_backend has no effect with TensorRT-LLM 0.11.0.\n"
-        "Why: TensorRT-LLM supports the parameter since version 0.19\n"
+        "Why: TensorRT-LLM 0.19 and later versions support the parameter\n"
         "Next: omit the parameter"
     )
 

@@ -228,8 +228,8 @@ def test_backend_that_only_containers_have(changes: dict[str, str], backend: str
     with pytest.raises(MissingPart) as raised:
         plan(model=model)
     assert str(raised.value) == (
-        "The Triton in the wheel cannot serve mine.\n"
-        f"Why: the model needs Triton's {backend} backend, which only containers include\n"
+        "The Triton installation in the wheel cannot serve mine.\n"
+        f"Why: the model needs Triton's {backend} backend, which only container images include\n"
         "Next: add --mode container, or --container-image IMAGE for a Slurm job"
     )
 
@@ -327,12 +327,12 @@ def test_load_model_selects_the_models_loaded_at_startup() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"load_model": ("mine",)}, "the model control mode is 'none'"),
+        ({"load_model": ("mine",)}, "in the model control mode 'none'"),
         (
             {"load_model": ("nope",), "model_control_mode": "explicit"},
             "the server's models are mine",
         ),
-        ({"grpc_server_key": Path("/key")}, "--grpc-server-cert or --grpc-server-key is missing"),
+        ({"grpc_server_key": Path("/key")}, "TLS requires a certificate and its private key"),
     ],
 )
 def test_conflicting_triton_options_are_rejected(options: dict[str, object], why: str) -> None:

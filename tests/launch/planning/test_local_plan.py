@@ -188,7 +188,7 @@ def test_unfilled_variable_that_upstreams_model_needs_is_rejected(
     assert raised.value.why == "preprocessing/config.pbtxt:14: ${tokenizer_type} is not filled in"
     assert raised.value.next_step == (
         f"run `tllm set --repo {copy} tokenizer_type=auto`, or run `tllm validate --repo {copy}` "
-        "for all errors"
+        "to list all errors"
     )
 
 
@@ -210,7 +210,7 @@ def test_other_repository_error_names_the_command_that_serves_it(
     copy = copy_of_upstream(tmp_path, 1, triton_backend="python")
     with pytest.raises(RepositoryError, match="neither a tllm model repository nor") as raised:
         plan_for_this_machine(home, [], {}, repositories=[copy])
-    assert raised.value.next_step.endswith(f": `tritonserver --model-repository={copy}`")
+    assert raised.value.next_step.endswith(f" run `tritonserver --model-repository={copy}`")
 
 
 def add_tensorrt_model(home: Home, folder: Path) -> None:
@@ -229,9 +229,9 @@ def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
     assert (made.mode, made.container.image) == ("container", f"{NGC}:26.02-trtllm-python-py3")
     assert made.argv.count("mpirun") == 1
     assert made.reason == (
-        "Using a container because local mode cannot be used: The Triton in the package "
-        "nvidia-pytriton cannot serve mine (the model needs Triton's tensorrtllm backend, which "
-        "only containers include)"
+        "Using a container because local mode cannot be used: The Triton installation in the "
+        "package nvidia-pytriton cannot serve mine (the model needs Triton's tensorrtllm backend, "
+        "which only container images include)"
     )
     assert made.reason in made.describe()
 

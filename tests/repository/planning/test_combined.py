@@ -96,7 +96,7 @@ def test_rejects_two_models_of_the_same_name(home: Home, tmp_path: Path) -> None
         plan_combination([first, second])
     assert str(raised.value) == (
         "One server cannot serve two models named a.\n"
-        f"Why: {first.path} and {second.path} have the same name\n"
+        f"Why: {first.path} and {second.path} contain models with this name\n"
         "Next: import one of the models under another name with `tllm import -m NAME -s SOURCE`"
     )
 

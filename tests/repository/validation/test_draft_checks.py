@@ -128,5 +128,5 @@ def test_kv_cache_reuse_cannot_be_disabled(tmp_path: Path) -> None:
 
 
 def test_parameters_of_upstreams_models_cannot_be_set(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="has no effect in a repository that tllm renders"):
+    with pytest.raises(BadInput, match="has no effect in a repository created by tllm"):
         plan_changes(_write(tmp_path), {"multimodal_encoders_name": "vision"})

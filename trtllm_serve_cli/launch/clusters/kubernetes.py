@@ -78,8 +78,8 @@ def plan_kubernetes(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
             why="the leader pod starts ranks in the other pods with kubectl, which NVIDIA's images "
             "do not contain",
-            next_step="add kubectl to the image in the manifests that `tllm deploy k8s` prints "
-            "without --nodes, and pass the new image with --image",
+            next_step="build an image that adds kubectl to NVIDIA's image (run `tllm deploy k8s` "
+            "without --nodes to print its name), and pass the new image with --image",
         )
     name = _object_name(model.name)
     pod = _pod(model, options, launch, home)

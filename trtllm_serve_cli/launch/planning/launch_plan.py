@@ -360,9 +360,10 @@ def _choose_loaded(
     if options.model_control_mode != "explicit":
         raise BadInput(
             f"The server cannot load only {names}.",
-            why=f"the model control mode is {options.model_control_mode!r}",
-            next_step="add --model-control-mode explicit, and load other models with "
-            "`tllm load NAME`",
+            why=f"in the model control mode {options.model_control_mode!r}, the server loads all "
+            "models",
+            next_step="add --model-control-mode explicit, and load the other models later "
+            "with `tllm load NAME`",
         )
     known = {model.name: model for model in models}
     for name in options.load_model:

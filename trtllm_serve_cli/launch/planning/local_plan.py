@@ -151,8 +151,9 @@ def _find_libpython(triton: TritonInstallation) -> str:
     if folder is None and triton.backend_parts is not None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise MissingPart(
-            f"Triton's Python stub needs libpython{version}.so.1.0.",
-            why="neither this Python nor the system provides this library",
+            f"libpython{version}.so.1.0 is not installed.",
+            why="Triton's Python backend requires this library, but neither this Python "
+            "installation nor the system provides it",
             next_step=f"run `apt-get install libpython{version}`, then run `tllm doctor` to check "
             "this machine",
         )

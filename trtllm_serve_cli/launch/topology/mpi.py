@@ -46,8 +46,8 @@ def check_mpirun(environ: Mapping[str, str]) -> None:
         raise MissingPart(
             "mpirun is not installed.",
             why="--mode mpi starts processes with Open MPI's mpirun, which is not on PATH",
-            next_step="run `apt-get install openmpi-bin`, or use one of NVIDIA's containers, which "
-            "include mpirun",
+            next_step="run `apt-get install openmpi-bin`, or run tllm in one of NVIDIA's "
+            "container images, which include mpirun",
         )
 
 

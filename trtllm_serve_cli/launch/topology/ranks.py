@@ -50,7 +50,7 @@ def plan_ranks(engines: Sequence[EngineInstances], options: LaunchOptions) -> Ra
         raise BadInput(
             "--hostfile cannot be used with containers.",
             why="all processes of a container run on this machine",
-            next_step="omit --hostfile, or use several nodes with `tllm deploy slurm`",
+            next_step="omit --hostfile, or run on several nodes with `tllm deploy slurm`",
         )
     for engine in engines:
         _check_gpus(engine, gpus, spans_nodes=options.hostfile is not None)
@@ -113,9 +113,9 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
     world_size = options.world_size or 1
     if options.multi_model or options.disable_spawn_processes or options.hostfile is not None:
         raise BadInput(
-            "Only an engine in Triton's C++ backend can run in several processes or on several "
-            "nodes.",
-            why="with an engine that runs in Python, each process is a separate server",
+            "--multi-model, --disable-spawn-processes and --hostfile require an engine in Triton's "
+            "C++ backend.",
+            why="if the engine runs in Python, each process is a separate server",
             next_step="omit --multi-model, --disable-spawn-processes and --hostfile",
         )
     if not gpus:
@@ -159,7 +159,8 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
     if engine.num_gpus > len(gpus) and not spans_nodes:
         raise BadInput(
             f"{engine.model} needs {engine.num_gpus} GPUs.",
-            why=f"the server sees only the GPUs in --gpus {','.join(gpus)}, numbered from 0",
+            why=f"the server can use only the GPUs in --gpus {','.join(gpus)}, and "
+            "gpu_device_ids numbers them from 0",
             next_step="add GPUs to --gpus, or omit --gpus",
         )
     _check_mig(gpus)
@@ -180,8 +181,8 @@ def _highest_participant(engine: EngineInstances) -> int:
         if len(group) != engine.world_size or min(group) < 1:
             raise BadInput(
                 f"participant_ids of {engine.model} does not match its engine.",
-                why=f"the number of ranks in {','.join(map(str, group))} must be "
-                f"{engine.world_size}, and rank 0 is reserved for the orchestrator",
+                why=f"{','.join(map(str, group))} must contain {engine.world_size} ranks, and "
+                "rank 0 is reserved for the orchestrator",
                 next_step="set valid ranks, for example with `tllm set NAME participant_ids=1,2`",
             )
     if not engine.participants:

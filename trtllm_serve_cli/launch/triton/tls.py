@@ -24,8 +24,8 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
         if certificate is key is root:
             return None
         raise BadInput(
-            "TLS needs a certificate and its key.",
-            why="--grpc-server-cert or --grpc-server-key is missing",
+            "--grpc-server-cert or --grpc-server-key is missing.",
+            why="TLS requires a certificate and its private key",
             next_step="pass both files, for example --grpc-server-cert server.crt "
             "--grpc-server-key server.key",
         )
@@ -79,7 +79,7 @@ def _check_root(root: Path) -> None:
         ssl.create_default_context(cafile=str(root))
     except (OSError, ssl.SSLError) as error:
         raise BadInput(
-            f"{root} does not contain a certificate.",
+            f"{root} cannot be used as a CA certificate.",
             why=str(error),
             next_step="pass the certificate of the CA that signs client certificates, for example "
             "--grpc-root-cert ca.crt",

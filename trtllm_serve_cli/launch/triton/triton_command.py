@@ -27,8 +27,8 @@ def check_backend(model: ImportedModel, triton: TritonInstallation) -> None:
     backend = backends.get(model.layout)
     if backend is not None and triton.backend_parts is not None:
         raise MissingPart(
-            f"The Triton in {triton.origin} cannot serve {model.name}.",
-            why=f"the model needs Triton's {backend} backend, which only containers include",
+            f"The Triton installation in {triton.origin} cannot serve {model.name}.",
+            why=f"the model needs Triton's {backend} backend, which only container images include",
             next_step="add --mode container, or --container-image IMAGE for a Slurm job",
         )
 

@@ -67,8 +67,8 @@ def find_triton(
         )
     raise MissingPart(
         "Triton Inference Server is not installed.",
-        why="tritonserver is not on PATH or in /opt/tritonserver, and the package nvidia-pytriton, "
-        "which contains it (for Linux and Python up to 3.12), is not installed",
+        why="tritonserver is not on PATH or in /opt/tritonserver, and the package nvidia-pytriton "
+        "(for Linux and Python up to 3.12), which contains tritonserver, is not installed",
         next_step="run `pip install 'trtllm-serve-cli[embedded]'`",
     )
 

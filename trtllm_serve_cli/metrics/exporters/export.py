@@ -34,8 +34,8 @@ def plan_export(what: MetricsExport, addresses: Sequence[str], hold: str) -> dic
     if not hold or not _DURATION.fullmatch(hold):
         raise BadInput(
             f"{hold!r} is not a duration.",
-            why="Prometheus requires numbers with units, in descending order of the units",
-            next_step="pass a duration such as --for 30s, --for 5m or --for 1h30m",
+            why="a duration consists of numbers with units, from the largest to the smallest unit",
+            next_step="pass another duration, for example --for 30s, --for 5m or --for 1h30m",
         )
     if what == "grafana":
         return {DASHBOARD_FILE: json.dumps(make_dashboard(), indent=2) + "\n"}

@@ -141,9 +141,9 @@ def _check_version(parameter: Parameter, kind: str, version: str) -> None:
     is_read_by_backend = find_kind(kind).runs_in_triton_backend and parameter.is_entry
     if not version or not is_read_by_backend or parameter.is_in(version):
         return
-    why = f"TensorRT-LLM supports the parameter since version {parameter.since}"
+    why = f"TensorRT-LLM {parameter.since} and later versions support the parameter"
     if parameter.until:
-        why = f"TensorRT-LLM supports the parameter from {parameter.since} to {parameter.until}"
+        why = f"TensorRT-LLM {parameter.since} to {parameter.until} support the parameter"
     raise BadInput(
         f"The parameter {parameter.name} has no effect with TensorRT-LLM {version}.",
         why=why,
@@ -247,7 +247,7 @@ def find_parameter(name: str, kind: str) -> Parameter:
         near = renamed or difflib.get_close_matches(name, choosable, n=3)
         raise BadInput(
             f"There is no parameter {name!r}.",
-            why="parameters have the names of the variables in NVIDIA's templates",
+            why="parameters are named after the variables in NVIDIA's templates",
             next_step=f"use {' or '.join(near)} instead"
             if near
             else f"choose a parameter of the engine kind {kind}: {', '.join(sorted(choosable))}",

@@ -35,7 +35,7 @@ def read_repository(directory: Path) -> ImportedModel:
             "inflight_batcher_llm.",
             why=f"it contains neither the file {MANIFEST} nor a model {_CORE} that uses the "
             "backend tensorrtllm",
-            next_step="start a Triton server that has the required backends: "
+            next_step="to serve this repository without tllm, run "
             f"`tritonserver --model-repository={shlex.quote(str(directory))}`",
         )
     return _describe_copy(copy)

@@ -52,7 +52,7 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
         raise BadInput(
             f"One server cannot serve two models named {duplicates[0]}.",
             why=" and ".join(str(each.path) for each in repositories if each.name == duplicates[0])
-            + " have the same name",
+            + " contain models with this name",
             next_step="import one of the models under another name with "
             "`tllm import -m NAME -s SOURCE`",
         )

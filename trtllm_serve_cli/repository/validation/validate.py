@@ -98,7 +98,8 @@ def check_loadable(repository: OpenRepository) -> None:
     raise RepositoryError(
         f"The models in {repository.path} cannot be loaded.",
         why=f"{place}: {first.what}{more}",
-        next_step=f"{first.next_step}, or run `tllm validate {repository.target}` for all errors",
+        next_step=f"{first.next_step}, or run `tllm validate {repository.target}` to list "
+        "all errors",
     )
 
 
