@@ -212,8 +212,9 @@ def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
         parameter = load_parameters().get(name)
         if parameter is not None and parameter.of_upstream and parameter.applies_to(kind):
             raise BadInput(
-                f"The parameter {name} has no effect in a repository that tllm renders.",
-                why="only NVIDIA's Python models read it, and tllm renders other models",
+                f"The parameter {name} has no effect in a repository created by tllm.",
+                why="only the Python models in NVIDIA's repository read the parameter, and tllm "
+                "replaces them",
                 next_step="omit the parameter, or set it in a copy of NVIDIA's repository with "
                 f"`tllm set --repo DIR {name}=VALUE`",
             )
