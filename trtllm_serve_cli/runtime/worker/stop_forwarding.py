@@ -94,12 +94,13 @@ def stop_socket_name(model_name: str) -> str:
     return f"{identify_server()} {model_name}"
 
 
-def identify_server() -> str:
-    """Return an identifier for this Triton process.
+def identify_server(triton_pid: int | None = None) -> str:
+    """Return an identifier for the Triton process `triton_pid`, by default the parent process.
 
-    All models in the process get the same identifier.
+    All models in the process get the same identifier. Raise `OSError` if the process does not
+    exist.
     """
-    triton = os.getppid()
+    triton = os.getppid() if triton_pid is None else triton_pid
     # Add the process's start time (field 22) to its id, because containers that share a network may
     # have processes with the same id. Read the fields after the last parenthesis, because field 2
     # is a name in parentheses that may contain any characters.

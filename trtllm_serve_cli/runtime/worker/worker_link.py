@@ -234,10 +234,12 @@ class SharedWorkerClient(WorkerLink):
         return read_frame(sock)
 
 
-def shared_socket_name(model_name: str) -> str:
+def shared_socket_name(model_name: str, triton_pid: int | None = None) -> str:
     """Return the name of the abstract socket on which this model's worker listens.
 
-    The name is unique to this server, because it is derived from `identify_server()`.
+    The name is unique to the Triton process `triton_pid`, by default the parent process. Raise
+    `OSError` if the process does not exist.
     """
     # Hash the names, because the length of a socket name is limited.
-    return "tllm-guests-" + hashlib.sha256(f"{identify_server()} {model_name}".encode()).hexdigest()
+    names = f"{identify_server(triton_pid)} {model_name}"
+    return "tllm-guests-" + hashlib.sha256(names.encode()).hexdigest()

@@ -1,0 +1,15 @@
+"""Serve an OpenAI-compatible API in front of Triton models.
+
+The gateway is a process next to Triton. It renders chat templates, encodes prompts, sends token ids
+to a model's engine worker or to Triton, and decodes the generated tokens.
+
+    config       the gateway's configuration, which `tllm start` writes as JSON
+    app          the ASGI application: routes, errors and the life cycle
+    endpoints    one module per group of routes
+    schema       request bodies and response templates
+    generation   backends that generate tokens, and the conversion of tokens to text
+    prompts      chat templates, and parsers for tool calls and reasoning
+    access       API keys, limits and the request queue
+    door         Triton's own API behind limits
+    telemetry    metrics and the access log
+"""

@@ -1,0 +1,79 @@
+"""Define the gateway's configuration, and convert it to and from JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
+
+DEFAULT_PORT = 9000
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model behind the gateway.
+
+    Clients select the model by `name`. `text_model` is the name of its text model in Triton.
+    `endpoint` is the server that serves the model.
+    """
+
+    name: str
+    text_model: str
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """The configuration of a gateway process.
+
+    `server_directory` is the state folder of the server that `tllm start` supervises, or None if
+    the servers are elsewhere. `chat_template` is a template that replaces the models' templates.
+    `keys_file` is the file with the hashed API keys. If it is None, the gateway accepts requests
+    without a key. `max_body_bytes` limits the size of a request body. At most `max_in_flight`
+    requests run at the same time, and at most `max_waiting` more requests wait. After
+    `send_timeout_s`, a client that does not read its response is disconnected.
+    """
+
+    models: tuple[ServedModel, ...]
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    num_processes: int = 1
+    server_directory: str | None = None
+    chat_template: str | None = None
+    keys_file: str | None = None
+    cors_origins: tuple[str, ...] = ()
+    tls_certificate: str | None = None
+    tls_key: str | None = None
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_in_flight: int = 1024
+    max_waiting: int = 4096
+    drain_s: float = 30.0
+    send_timeout_s: float = 60.0
+
+    def to_json(self) -> str:
+        """Return the configuration as JSON, including the servers' tokens."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> GatewayConfig:
+        """Read a configuration that `to_json` returned."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> GatewayConfig:
+        """Read a configuration from the decoded JSON."""
+        models = tuple(
+            ServedModel(**{**model, "endpoint": _read_endpoint(model["endpoint"])})
+            for model in fields["models"]
+        )
+        origins = tuple(fields.get("cors_origins", ()))
+        return cls(**{**fields, "models": models, "cors_origins": origins})
+
+
+def _read_endpoint(fields: Mapping[str, Any]) -> Endpoint:
+    tls = fields.get("tls")
+    return Endpoint(**{**fields, "tls": Tls(**tls) if tls else None})

@@ -1,0 +1,1 @@
+"""Handle the requests of the API."""

@@ -1,0 +1,293 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trtllm_serve_cli.gateway.errors import invalid
+from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
+from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
+from trtllm_serve_cli.gateway.http import read_json
+from trtllm_serve_cli.gateway.prompts.output_parser import (
+    OutputDelta,
+    OutputParser,
+    PlainParser,
+    ToolCallDelta,
+)
+from trtllm_serve_cli.gateway.respond import Batches, respond
+from trtllm_serve_cli.gateway.sampling import plan_generation
+from trtllm_serve_cli.gateway.schema.chat import ChatBody, ChatMessage
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.gateway.usage import describe_usage
+
+_encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPlan:
+    """A chat completion: the engine's request and how its text becomes a response."""
+
+    generation: GenerationPlan
+    returns_log_probs: bool
+    includes_usage: bool
+    new_parser: Any
+
+
+async def create_chat_completion(request: Request) -> Response:
+    """Generate the assistant's next message."""
+    body = await read_json(request, ChatBody)
+    model = request.app.state.models.find(body.model)
+    plan = plan_chat(model, body)
+    writer = ChatWriter(model, plan)
+    return await respond(request, model, [plan.generation], writer, is_streaming=bool(body.stream))
+
+
+def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
+    """Plan a chat completion. Raise `ApiError` (400) if the request is not valid."""
+    if model.template is None:
+        raise invalid(
+            f"The model '{model.name}' has no chat template. Use /v1/completions, or start the "
+            "gateway with --chat-template FILE.",
+            "messages",
+        )
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("top_logprobs requires logprobs. Set logprobs to true.", "top_logprobs")
+    if body.top_logprobs:
+        raise invalid(
+            "top_logprobs above 0 is not supported. Set top_logprobs to 0 for the log "
+            "probabilities of the generated tokens.",
+            "top_logprobs",
+            "unsupported_parameter",
+        )
+    prompt = model.template.render(
+        [convert_message(each) for each in body.messages],
+        tools=[msgspec.to_builtins(each) for each in body.tools or ()] or None,
+        adds_generation_prompt=body.add_generation_prompt,
+        variables=body.chat_template_kwargs,
+    )
+    input_ids = model.tokenizer.encode(prompt)
+    generation = plan_generation(
+        model,
+        body,
+        input_ids,
+        max_tokens=body.max_completion_tokens or body.max_tokens,
+        num_sequences=body.num_choices,
+        returns_log_probs=bool(body.logprobs),
+    )
+    return ChatPlan(generation, bool(body.logprobs), body.includes_usage, PlainParser)
+
+
+def convert_message(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as chat templates expect it: the content is one string."""
+    converted = msgspec.to_builtins(message)
+    content = message.content
+    if isinstance(content, list):
+        converted["content"] = "".join(map(_read_part, content))
+    elif content is None:
+        converted["content"] = ""
+    if message.role == "developer":
+        converted["role"] = "system"
+    return dict(converted)
+
+
+def _read_part(part: Any) -> str:
+    if part.type in ("text", "refusal"):
+        return part.text or part.refusal or ""
+    raise invalid(
+        f"Content of the type '{part.type}' is not supported. Send parts of the type text.",
+        "messages",
+        "unsupported_parameter",
+    )
+
+
+@dataclass(slots=True)
+class _Choice:
+    """The message of one sequence so far."""
+
+    parser: OutputParser
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    log_probs: list[dict[str, Any]] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+class ChatWriter:
+    """Writes the response of a chat completion, as a whole or as chunks of a stream."""
+
+    def __init__(self, model: LoadedModel, plan: ChatPlan) -> None:
+        self._model = model
+        self._plan = plan
+        self._choices = [_Choice(plan.new_parser()) for _ in range(plan.generation.num_sequences)]
+        self._id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._created = int(time.time())
+        # The parts of a chunk that are the same for the whole stream.
+        head = {
+            "id": self._id,
+            "object": "chat.completion.chunk",
+            "created": self._created,
+            "model": model.name,
+            "system_fingerprint": model.fingerprint,
+        }
+        self._head = b"data: " + _encode(head)[:-1] + b',"choices":['
+        self._tail = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
+
+    def push(self, delta: TextDelta) -> OutputDelta:
+        """Add a delta to its choice, and return the parsed output."""
+        choice = self._choices[delta.index]
+        output = choice.parser.push(delta.text, is_last=delta.finish_reason is not None)
+        choice.content += output.content
+        choice.reasoning += output.reasoning
+        for call in output.tool_calls:
+            _merge_call(choice.tool_calls, call)
+        if delta.finish_reason is not None:
+            choice.stop_reason = delta.stop_reason
+            is_call = choice.tool_calls and delta.finish_reason == "stop"
+            choice.finish_reason = "tool_calls" if is_call else delta.finish_reason
+        return output
+
+    def first_events(self) -> bytes:
+        """Return the chunks that open the choices."""
+        delta = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk(index, delta) for index in range(len(self._choices)))
+
+    def events(self, delta: TextDelta) -> bytes:
+        """Return the chunks for new text of one sequence."""
+        output = self.push(delta)
+        index, chunks = delta.index, []
+        if output.reasoning:
+            chunks.append(self._chunk(index, {"reasoning_content": output.reasoning}))
+        log_probs = self._describe_log_probs(delta)
+        if output.content and log_probs is None:
+            chunks.append(self._content_chunk(index, output.content))
+        elif output.content or log_probs is not None:
+            chunks.append(self._chunk(index, {"content": output.content}, log_probs))
+        for call in output.tool_calls:
+            chunks.append(self._chunk(index, {"tool_calls": [_describe_call_delta(call)]}))
+        choice = self._choices[index]
+        if choice.finish_reason is not None:
+            chunks.append(self._chunk(index, {}, None, choice.finish_reason, choice.stop_reason))
+        return b"".join(chunks)
+
+    def last_events(self, generation: Generation) -> bytes:
+        """Return the chunk with the usage, if the client requested it, and the end marker."""
+        events = b""
+        if self._plan.includes_usage:
+            usage = describe_usage(generation.num_input_tokens, generation.num_output_tokens)
+            events = self._head + b'],"usage":' + _encode(usage) + b"}\n\n"
+        return events + b"data: [DONE]\n\n"
+
+    def _content_chunk(self, index: int, text: str) -> bytes:
+        return b"".join(
+            (
+                self._head,
+                b'{"index":%d,"delta":{"content":' % index,
+                _encode(text),
+                b'},"logprobs":null,"finish_reason":null}',
+                self._tail,
+            )
+        )
+
+    def _chunk(
+        self,
+        index: int,
+        delta: Mapping[str, Any],
+        log_probs: Sequence[Mapping[str, Any]] | None = None,
+        finish_reason: str | None = None,
+        stop_reason: str | int | None = None,
+    ) -> bytes:
+        choice: dict[str, Any] = {
+            "index": index,
+            "delta": delta,
+            "logprobs": None if log_probs is None else {"content": log_probs, "refusal": None},
+            "finish_reason": finish_reason,
+        }
+        if stop_reason is not None:
+            choice["stop_reason"] = stop_reason
+        return self._head + _encode(choice) + self._tail
+
+    def _describe_log_probs(self, delta: TextDelta) -> list[dict[str, Any]] | None:
+        if not self._plan.returns_log_probs or not delta.token_ids:
+            return None
+        entries = []
+        for token_id, log_prob in zip(delta.token_ids, delta.log_probs, strict=False):
+            token = self._model.tokenizer.decode([token_id], skip_special_tokens=False)
+            entries.append(
+                {
+                    "token": token,
+                    "logprob": log_prob,
+                    "bytes": list(token.encode()),
+                    "top_logprobs": [],
+                }
+            )
+        return entries
+
+    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+        """Return the body of a response that is not streamed."""
+        async for deltas in batches:
+            for delta in deltas:
+                self.push(delta)
+                self._choices[delta.index].log_probs += self._describe_log_probs(delta) or []
+        return _encode(
+            {
+                "id": self._id,
+                "object": "chat.completion",
+                "created": self._created,
+                "model": self._model.name,
+                "choices": [
+                    self._describe_choice(index, choice)
+                    for index, choice in enumerate(self._choices)
+                ],
+                "usage": describe_usage(generation.num_input_tokens, generation.num_output_tokens),
+                "system_fingerprint": self._model.fingerprint,
+                "service_tier": None,
+            }
+        )
+
+    def _describe_choice(self, index: int, choice: _Choice) -> dict[str, Any]:
+        calls = list(choice.tool_calls.values())
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": choice.content if choice.content or not calls else None,
+            "refusal": None,
+        }
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
+        if calls:
+            message["tool_calls"] = calls
+        log_probs = {"content": choice.log_probs, "refusal": None}
+        described = {
+            "index": index,
+            "message": message,
+            "logprobs": log_probs if self._plan.returns_log_probs else None,
+            "finish_reason": choice.finish_reason,
+        }
+        if choice.stop_reason is not None:
+            described["stop_reason"] = choice.stop_reason
+        return described
+
+
+def _merge_call(calls: dict[int, dict[str, Any]], delta: ToolCallDelta) -> None:
+    call = calls.setdefault(
+        delta.index,
+        {"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}},
+    )
+    call["function"]["arguments"] += delta.arguments
+
+
+def _describe_call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    described: dict[str, Any] = {"index": call.index}
+    function: dict[str, Any] = {"arguments": call.arguments}
+    if call.id is not None:
+        described |= {"id": call.id, "type": "function"}
+        function = {"name": call.name, **function}
+    return described | {"function": function}

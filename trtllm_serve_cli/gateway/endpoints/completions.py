@@ -1,0 +1,274 @@
+"""`POST /v1/completions`."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trtllm_serve_cli.gateway.errors import invalid
+from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
+from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
+from trtllm_serve_cli.gateway.http import read_json
+from trtllm_serve_cli.gateway.respond import Batches, respond
+from trtllm_serve_cli.gateway.sampling import plan_generation
+from trtllm_serve_cli.gateway.schema.completions import DEFAULT_MAX_TOKENS, CompletionBody
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.gateway.usage import describe_usage
+
+_encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionPlan:
+    """A completion of one or several prompts.
+
+    `num_generated` is the number of sequences that the engine generates for each prompt, and
+    `num_choices` is the number of sequences that the response contains for each prompt.
+    """
+
+    generations: list[GenerationPlan]
+    prompts: list[str]
+    num_choices: int
+    num_generated: int
+    returns_log_probs: bool
+    echoes: bool
+    includes_usage: bool
+
+
+async def create_completion(request: Request) -> Response:
+    """Generate text after a prompt."""
+    body = await read_json(request, CompletionBody)
+    model = request.app.state.models.find(body.model)
+    plan = plan_completion(model, body)
+    writer = CompletionWriter(model, plan)
+    return await respond(request, model, plan.generations, writer, is_streaming=bool(body.stream))
+
+
+def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
+    """Plan a completion. Raise `ApiError` (400) if the request is not valid."""
+    best_of = body.best_of or body.num_choices
+    if best_of < body.num_choices:
+        raise invalid(f"best_of is {best_of}, but it must be at least n.", "best_of")
+    if best_of > body.num_choices and body.stream:
+        raise invalid("best_of above n cannot be streamed. Omit stream or best_of.", "best_of")
+    if body.suffix:
+        raise invalid("suffix is not supported. Omit it.", "suffix", "unsupported_parameter")
+    if body.echo and body.logprobs is not None:
+        raise invalid(
+            "echo with logprobs is not supported. Omit one of them.",
+            "echo",
+            "unsupported_parameter",
+        )
+    if body.max_tokens == 0:
+        raise invalid("max_tokens is 0. Request at least 1 token.", "max_tokens")
+    prompts = body.prompts
+    if not prompts:
+        raise invalid("prompt is empty. Send a text or token ids.", "prompt")
+    ids = [_encode_prompt(model, prompt, body) for prompt in prompts]
+    generations = [
+        plan_generation(
+            model,
+            body,
+            each,
+            max_tokens=_choose_max_tokens(model, body, each),
+            num_sequences=best_of,
+            returns_log_probs=body.logprobs is not None or best_of > body.num_choices,
+        )
+        for each in ids
+    ]
+    return CompletionPlan(
+        generations,
+        [_decode_prompt(model, each) for each in prompts] if body.echo else [],
+        body.num_choices,
+        best_of,
+        body.logprobs is not None,
+        bool(body.echo),
+        body.includes_usage,
+    )
+
+
+def _choose_max_tokens(model: LoadedModel, body: CompletionBody, input_ids: list[int]) -> int:
+    if body.max_tokens is not None:
+        return body.max_tokens
+    return max(1, min(DEFAULT_MAX_TOKENS, model.max_seq_len - len(input_ids)))
+
+
+def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: CompletionBody) -> list[int]:
+    if isinstance(prompt, str):
+        adds = True if body.add_special_tokens is None else body.add_special_tokens
+        ids = model.tokenizer.encode(prompt, add_special_tokens=adds) if prompt else []
+        # An empty prompt is the start of a text, as in OpenAI's API.
+        return ids or [model.tokenizer.end_id]
+    vocab_size = model.info.vocab_size
+    if not prompt:
+        raise invalid("prompt contains an empty list of token ids.", "prompt")
+    if vocab_size is not None and max(prompt) >= vocab_size:
+        raise invalid(
+            f"prompt contains the token id {max(prompt)}, but the vocabulary has {vocab_size} "
+            "tokens.",
+            "prompt",
+        )
+    return prompt
+
+
+def _decode_prompt(model: LoadedModel, prompt: str | list[int]) -> str:
+    return prompt if isinstance(prompt, str) else model.tokenizer.decode(prompt)
+
+
+@dataclass(slots=True)
+class _Choice:
+    """The text of one sequence so far. `log_prob` is the sum of its log probabilities."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+    @property
+    def score(self) -> float:
+        """The mean log probability, which ranks the sequences for `best_of`."""
+        return sum(self.log_probs) / max(len(self.log_probs), 1)
+
+
+class CompletionWriter:
+    """Writes the response of a completion, as a whole or as chunks of a stream."""
+
+    def __init__(self, model: LoadedModel, plan: CompletionPlan) -> None:
+        self._model = model
+        self._plan = plan
+        num_sequences = len(plan.generations) * plan.num_generated
+        self._choices = [_Choice() for _ in range(num_sequences)]
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model.name,
+        }
+        self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
+        self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
+        # Position of the next token in the text of each choice, for `text_offset`.
+        self._offsets = [0] * num_sequences
+
+    def first_events(self) -> bytes:
+        """Return the chunks with the prompts, if the client requested them."""
+        if not self._plan.echoes:
+            return b""
+        return b"".join(
+            self._chunk(index, self._prompt_of(index), None) for index in range(len(self._choices))
+        )
+
+    def events(self, delta: TextDelta) -> bytes:
+        """Return the chunk for new text of one sequence."""
+        log_probs = self._describe_log_probs(delta.index, delta.token_ids, delta.log_probs)
+        if not delta.text and log_probs is None and delta.finish_reason is None:
+            return b""
+        if log_probs is None and delta.finish_reason is None:
+            middle = b'{"index":%d,"text":' % delta.index
+            rest = b',"logprobs":null,"finish_reason":null}'
+            return b"".join((self._start, middle, _encode(delta.text), rest, self._end))
+        return self._chunk(
+            delta.index, delta.text, log_probs, delta.finish_reason, delta.stop_reason
+        )
+
+    def last_events(self, generation: Generation) -> bytes:
+        """Return the chunk with the usage, if the client requested it, and the end marker."""
+        events = b""
+        if self._plan.includes_usage:
+            usage = describe_usage(generation.num_input_tokens, generation.num_output_tokens)
+            events = self._start + b'],"usage":' + _encode(usage) + b"}\n\n"
+        return events + b"data: [DONE]\n\n"
+
+    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+        """Return the body of a response that is not streamed."""
+        async for deltas in batches:
+            for delta in deltas:
+                choice = self._choices[delta.index]
+                choice.text += delta.text
+                choice.token_ids += delta.token_ids
+                choice.log_probs += delta.log_probs
+                if delta.finish_reason is not None:
+                    choice.finish_reason = delta.finish_reason
+                    choice.stop_reason = delta.stop_reason
+        usage = describe_usage(generation.num_input_tokens, generation.num_output_tokens)
+        return _encode(self._head | {"choices": self._describe_choices(), "usage": usage})
+
+    def _describe_choices(self) -> list[dict[str, Any]]:
+        """Return the best `num_choices` sequences of each prompt."""
+        described: list[dict[str, Any]] = []
+        step = self._plan.num_generated
+        for first in range(0, len(self._choices), step):
+            best = range(first, first + step)
+            if step > self._plan.num_choices:
+                best = sorted(best, key=lambda index: -self._choices[index].score)  # type: ignore[assignment]
+            for index in best[: self._plan.num_choices]:
+                choice = self._choices[index]
+                log_probs = self._describe_log_probs(index, choice.token_ids, choice.log_probs)
+                described.append(
+                    _describe_choice(
+                        len(described),
+                        self._prompt_of(index) + choice.text,
+                        log_probs,
+                        choice.finish_reason,
+                        choice.stop_reason,
+                    )
+                )
+        return described
+
+    def _prompt_of(self, index: int) -> str:
+        return self._plan.prompts[index // self._plan.num_generated] if self._plan.echoes else ""
+
+    def _chunk(
+        self,
+        index: int,
+        text: str,
+        log_probs: Mapping[str, Any] | None,
+        finish_reason: str | None = None,
+        stop_reason: str | int | None = None,
+    ) -> bytes:
+        choice = _describe_choice(index, text, log_probs, finish_reason, stop_reason)
+        return self._start + _encode(choice) + self._end
+
+    def _describe_log_probs(
+        self, index: int, token_ids: Sequence[int], log_probs: Sequence[float]
+    ) -> dict[str, Any] | None:
+        """Return the log probabilities of tokens, and the tokens' positions in the text."""
+        if not self._plan.returns_log_probs or not token_ids:
+            return None
+        decode = self._model.tokenizer.decode
+        tokens = [decode([each], skip_special_tokens=False) for each in token_ids]
+        offsets = []
+        for token in tokens:
+            offsets.append(len(self._prompt_of(index)) + self._offsets[index])
+            self._offsets[index] += len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": list(log_probs),
+            "top_logprobs": None,
+            "text_offset": offsets,
+        }
+
+
+def _describe_choice(
+    index: int,
+    text: str,
+    log_probs: Mapping[str, Any] | None,
+    finish_reason: str | None,
+    stop_reason: str | int | None,
+) -> dict[str, Any]:
+    described = {
+        "index": index,
+        "text": text,
+        "logprobs": log_probs,
+        "finish_reason": finish_reason,
+    }
+    if stop_reason is not None:
+        described["stop_reason"] = stop_reason
+    return described

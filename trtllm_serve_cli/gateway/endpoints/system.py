@@ -1,0 +1,22 @@
+"""`GET /health`, `/version` and `/ping`."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trtllm_serve_cli import __version__
+from trtllm_serve_cli.gateway.errors import unavailable
+from trtllm_serve_cli.gateway.http import json_response
+
+
+async def health(request: Request) -> Response:
+    """Return 200 if every model can receive requests. Raise `ApiError` (503) otherwise."""
+    if missing := request.app.state.models.list_unavailable():
+        raise unavailable(f"The models {', '.join(missing)} are not ready; retry the request.")
+    return Response()
+
+
+async def version(request: Request) -> Response:
+    """Return the version of tllm."""
+    return json_response({"version": __version__})

@@ -1,0 +1,77 @@
+"""`POST /tokenize` and `POST /detokenize`, as in vLLM's server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trtllm_serve_cli.gateway.endpoints.chat import convert_message
+from trtllm_serve_cli.gateway.errors import invalid
+from trtllm_serve_cli.gateway.http import json_response, read_json
+from trtllm_serve_cli.gateway.schema.chat import ChatMessage, Tool
+from trtllm_serve_cli.gateway.schema.sampling import TokenId
+
+
+class TokenizeBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /tokenize`: a prompt or the messages of a conversation."""
+
+    model: str
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+    tools: list[Tool] | None = None
+    add_special_tokens: bool = True
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class DetokenizeBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /detokenize`."""
+
+    model: str
+    tokens: list[TokenId]
+
+
+async def tokenize(request: Request) -> Response:
+    """Return the token ids of a prompt."""
+    body = await read_json(request, TokenizeBody)
+    model = request.app.state.models.find(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise invalid("Send either prompt or messages.", "prompt")
+    prompt = body.prompt
+    if prompt is None:
+        if model.template is None:
+            raise invalid(f"The model '{model.name}' has no chat template.", "messages")
+        prompt = model.template.render(
+            [convert_message(each) for each in body.messages or ()],
+            tools=[msgspec.to_builtins(each) for each in body.tools or ()] or None,
+            adds_generation_prompt=body.add_generation_prompt,
+            variables=body.chat_template_kwargs,
+        )
+    tokens = model.tokenizer.encode(prompt, add_special_tokens=body.add_special_tokens)
+    strings = [model.tokenizer.decode([each], skip_special_tokens=False) for each in tokens]
+    return json_response(
+        {
+            "tokens": tokens,
+            "count": len(tokens),
+            "max_model_len": model.info.max_seq_len,
+            "token_strs": strings if body.return_token_strs else None,
+        }
+    )
+
+
+async def detokenize(request: Request) -> Response:
+    """Return the text of token ids."""
+    body = await read_json(request, DetokenizeBody)
+    model = request.app.state.models.find(body.model)
+    vocab_size = model.tokenizer.vocab_size()
+    if body.tokens and max(body.tokens) >= vocab_size:
+        raise invalid(
+            f"tokens contains {max(body.tokens)}, but the vocabulary has {vocab_size} tokens.",
+            "tokens",
+        )
+    text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    return json_response({"prompt": text})

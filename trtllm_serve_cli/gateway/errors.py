@@ -1,0 +1,100 @@
+"""Define the errors of the API, in the format of OpenAI's API.
+
+Source of the format and the codes: https://platform.openai.com/docs/guides/error-codes.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from trtllm_serve_cli.client.transport.error_mapping import is_rejection
+
+# The type of an error for each HTTP status. All other statuses below 500 are invalid requests.
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    429: "rate_limit_error",
+    503: "service_unavailable_error",
+}
+# Seconds after which a client may retry a request that the server could not accept.
+RETRY_AFTER_S = 1
+
+
+class ApiError(Exception):
+    """An error response with an HTTP status.
+
+    `param` is the field of the request that caused the error, and `code` is a name that programs
+    can compare. `retry_after_s` is the value of the header Retry-After.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    @property
+    def type(self) -> str:
+        """The type of the error, which depends only on the status."""
+        default = "invalid_request_error" if self.status < 500 else "server_error"
+        return _TYPES.get(self.status, default)
+
+    def body(self) -> bytes:
+        """Return the body of the response."""
+        return msgspec.json.encode(
+            {
+                "error": {
+                    "message": self.message,
+                    "type": self.type,
+                    "param": self.param,
+                    "code": self.code,
+                }
+            }
+        )
+
+    def headers(self) -> dict[str, str]:
+        """Return the additional headers of the response."""
+        return {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """Return the error for a request that the client must change."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def model_not_found(name: str, known: tuple[str, ...]) -> ApiError:
+    """Return the error for an unknown model."""
+    available = ", ".join(known) or "none"
+    return ApiError(
+        404,
+        f"The model '{name}' does not exist. Available models: {available}.",
+        param="model",
+        code="model_not_found",
+    )
+
+
+def unavailable(message: str) -> ApiError:
+    """Return the error for a request that may succeed after `RETRY_AFTER_S`."""
+    return ApiError(503, message, code="service_unavailable", retry_after_s=RETRY_AFTER_S)
+
+
+def engine_error(message: str, *, is_rejected: bool) -> ApiError:
+    """Return the error for a request that the engine rejected or could not complete."""
+    if is_rejection(message):
+        return ApiError(429, message, code="queue_full", retry_after_s=RETRY_AFTER_S)
+    if is_rejected:
+        code = "context_length_exceeded" if "max_seq_len" in message else None
+        return invalid(message, code=code)
+    if "retry the request" in message or "is being unloaded" in message:
+        return unavailable(message)
+    return ApiError(500, message)

@@ -1,0 +1,38 @@
+"""Define the interface of the backends that generate tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+
+OnUpdate = Callable[[SequenceUpdate], None]
+
+
+class Backend(Protocol):
+    """A connection to an engine. All methods must be called from the event loop's thread."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine can receive requests now."""
+
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        """Send a request with these fields of `GenerationRequest`, and return its id.
+
+        The event loop calls `on_update` for each update until the last sequence has ended or the
+        request is cancelled. An update with an error is the last update. Raise `ApiError` (503) if
+        the engine cannot receive requests.
+        """
+
+    def cancel(self, request_id: int) -> None:
+        """Cancel a request and stop its updates. Do nothing if the request has ended."""
+
+    def open_decoder(
+        self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
+    ) -> StreamDecoder:
+        """Return a decoder for the text of one sequence."""
+
+    async def close(self) -> None:
+        """Close the connection. Requests in flight fail."""

@@ -1,0 +1,125 @@
+"""Run the requests of one API call on a backend, and yield their text in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.gateway.errors import engine_error
+from trtllm_serve_cli.gateway.generation.backend import Backend
+from trtllm_serve_cli.gateway.generation.text_stream import TextDelta, TextSequence
+from trtllm_serve_cli.runtime.engine import SequenceUpdate, merge_updates
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationPlan:
+    """A request for an engine, and how its tokens become text.
+
+    `fields` are the fields of a `GenerationRequest`. The text ends at the first of `stops`.
+    """
+
+    fields: Mapping[str, Any]
+    stops: Sequence[str] = ()
+    includes_stop: bool = False
+    skips_special_tokens: bool = True
+
+    @property
+    def input_ids(self) -> tuple[int, ...]:
+        return tuple(self.fields["input_ids"])
+
+    @property
+    def num_sequences(self) -> int:
+        return int(self.fields["num_return_sequences"])
+
+
+class Generation:
+    """The running requests of an API call.
+
+    All plans have the same number of sequences. The sequences are numbered across the requests:
+    the first sequence of the second request follows the last sequence of the first request.
+    """
+
+    def __init__(self, backend: Backend, plans: Sequence[GenerationPlan]) -> None:
+        self._backend = backend
+        self._plans = plans
+        self._arrived: list[SequenceUpdate] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._sequences: dict[int, TextSequence] = {}
+        # Engine's request id -> index of its plan.
+        self._requests: dict[int, int] = {}
+        try:
+            for index, plan in enumerate(plans):
+                self._requests[backend.submit(plan.fields, self._on_update)] = index
+        except BaseException:
+            self._cancel()
+            raise
+
+    @property
+    def num_input_tokens(self) -> int:
+        return sum(len(plan.input_ids) for plan in self._plans)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """The number of tokens that have been generated for all sequences so far."""
+        return sum(each.num_tokens for each in self._sequences.values())
+
+    async def batches(self) -> AsyncGenerator[list[TextDelta], None]:
+        """Yield the new text of the sequences until all of them have ended.
+
+        If the caller is slow, a batch contains the text of several steps. Closing the generator
+        cancels the requests. Raise `ApiError` if the engine rejects or cannot complete them.
+        """
+        num_open = sum(plan.num_sequences for plan in self._plans)
+        try:
+            while num_open:
+                updates = await self._wait()
+                deltas = [delta for each in updates if (delta := self._push(each)) is not None]
+                num_open -= sum(delta.finish_reason is not None for delta in deltas)
+                if deltas:
+                    yield deltas
+        finally:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        for request_id in self._requests:
+            self._backend.cancel(request_id)
+
+    def _on_update(self, update: SequenceUpdate) -> None:
+        self._arrived.append(update)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def _wait(self) -> list[SequenceUpdate]:
+        if not self._arrived:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        arrived, self._arrived = self._arrived, []
+        return merge_updates(arrived) if len(arrived) > 1 else arrived
+
+    def _push(self, update: SequenceUpdate) -> TextDelta | None:
+        if update.error is not None:
+            raise engine_error(update.error, is_rejected=update.rejected)
+        number = self._requests[update.request_id]
+        plan = self._plans[number]
+        index = number * plan.num_sequences + update.sequence_index
+        sequence = self._sequences.get(index)
+        if sequence is None:
+            sequence = self._sequences[index] = self._open(update, plan, index)
+        return None if sequence.is_ended else sequence.push(update)
+
+    def _open(self, update: SequenceUpdate, plan: GenerationPlan, index: int) -> TextSequence:
+        decoder = self._backend.open_decoder(
+            update.request_id,
+            update.sequence_index,
+            skips_special_tokens=plan.skips_special_tokens,
+        )
+        words = plan.fields.get("stop_words", ())
+        return TextSequence(
+            index,
+            decoder,
+            plan.stops,
+            frozenset(word[0] for word in words if len(word) == 1),
+            plan.includes_stop,
+        )

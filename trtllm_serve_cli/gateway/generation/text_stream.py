@@ -1,0 +1,89 @@
+"""Convert the updates of a request's sequences to text, and end sequences at stop strings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trtllm_serve_cli.runtime.engine import FinishReason, SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text of one sequence.
+
+    `finish_reason` is set in the last delta. If a stop string or a stop token ended the sequence,
+    `stop_reason` is this string or token id. `log_probs` has one value for each id in `token_ids`,
+    or is empty.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    log_probs: tuple[float, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class TextSequence:
+    """The text of one sequence.
+
+    Text that may be the start of a stop string is held back until it is clear that it is not. The
+    text ends before the stop string, unless `includes_stop` is set.
+    """
+
+    index: int
+    decoder: StreamDecoder
+    stops: Sequence[str] = ()
+    stop_token_ids: frozenset[int] = frozenset()
+    includes_stop: bool = False
+    is_ended: bool = False
+    num_tokens: int = 0
+    _held: str = field(default="", repr=False)
+
+    def push(self, update: SequenceUpdate) -> TextDelta:
+        """Return the text that an update adds. Later updates are ignored after the last delta."""
+        self.num_tokens += len(update.token_ids)
+        text = self.decoder.push(update.token_ids)
+        reason = update.finish_reason
+        if reason is not None:
+            text += self.decoder.finish()
+        stop_reason: str | int | None = None
+        if self.stops:
+            text, stop_reason = self._cut(text, is_last=reason is not None)
+            if stop_reason is not None:
+                reason = "stop"
+        if reason == "stop" and stop_reason is None and update.token_ids:
+            last = update.token_ids[-1]
+            stop_reason = last if last in self.stop_token_ids else None
+        self.is_ended = reason is not None
+        return TextDelta(self.index, text, update.token_ids, update.log_probs, reason, stop_reason)
+
+    def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
+        """Return the text to emit, and the stop string that the text contains."""
+        text = self._held + new
+        if (found := find_stop(text, self.stops)) is not None:
+            start, stop = found
+            self._held = ""
+            return text[: start + len(stop) if self.includes_stop else start], stop
+        keep = 0 if is_last else len_of_partial_stop(text, self.stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep], None
+
+
+def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
+    """Return the position of the first stop string in `text` and the string, or None."""
+    matches = [(start, stop) for stop in stops if (start := text.find(stop)) >= 0]
+    return min(matches, default=None)
+
+
+def len_of_partial_stop(text: str, stops: Sequence[str]) -> int:
+    """Return the length of the longest end of `text` that is the start of a stop string."""
+    longest = max(map(len, stops)) - 1
+    for length in range(min(longest, len(text)), 0, -1):
+        tail = text[-length:]
+        if any(stop.startswith(tail) for stop in stops):
+            return length
+    return 0

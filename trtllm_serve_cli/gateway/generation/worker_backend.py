@@ -1,0 +1,204 @@
+"""Send requests directly to the engine worker of a Triton model on this machine.
+
+A worker sends one frame per engine step with the new tokens of all sequences. The direct connection
+bypasses Triton's Python stub, which sends at most about 4,500 responses per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import msgspec
+
+from trtllm_serve_cli.gateway.errors import unavailable
+from trtllm_serve_cli.gateway.generation.backend import OnUpdate
+from trtllm_serve_cli.runtime.engine import (
+    EngineLimits,
+    GenerationRequest,
+    SequenceUpdate,
+    merge_updates,
+)
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+from trtllm_serve_cli.runtime.text.step_decoder import StepDecoder
+from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
+from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES, ProtocolError, encode_frame
+
+_RECONNECT_S = 0.2
+_LENGTH_BYTES = 4
+
+
+class WorkerBackend:
+    """A connection to an engine worker, which is opened again whenever it is lost.
+
+    `find_socket` returns the name of the worker's abstract socket, or None if the worker's server
+    is not running.
+    """
+
+    def __init__(self, find_socket: Callable[[], str | None], tokenizer: Tokenizer) -> None:
+        self._find_socket = find_socket
+        self._decoders = {
+            skips: StepDecoder(
+                lambda sequences, skips=skips: tokenizer.decode_all(  # type: ignore[misc]
+                    sequences, skip_special_tokens=skips
+                )
+            )
+            for skips in (True, False)
+        }
+        self._handlers: dict[int, OnUpdate] = {}
+        # Request id -> number of its sequences that have not ended.
+        self._open_sequences: dict[int, int] = {}
+        self._ids = itertools.count(1)
+        self._connection: _WorkerConnection | None = None
+        self._task = asyncio.create_task(self._keep_connected())
+        self.limits: EngineLimits | None = None
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None and self.limits is not None
+
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        if self._connection is None or self.limits is None:
+            raise unavailable("The engine worker is being restarted; retry the request.")
+        request = GenerationRequest(id=next(self._ids), **fields)
+        message = {"do": "submit", "request": request.to_message()}
+        try:
+            self._connection.write(encode_frame(message))
+        except ProtocolError as error:
+            raise unavailable(f"The request is too large for the engine worker: {error}") from error
+        self._handlers[request.id] = on_update
+        self._open_sequences[request.id] = request.num_return_sequences
+        return request.id
+
+    def cancel(self, request_id: int) -> None:
+        if self._handlers.pop(request_id, None) is None:
+            return
+        del self._open_sequences[request_id]
+        if self._connection is not None:
+            self._connection.write(encode_frame({"do": "cancel", "id": request_id}))
+
+    def open_decoder(
+        self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
+    ) -> StreamDecoder:
+        return self._decoders[skips_special_tokens].open_stream(request_id, sequence_index)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        if self._connection is not None:
+            self._connection.abort()
+
+    async def _keep_connected(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if (name := self._find_socket()) is not None:
+                connection = _WorkerConnection(self._receive)
+                with contextlib.suppress(OSError):
+                    sock = _connect(name)
+                    await loop.create_unix_connection(lambda: connection, sock=sock)  # noqa: B023
+                    self._connection = connection
+                    try:
+                        await connection.lost.wait()
+                    finally:
+                        connection.abort()
+                        self._connection = self.limits = None
+                    self._fail_all("the engine worker was restarted; retry the request")
+            await asyncio.sleep(_RECONNECT_S)
+
+    def _fail_all(self, why: str) -> None:
+        handlers, self._handlers = self._handlers, {}
+        self._open_sequences.clear()
+        for request_id, handler in handlers.items():
+            handler(SequenceUpdate(request_id, error=why))
+
+    def _receive(self, messages: list[dict[str, Any]]) -> None:
+        """Handle the messages that arrived together. Merge their updates for each sequence."""
+        entries = []
+        for message in messages:
+            if message["is"] == "ready":
+                self.limits = EngineLimits(**message["limits"])
+            elif message["is"] == "step":
+                entries += message["updates"]
+        updates = [SequenceUpdate.from_wire(entry) for entry in entries]
+        if len(messages) > 1:
+            updates = merge_updates(updates)
+        for decoder in self._decoders.values():
+            decoder.decode_ahead(updates)
+        for update in updates:
+            self._deliver(update)
+
+    def _deliver(self, update: SequenceUpdate) -> None:
+        request_id = update.request_id
+        handler = self._handlers.get(request_id)
+        if handler is None:
+            return
+        if update.finish_reason is not None:
+            self._open_sequences[request_id] -= 1
+        if update.error is not None or not self._open_sequences[request_id]:
+            del self._handlers[request_id], self._open_sequences[request_id]
+        handler(update)
+
+
+def _connect(name: str) -> socket.socket:
+    """Return a socket that is connected to the abstract socket `name`. Raise `OSError`.
+
+    uvloop does not connect to abstract sockets itself.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.connect(f"\0{name}")
+    except OSError:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+class _WorkerConnection(asyncio.Protocol):
+    """A socket to an engine worker. `receive` is called with the messages of complete frames."""
+
+    def __init__(self, receive: Callable[[list[dict[str, Any]]], None]) -> None:
+        self.lost = asyncio.Event()
+        self._receive = receive
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._decoder = msgspec.json.Decoder(dict[str, Any])
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transport is not a subclass of `asyncio.Transport`, but has the same methods.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        messages = []
+        start, size = 0, len(self._buffer)
+        while size - start >= _LENGTH_BYTES:
+            length = int.from_bytes(self._buffer[start : start + _LENGTH_BYTES], "big")
+            if length > MAX_FRAME_BYTES:
+                self.abort()
+                return
+            end = start + _LENGTH_BYTES + length
+            if end > size:
+                break
+            messages.append(
+                self._decoder.decode(memoryview(self._buffer)[start + _LENGTH_BYTES : end])
+            )
+            start = end
+        if messages:
+            del self._buffer[:start]
+            self._receive(messages)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.lost.set()
+
+    def write(self, frame: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(frame)
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,41 @@
+"""Find the socket of the engine worker that a supervised Triton server started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.runtime.worker.worker_link import shared_socket_name
+
+_SOCKETS = Path("/proc/net/unix")
+
+
+def find_worker_socket(server_directory: Path, core_model: str) -> str | None:
+    """Return the name of the abstract socket on which the worker of `core_model` listens.
+
+    Return None if the server is not running, or if its engine has no worker that accepts
+    connections. `server_directory` is the server's state folder.
+    """
+    words = {line.rpartition(" ")[2] for line in _SOCKETS.read_text().splitlines()}
+    for pid in _list_tritons(server_directory):
+        with contextlib.suppress(OSError):
+            if f"@{(name := shared_socket_name(core_model, pid))}" in words:
+                return name
+    return None
+
+
+def _list_tritons(server_directory: Path) -> Iterator[int]:
+    """Yield the ids of the server's first process and of its children, such as ranks of MPI."""
+    try:
+        pid = json.loads((server_directory / "state.json").read_text())["server_pid"]
+        processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        return
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            if each.name() == "tritonserver":
+                yield each.pid

@@ -1,0 +1,175 @@
+"""Read request bodies and send responses, with limits for bodies and slow clients."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from trtllm_serve_cli.gateway.errors import ApiError, invalid
+
+Body = TypeVar("Body")
+Result = TypeVar("Result")
+_JSON_TYPES = ("application/json", "text/json")
+
+
+async def read_body(request: Request, max_bytes: int) -> bytes:
+    """Return the request's body. Raise `ApiError` (413) if it exceeds `max_bytes`."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise _too_large(max_bytes)
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > max_bytes:
+            raise _too_large(max_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(max_bytes: int) -> ApiError:
+    return ApiError(
+        413,
+        f"The request body is larger than {max_bytes} bytes. Send a smaller request.",
+        code="request_too_large",
+    )
+
+
+async def read_json(request: Request, kind: type[Body]) -> Body:
+    """Return the request's JSON body as a `kind`.
+
+    Raise `ApiError` with the status 400 for invalid JSON, 413 for a large body, or 415 for another
+    content type.
+    """
+    content_type = request.headers.get("content-type", "application/json")
+    if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
+        raise ApiError(
+            415, f"The content type {content_type!r} is not supported. Send application/json."
+        )
+    data = await read_body(request, request.app.state.config.max_body_bytes)
+    return decode_json(data, kind)
+
+
+def decode_json(data: bytes, kind: type[Body]) -> Body:
+    """Decode JSON. Raise `ApiError` (400) that names the field with an invalid value."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$")
+        param = path.removesuffix("`").lstrip(".") or None
+        place = f"{param}: " if param else ""
+        raise invalid(f"{place}{message}.", param=param) from error
+    except RecursionError as error:
+        raise invalid("The request body has too many nested arrays and objects.") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise invalid(f"The request body is not valid JSON: {error}.") from error
+
+
+class JsonResponse(Response):
+    """A response with a JSON body that is already encoded."""
+
+    media_type = "application/json"
+
+
+def json_response(content: Any, status: int = 200) -> JsonResponse:
+    """Return a response with `content` as JSON."""
+    return JsonResponse(msgspec.json.encode(content), status)
+
+
+class EventStream(Response):
+    """A response of server-sent events.
+
+    `events` yields the bytes of one or several complete events. The iterator is closed when the
+    client disconnects or does not read for `send_timeout_s` seconds.
+    """
+
+    def __init__(self, events: AsyncGenerator[bytes, None], send_timeout_s: float) -> None:
+        self._events = events
+        self._send_timeout_s = send_timeout_s
+        self.status_code = 200
+        self.background = None
+        self.init_headers(
+            {
+                "content-type": "text/event-stream; charset=utf-8",
+                "cache-control": "no-cache",
+                "x-accel-buffering": "no",
+            }
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await run_while_connected(receive, lambda: self._send_events(send))
+
+    async def _send_events(self, send: Send) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        watchdog = _SendWatchdog(task, self._send_timeout_s)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for event in self._events:
+                watchdog.is_sending = True
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+                watchdog.is_sending = False
+                watchdog.num_sent += 1
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            watchdog.close()
+            await self._events.aclose()
+
+
+class _SendWatchdog:
+    """Cancels a task if one of its sends does not finish within `timeout_s`.
+
+    One timer per stream is much cheaper than a timeout for each send.
+    """
+
+    def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
+        self.num_sent = 0
+        self.is_sending = False
+        self._task = task
+        self._timeout_s = timeout_s
+        self._num_seen = -1
+        self._start()
+
+    def _start(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._check)
+
+    def _check(self) -> None:
+        if self.is_sending and self.num_sent == self._num_seen:
+            self._task.cancel()
+            return
+        self._num_seen = self.num_sent
+        self._start()
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+
+async def run_while_connected(
+    receive: Receive, work: Callable[[], Awaitable[Result]]
+) -> Result | None:
+    """Run `work`, and cancel it if the client disconnects. Return None in this case.
+
+    The request's body must already have been read.
+    """
+    task = asyncio.ensure_future(work())
+    listener = asyncio.ensure_future(_wait_for_disconnect(receive))
+    try:
+        await asyncio.wait((task, listener), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return None
+    finally:
+        for each in (task, listener):
+            if not each.done():
+                each.cancel()
+        await asyncio.gather(task, listener, return_exceptions=True)
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,1 @@
+"""Render conversations as prompts, and parse generated text."""

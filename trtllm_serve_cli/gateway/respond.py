@@ -1,0 +1,86 @@
+"""Run a generation, and return its response as a whole or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
+from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
+from trtllm_serve_cli.gateway.http import EventStream, JsonResponse, run_while_connected
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+
+Batches = AsyncGenerator[list[TextDelta], None]
+
+
+class Writer(Protocol):
+    """Writes the response of an endpoint that generates text."""
+
+    def first_events(self) -> bytes:
+        """Return the events that start a stream."""
+
+    def events(self, delta: TextDelta) -> bytes:
+        """Return the events for new text of one sequence."""
+
+    def last_events(self, generation: Generation) -> bytes:
+        """Return the events that end a stream."""
+
+    async def whole(self, batches: Batches, generation: Generation) -> bytes:
+        """Return the body of a response that is not streamed."""
+
+
+async def respond(
+    request: Request,
+    model: LoadedModel,
+    plans: Sequence[GenerationPlan],
+    writer: Writer,
+    *,
+    is_streaming: bool,
+) -> Response:
+    """Generate a response. The engine's request is cancelled if the client disconnects.
+
+    A stream starts with the first tokens, so that an error before them still has its HTTP status.
+    Raise `ApiError` in this case.
+    """
+    generation = Generation(model.backend, plans)
+    batches = generation.batches()
+    config = request.app.state.config
+    if not is_streaming:
+        body = await run_while_connected(
+            request.receive, lambda: _finish(batches, writer, generation)
+        )
+        return Response(status_code=499) if body is None else JsonResponse(body)
+    first = await run_while_connected(request.receive, lambda: anext(batches))
+    if first is None:
+        await batches.aclose()
+        return Response(status_code=499)
+    return EventStream(
+        _stream(first, batches, writer, generation), send_timeout_s=config.send_timeout_s
+    )
+
+
+async def _finish(batches: Batches, writer: Writer, generation: Generation) -> bytes:
+    try:
+        return await writer.whole(batches, generation)
+    finally:
+        await batches.aclose()
+
+
+async def _stream(
+    first: Sequence[TextDelta], batches: Batches, writer: Writer, generation: Generation
+) -> AsyncGenerator[bytes, None]:
+    try:
+        yield writer.first_events() + b"".join(map(writer.events, first))
+        async for deltas in batches:
+            if events := b"".join(map(writer.events, deltas)):
+                yield events
+        yield writer.last_events(generation)
+    except ApiError as error:
+        # The status has already been sent, so the error is an event.
+        yield b"data: " + error.body() + b"\n\n"
+    finally:
+        await batches.aclose()

@@ -1,0 +1,200 @@
+"""Convert sampling parameters of the API to the fields of a `GenerationRequest`."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.generation.generation import GenerationPlan
+from trtllm_serve_cli.gateway.schema.sampling import SamplingBody
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.runtime.engines.capabilities import (
+    EMBEDDING_BIAS,
+    GUIDED_DECODING,
+    LOG_PROBABILITIES,
+    PENALTIES,
+    SEVERAL_SEQUENCES,
+    STOP_AND_BAD_WORDS,
+    Feature,
+)
+from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
+
+_PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
+# Key of a guide in `structured_outputs` -> guide type of the engines.
+_GUIDES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf_grammar"}
+
+
+def plan_generation(
+    model: LoadedModel,
+    body: SamplingBody,
+    input_ids: list[int],
+    *,
+    max_tokens: int | None,
+    num_sequences: int,
+    returns_log_probs: bool = False,
+    guide: tuple[str, str] | None = None,
+    skips_special_tokens: bool | None = None,
+) -> GenerationPlan:
+    """Return the engine's request for a prompt.
+
+    If `max_tokens` is None, the response may fill the model's context. `guide` overrides the guide
+    of the body. Raise `ApiError` (400) if the prompt does not fit into the context, or if the
+    engine kind does not support a parameter.
+    """
+    _check_stream(body)
+    room = model.max_seq_len - len(input_ids)
+    if room < 1 or (max_tokens or 1) > room:
+        raise _too_long(model, len(input_ids), max_tokens)
+    guide = guide or read_guide(body)
+    fields: dict[str, Any] = {
+        "input_ids": tuple(input_ids),
+        "max_new_tokens": max_tokens or room,
+        "end_id": None if body.ignore_eos else model.tokenizer.end_id,
+        "num_return_sequences": num_sequences,
+        **_plan_sampling(body),
+        **{name: value for name in _PENALTIES if (value := getattr(body, name)) is not None},
+        "stop_words": _stop_tokens(model, body),
+        "bad_words": tuple(
+            tuple(model.tokenizer.encode(word, add_special_tokens=False))
+            for word in body.bad_words or ()
+            if word
+        ),
+        "return_log_probs": returns_log_probs,
+    }
+    if guide is not None:
+        fields |= {"guide_type": guide[0], "guide": guide[1]}
+    if model.lora_name is not None:
+        fields["lora_name"] = model.lora_name
+    _check_capabilities(model, body, fields)
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    if any(not stop for stop in stops):
+        raise invalid("A stop sequence is empty. Send strings of at least one character.", "stop")
+    return GenerationPlan(
+        fields,
+        stops=tuple(stops),
+        includes_stop=body.include_stop_str_in_output,
+        skips_special_tokens=body.skip_special_tokens
+        if skips_special_tokens is None
+        else skips_special_tokens,
+    )
+
+
+def _check_stream(body: SamplingBody) -> None:
+    if body.stream_options is not None and not body.stream:
+        raise invalid(
+            "stream_options requires stream. Omit stream_options, or set stream to true.",
+            "stream_options",
+        )
+
+
+def _too_long(model: LoadedModel, num_tokens: int, max_tokens: int | None) -> ApiError:
+    response = f" and {max_tokens} tokens for the response" if max_tokens else ""
+    return invalid(
+        f"This model's maximum context length is {model.max_seq_len} tokens. However, the request "
+        f"has {num_tokens} tokens in the prompt{response}. Shorten the prompt or the response.",
+        "messages",
+        "context_length_exceeded",
+    )
+
+
+def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
+    """Return the fields for sampling. The defaults are OpenAI's: temperature 1 and top_p 1.
+
+    Without a seed, each request gets a random seed, because TensorRT-LLM would otherwise generate
+    the same text for the same prompt.
+    """
+    if body.temperature == 0:
+        return {"top_k": 1}
+    fields: dict[str, Any] = {
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        # An engine treats 0 as "not set". The smallest positive value selects the same token.
+        "top_p": max(1.0 if body.top_p is None else body.top_p, 1e-6),
+        "seed": random.getrandbits(63) if body.seed is None else body.seed % 2**63,
+    }
+    if body.top_k is not None and body.top_k > 0:
+        fields["top_k"] = body.top_k
+    return fields
+
+
+def _stop_tokens(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, ...], ...]:
+    ends = () if body.ignore_eos else model.extra_end_ids
+    return tuple((token,) for token in (*ends, *(body.stop_token_ids or ())))
+
+
+def read_guide(body: SamplingBody) -> tuple[str, str] | None:
+    """Return the guide type and the guide that a request sets, or None.
+
+    Raise `ApiError` (400) if it sets several guides.
+    """
+    guides = [*_list_guides(body)]
+    if len(guides) > 1:
+        raise invalid(
+            "The request sets several of response_format, structured_outputs and guided_*. "
+            "Set only one of them."
+        )
+    return guides[0] if guides else None
+
+
+def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
+    guides = []
+    if (wanted := body.response_format) is not None:
+        if wanted.type == "json_object":
+            guides.append(("json", ""))
+        elif wanted.type == "json_schema":
+            if wanted.json_schema is None:
+                raise invalid(
+                    "response_format.json_schema is required for the type json_schema.",
+                    "response_format",
+                )
+            guides.append(("json_schema", json.dumps(wanted.json_schema.schema)))
+    options: Mapping[str, Any] = {
+        "json": body.guided_json,
+        "regex": body.guided_regex,
+        "grammar": body.guided_grammar,
+        "choice": body.guided_choice,
+        **(body.structured_outputs or {}),
+    }
+    for key, value in options.items():
+        if value is None or value is False:
+            continue
+        if key == "choice":
+            guides.append(("regex", "|".join(re.escape(str(choice)) for choice in value)))
+        elif key == "json_object":
+            guides.append(("json", ""))
+        elif key in _GUIDES:
+            text = value if isinstance(value, str) else json.dumps(value)
+            guides.append((_GUIDES[key], text))
+        else:
+            raise invalid(
+                f"structured_outputs.{key} is not supported. Send json, regex, grammar, choice or "
+                "json_object.",
+                "structured_outputs",
+            )
+    return guides
+
+
+def _check_capabilities(model: LoadedModel, body: SamplingBody, fields: Mapping[str, Any]) -> None:
+    """Raise `ApiError` (400) if the model's engine kind does not support a parameter."""
+    used: dict[str, tuple[Feature, bool]] = {
+        "n": (SEVERAL_SEQUENCES, fields["num_return_sequences"] > 1),
+        "logprobs": (LOG_PROBABILITIES, fields["return_log_probs"]),
+        "response_format": (GUIDED_DECODING, "guide_type" in fields),
+        "bad_words": (STOP_AND_BAD_WORDS, bool(fields["bad_words"])),
+        "logit_bias": (EMBEDDING_BIAS, bool(body.logit_bias)),
+        **{name: (PENALTIES, name in fields) for name in _PENALTIES},
+    }
+    kind = model.engine_kind
+    unsupported = find_kind(kind).capabilities.unsupported if kind in kind_names() else {}
+    for param, (feature, is_used) in used.items():
+        if is_used and (why := unsupported.get(feature)) is not None:
+            raise invalid(
+                f"{param} is not supported by the engine kind {kind}, because {why}.",
+                param,
+                "unsupported_parameter",
+            )
+    if body.min_p:
+        raise invalid("min_p is not supported. Use top_p.", "min_p", "unsupported_parameter")

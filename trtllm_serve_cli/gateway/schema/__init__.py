@@ -1,0 +1,1 @@
+"""Define request bodies and response chunks."""

@@ -1,0 +1,35 @@
+"""Define the body of a completion."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from trtllm_serve_cli.gateway.schema.sampling import SamplingBody, TokenId
+
+# Number of tokens that a completion generates by default, as in OpenAI's API.
+DEFAULT_MAX_TOKENS = 16
+
+
+class CompletionBody(SamplingBody, kw_only=True):
+    """The body of `POST /v1/completions`.
+
+    The prompt is a text, a list of texts, a list of token ids, or a list of lists of token ids.
+    """
+
+    prompt: str | list[str | TokenId | list[TokenId]] = ""
+    max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    best_of: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    echo: bool | None = None
+    logprobs: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
+    suffix: str | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """The prompts as texts or token ids."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if self.prompt and all(isinstance(each, int) for each in self.prompt):
+            return [[each for each in self.prompt if isinstance(each, int)]]
+        return [each for each in self.prompt if not isinstance(each, int)]

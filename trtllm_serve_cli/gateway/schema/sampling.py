@@ -1,0 +1,90 @@
+"""Define the fields that chat completions and completions have in common.
+
+Names and ranges are those of OpenAI's API reference (https://platform.openai.com/docs/api-reference)
+and, for the extensions, of vLLM's OpenAI-compatible server (0.26).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
+Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Bias = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+Stop = Annotated[list[str], msgspec.Meta(max_length=16)]
+TokenId = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class StreamOptions(msgspec.Struct, kw_only=True):
+    """Options for streams. Usage is sent in the last chunk if `include_usage` is set."""
+
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class JsonSchema(msgspec.Struct, kw_only=True):
+    """A JSON schema that the response must match."""
+
+    name: str = "response"
+    schema: dict[str, Any] = {}
+    strict: bool | None = None
+    description: str | None = None
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """The format of the response."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class SamplingBody(msgspec.Struct, kw_only=True):
+    """The fields that select a model and set sampling parameters, and fields without an effect."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: dict[str, Bias] | None = None
+    seed: int | None = None
+    stop: str | Stop | None = None
+    response_format: ResponseFormat | None = None
+    # Extensions of vLLM.
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    min_p: Probability | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    ignore_eos: bool = False
+    stop_token_ids: list[TokenId] | None = None
+    bad_words: list[str] | None = None
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    add_special_tokens: bool | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: str | None = None
+    guided_grammar: str | None = None
+    guided_choice: list[str] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    return_token_ids: bool = False
+    # Fields of OpenAI's API that have no effect on the response.
+    user: str | None = None
+    store: bool | None = None
+    metadata: dict[str, str] | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+    @property
+    def num_choices(self) -> int:
+        return self.n or 1
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage

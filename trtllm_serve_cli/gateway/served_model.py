@@ -1,0 +1,72 @@
+"""Describe a model that the gateway serves, with its tokenizer and its backend."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.gateway.generation.backend import Backend
+from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
+from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model that is ready for requests.
+
+    `name` is the name that clients use, and `created` is the time when the gateway loaded the
+    model, in seconds since the epoch. `lora_name` is set if the model is an adapter.
+    """
+
+    name: str
+    info: ModelInfo
+    tokenizer: Tokenizer
+    backend: Backend
+    template: ChatTemplate | None
+    created: int
+    lora_name: str | None = None
+    root: str | None = None
+
+    @property
+    def engine_kind(self) -> str:
+        return self.info.engine_kind or ""
+
+    @property
+    def max_seq_len(self) -> int:
+        """The length of the context in tokens."""
+        return self.info.max_seq_len or 1 << 30
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The value of `system_fingerprint`, which identifies the model's configuration."""
+        import hashlib
+
+        facts = f"{self.info.name} {self.engine_kind} {self.info.max_seq_len} {self.created}"
+        return "fp_" + hashlib.sha256(facts.encode()).hexdigest()[:10]
+
+    @cached_property
+    def extra_end_ids(self) -> tuple[int, ...]:
+        """The end tokens in `generation_config.json` in addition to the tokenizer's end token."""
+        folder = self.info.tokenizer_dir
+        return read_extra_end_ids(Path(folder), self.tokenizer.end_id) if folder else ()
+
+    def with_adapter(self, name: str) -> LoadedModel:
+        """Return this model with a LoRA adapter."""
+        return dataclasses.replace(self, name=name, lora_name=name, root=self.name)
+
+
+def read_extra_end_ids(folder: Path, end_id: int) -> tuple[int, ...]:
+    """Return the end tokens in the folder's `generation_config.json` that are not `end_id`.
+
+    Chat models often have several end tokens, for example one for the end of a turn.
+    """
+    try:
+        ids = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+    listed = ids if isinstance(ids, list) else [ids]
+    return tuple(each for each in listed if isinstance(each, int) and each != end_id)
