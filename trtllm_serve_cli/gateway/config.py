@@ -54,6 +54,12 @@ class GatewayConfig:
     drain_s: float = 30.0
     send_timeout_s: float = 60.0
 
+    @property
+    def url(self) -> str:
+        """The address for clients on this machine."""
+        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
+
     def to_json(self) -> str:
         """Return the configuration as JSON, including the servers' tokens."""
         return json.dumps(dataclasses.asdict(self), indent=2)

@@ -30,6 +30,7 @@ _PROCESSES = "Processes and containers"
 _TRITON = "Triton"
 _TELEMETRY = "Logs and traces"
 _TLS = "TLS"
+_OPENAI = "OpenAI-compatible API"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,65 @@ class LaunchOptions:
             "File that lists the nodes for mpirun, one node per line. This machine must be first.",
             metavar="FILE",
             panel=_PROCESSES,
+        ),
+    ] = None
+    openai: Annotated[
+        bool,
+        Option(
+            "Serve an OpenAI-compatible API next to Triton. Default: yes.",
+            flags=("--openai/--no-openai",),
+            panel=_OPENAI,
+        ),
+    ] = True
+    openai_host: Annotated[
+        str | None,
+        Option(
+            "Address to bind for the OpenAI-compatible API. Default: the value of --host.",
+            metavar="ADDRESS",
+            panel=_OPENAI,
+        ),
+    ] = None
+    openai_port: Annotated[
+        int, PORT, Option("Port for the OpenAI-compatible API.", panel=_OPENAI)
+    ] = 9000
+    openai_processes: Annotated[
+        int,
+        COUNT,
+        Option(
+            "Number of processes that serve the OpenAI-compatible API.", metavar="N", panel=_OPENAI
+        ),
+    ] = 1
+    chat_template: Annotated[
+        Path | None,
+        Option(
+            "File with a chat template that replaces the models' templates.",
+            metavar="FILE",
+            panel=_OPENAI,
+        ),
+    ] = None
+    cors_origin: Annotated[
+        tuple[str, ...],
+        Option(
+            "Origin of web pages that may use the OpenAI-compatible API, for example "
+            "https://chat.example.com. Can be repeated. Default: none.",
+            metavar="ORIGIN",
+            panel=_OPENAI,
+        ),
+    ] = ()
+    openai_cert: Annotated[
+        Path | None,
+        Option(
+            "TLS certificate file of the OpenAI-compatible API. Default: no TLS.",
+            metavar="PEM",
+            panel=_OPENAI,
+        ),
+    ] = None
+    openai_key: Annotated[
+        Path | None,
+        Option(
+            "Private key file for --openai-cert.",
+            metavar="PEM",
+            panel=_OPENAI,
         ),
     ] = None
     model_control_mode: Annotated[

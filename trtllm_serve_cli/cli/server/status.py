@@ -52,6 +52,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "grpc": endpoint.grpc or None,
         "grpc_tls": endpoint.tls is not None,
         "metrics": endpoint.metrics or None,
+        "openai": server.plan.gateway.url if server.plan.gateway else None,
         "job": {"id": job.id, "state": job.state, "reason": job.reason} if job else None,
         "host": state.host or None,
         "supervisor_pid": state.supervisor_pid or None,
@@ -85,6 +86,8 @@ def _show_server(server: dict[str, Any]) -> None:
         whose = f"rank {rank}: " if server["replicas"] else ""
         if each["http"]:
             print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
+    if server["openai"]:
+        print(f"  OpenAI {server['openai']}/v1")
     if server["job"] is None:
         tls = ", gRPC with TLS" if server["grpc_tls"] else ""
         print(f"  mode {server['mode']}, model control {server['model_control_mode']}{tls}")

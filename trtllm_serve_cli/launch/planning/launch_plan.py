@@ -15,8 +15,10 @@ from trtllm_serve_cli.choices import LaunchMode, ModelControlMode
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.containers.container import Container, ContainerSetup, container_command
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.containers.server_container import name_container
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+from trtllm_serve_cli.launch.planning.gateway_plan import plan_gateway
 from trtllm_serve_cli.launch.topology.mpi import (
     MpiHost,
     Ports,
@@ -82,6 +84,7 @@ class LaunchPlan:
     `exit_timeout_s` is the time limit for requests in flight when the server stops.
     `container` is set if the server runs in a container.
     `reason` explains why the mode `auto` selected a container.
+    `gateway` is the configuration of the OpenAI-compatible gateway, or None without a gateway.
     In a dry run, `missing` contains a sentence for each required program that is not installed.
     """
 
@@ -105,6 +108,7 @@ class LaunchPlan:
     model_control_mode: ModelControlMode = "none"
     request: LaunchRequest | None = None
     missing: tuple[str, ...] = ()
+    gateway: GatewayConfig | None = None
 
     @property
     def runs_mpirun(self) -> bool:
@@ -114,6 +118,10 @@ class LaunchPlan:
     @property
     def log(self) -> Path:
         return self.directory / "server.log"
+
+    @property
+    def gateway_log(self) -> Path:
+        return self.directory / "gateway.log"
 
     @property
     def repositories(self) -> tuple[Path, ...]:
@@ -145,12 +153,14 @@ class LaunchPlan:
 
     @property
     def every_port(self) -> dict[str, int]:
-        """The port numbers of the server and its replicas."""
-        return self.ports | {
+        """The port numbers of the server, its replicas and its gateway."""
+        replicas = {
             f"{what} of rank {rank}": port
             for rank, replica in enumerate(self.replicas, 1)
             for what, port in _ports(replica).items()
         }
+        gateway = {} if self.gateway is None else {"OpenAI": self.gateway.port}
+        return self.ports | replicas | gateway
 
     def describe(self) -> str:
         """Describe the plan in a few lines, which contain the whole command except the token."""
@@ -165,7 +175,8 @@ class LaunchPlan:
             *((f"  {changes} \\",) if changes else ()),
             *(f"  {shlex.quote(word)} \\" for word in self.hide_token(self.argv)),
         ]
-        return "\n".join(lines).removesuffix(" \\")
+        gateway = f"\nand an OpenAI-compatible API on {self.gateway.url}" if self.gateway else ""
+        return "\n".join(lines).removesuffix(" \\") + gateway
 
     def _describe_combined(self) -> list[str]:
         width = max((len(each.name) for each in self.combined), default=0)
@@ -184,7 +195,9 @@ class LaunchPlan:
         """Return the plan for `--json`, without the token."""
         plan = self._as_data()
         plan["argv"] = list(self.hide_token(self.argv))
-        for endpoint in (plan["endpoint"], *plan["replicas"]):
+        served = (plan["gateway"] or {}).get("models", ())
+        models = (model["endpoint"] for model in served)
+        for endpoint in (plan["endpoint"], *plan["replicas"], *models):
             endpoint.pop("restricted_token")
         return plan
 
@@ -216,6 +229,9 @@ class LaunchPlan:
                 "replicas": tuple(map(_read_endpoint, plan.get("replicas", ()))),
                 "request": _read_request(plan.get("request")),
                 "container": Container(**plan["container"]) if plan.get("container") else None,
+                "gateway": GatewayConfig.from_dict(plan["gateway"])
+                if plan.get("gateway")
+                else None,
                 "combined": tuple(
                     PlacedModel(**{**each, "source": Path(each["source"])})
                     for each in plan.get("combined", ())
@@ -270,10 +286,12 @@ def plan_launch(
             next_step="pass an IPv4 address, for example --host 127.0.0.1",
         )
     ports = (options.http_port, options.grpc_port, options.metrics_port)
-    if len(set(ports)) < len(ports):
+    every_port = (*ports, *((options.openai_port,) if options.openai else ()))
+    if len(set(every_port)) < len(every_port):
         raise BadInput(
-            f"The ports {', '.join(map(str, ports))} are not distinct.",
-            next_step="set --http-port, --grpc-port and --metrics-port to different ports",
+            f"The ports {', '.join(map(str, every_port))} are not distinct.",
+            next_step="set --http-port, --grpc-port, --metrics-port and --openai-port to different "
+            "ports",
         )
     for model in models:
         check_backend(model, triton)
@@ -323,16 +341,17 @@ def plan_launch(
         argv = container_command(container, setup, argv, folders=folders, environ=changes | drains)
         changes = {}
     endpoints = [_endpoint(options, ports, token, tls) for ports in list_ports(ranks, options)]
+    text_models = {
+        model.name: prefixed(model.name, model.text_model) if combined else model.text_model
+        for model in models
+    }
     return LaunchPlan(
         argv=argv,
         environ=changes,
         directory=directory,
         repository=repository,
         models=tuple(model.name for model in models),
-        text_models=tuple(
-            prefixed(model.name, model.text_model) if combined else model.text_model
-            for model in models
-        ),
+        text_models=tuple(text_models.values()),
         loading=loading,
         endpoint=endpoints[0],
         mode=options.mode,
@@ -343,6 +362,7 @@ def plan_launch(
         backends=backend_links(triton),
         timeout_s=options.timeout_s,
         model_control_mode=options.model_control_mode,
+        gateway=plan_gateway(options, text_models, endpoints[0], directory),
     )
 
 

@@ -29,6 +29,7 @@ from trtllm_serve_cli.launch.server_state import (
     write_stop_timeout,
 )
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
+from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.planning.combined import write_combination
@@ -169,6 +170,7 @@ def _already_exists(plan: LaunchPlan, why: str) -> LaunchFailed:
 def _write_folder(plan: LaunchPlan) -> None:
     reset_state_files(plan.directory)
     plan.log.write_bytes(b"")
+    plan.gateway_log.write_bytes(b"")
     if plan.combined:
         write_combination(plan.combined, plan.repository)
     for relative, target in plan.backends.items():
@@ -176,9 +178,11 @@ def _write_folder(plan: LaunchPlan) -> None:
         link.parent.mkdir(parents=True, exist_ok=True)
         link.unlink(missing_ok=True)
         link.symlink_to(target)
+    gateway = "" if plan.gateway is None else plan.gateway.to_json()
     for name, text in (
         (PLAN_FILE, plan.to_json()),
         (TOKEN_FILE, f"{plan.endpoint.restricted_token}\n"),
+        (CONFIG_FILE, gateway),
     ):
         path = plan.directory / name
         path.touch(mode=0o600)

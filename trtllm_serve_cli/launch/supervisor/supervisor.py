@@ -43,6 +43,7 @@ from trtllm_serve_cli.launch.server_state import (
     write_state,
 )
 from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
+from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     confirm_dead,
@@ -109,6 +110,7 @@ class Supervisor:
         self._first_pid: int | None = None
         self._log_start = 0
         self._parts: Parts = {}
+        self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
         self._state = describe_supervisor("starting")
 
     def stop(self) -> None:
@@ -122,6 +124,8 @@ class Supervisor:
         # time, `tllm status` and `tllm stop` must already find the server.
         self._write_state("starting")
         try:
+            if self._gateway is not None:
+                self._gateway.start()
             while True:
                 started_s = time.monotonic()
                 why = self._run_once()
@@ -144,6 +148,8 @@ class Supervisor:
                 backoff_s = min(backoff_s * 2, self._limits.max_backoff_s)
         finally:
             self._end_server()
+            if self._gateway is not None:
+                self._gateway.end()
             _remove_shared_memory(self._plan)
 
     def _run_once(self) -> tuple[str, ...]:
@@ -198,6 +204,10 @@ class Supervisor:
             if (code := self._find_exit_code()) is not None:
                 lines = self._explain()
                 return lines if lines and code >= 0 else (_describe_exit(code), *lines)
+            if self._gateway is not None and (why := self._gateway.explain_exit()):
+                if self._state.ready_at is None:
+                    return why
+                self._gateway.restart_if_dead()
             if answered.is_set():
                 self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
@@ -218,7 +228,8 @@ class Supervisor:
             for endpoint in (self._plan.endpoint, *self._plan.replicas):
                 for model in loaded:
                     probe_token(endpoint, model, self._limits.probe_timeout_s, "http")
-            answered.set()
+            if self._gateway is None or self._gateway.is_healthy():
+                answered.set()
 
     def _watch(self) -> tuple[str, ...]:
         assert self._process is not None
@@ -228,6 +239,8 @@ class Supervisor:
             if (code := self._find_exit_code()) is not None:
                 return (_describe_exit(code), *self._explain())
             self._rotate_log()
+            if self._gateway is not None:
+                self._gateway.restart_if_dead()
             if may_unload:
                 now = find_parts(self._plan, self._find_first_pid())
                 self._parts = update_parts(self._parts, now)
@@ -303,6 +316,8 @@ class Supervisor:
             with draining(self._plan.directory, self._plan.every_model):
                 if self._stopping.is_set():
                     self._write_state("stopping")
+                    if self._gateway is not None:
+                        self._gateway.begin_stop()
                 self._end_gracefully(process)
         kill_remains(process.pid, tree)
         self._remove_container()

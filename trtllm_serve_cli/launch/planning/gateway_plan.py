@@ -1,0 +1,67 @@
+"""Plan the OpenAI-compatible gateway of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+
+
+def plan_gateway(
+    options: LaunchOptions, text_models: Mapping[str, str], endpoint: Endpoint, directory: Path
+) -> GatewayConfig | None:
+    """Return the configuration of the gateway, or None if `options` disable it.
+
+    `text_models` maps the name of each imported model to the name of its text model in Triton.
+    `directory` is the server's state folder. Raise `BadInput` if the chat template cannot be read,
+    or if only one of the two TLS files is set.
+    """
+    if not options.openai:
+        return None
+    if (options.openai_cert is None) != (options.openai_key is None):
+        raise BadInput(
+            "TLS for the OpenAI-compatible API requires a certificate and a private key.",
+            next_step="pass both --openai-cert and --openai-key",
+        )
+    return GatewayConfig(
+        models=tuple(
+            ServedModel(name, text_model, endpoint) for name, text_model in text_models.items()
+        ),
+        host=options.openai_host or options.host,
+        port=options.openai_port,
+        num_processes=options.openai_processes,
+        server_directory=str(directory),
+        chat_template=_read_template(options.chat_template),
+        cors_origins=options.cors_origin,
+        tls_certificate=_absolute(options.openai_cert),
+        tls_key=_absolute(options.openai_key),
+        drain_s=DRAIN_S,
+    )
+
+
+def _read_template(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"The chat template {file} cannot be read.",
+            why=getattr(error, "strerror", None) or "it is not UTF-8 text",
+            next_step="pass the path of a Jinja template with --chat-template",
+        ) from error
+
+
+def _absolute(file: Path | None) -> str | None:
+    if file is None:
+        return None
+    if not file.is_file():
+        raise BadInput(
+            f"The TLS file {file} does not exist.",
+            next_step="pass the paths of PEM files with --openai-cert and --openai-key",
+        )
+    return str(file.absolute())

@@ -1,0 +1,119 @@
+"""Run the OpenAI-compatible gateway of a server as a process of the supervisor."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.processes import die_with_parent, last_lines
+
+CONFIG_FILE = "gateway.json"
+_FIRST_BACKOFF_S = 0.5
+_MAX_BACKOFF_S = 30.0
+# A gateway that ran for this time was healthy, so its next restart uses the first back-off again.
+_HEALTHY_AFTER_S = 60.0
+_HEALTH_TIMEOUT_S = 5.0
+# Time limit for the gateway to exit after the requests in flight have ended.
+_EXIT_S = 5.0
+
+
+class GatewayProcess:
+    """The gateway's process, which is restarted with back-off if it dies.
+
+    `clock` returns the time in seconds.
+    """
+
+    def __init__(self, plan: LaunchPlan, clock: Callable[[], float] = time.monotonic) -> None:
+        assert plan.gateway is not None
+        self._plan = plan
+        self._config = plan.gateway
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._started_s = 0.0
+        self._backoff_s = _FIRST_BACKOFF_S
+        self.num_restarts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process id, or None if the gateway is not running."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process. Raise `OSError` if that fails."""
+        command = (sys.executable, "-m", "trtllm_serve_cli.gateway")
+        with self._plan.gateway_log.open("ab") as log:
+            self._process = subprocess.Popen(
+                (*command, str(self._plan.directory / CONFIG_FILE)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
+            )
+        self._started_s = self._clock()
+
+    def explain_exit(self) -> tuple[str, ...]:
+        """Return why the process ended, or no lines while it runs."""
+        if self._process is None or (code := self._process.poll()) is None:
+            return ()
+        lines = last_lines(self._plan.gateway_log, 3)
+        return (f"the OpenAI-compatible gateway ended with exit code {code}", *lines)
+
+    def restart_if_dead(self) -> None:
+        """Start the process again if it has died and the back-off has passed."""
+        if self._process is None or self._process.poll() is None:
+            return
+        lasted_s = self._clock() - self._started_s
+        if lasted_s > _HEALTHY_AFTER_S:
+            self._backoff_s = _FIRST_BACKOFF_S
+        if lasted_s < self._backoff_s:
+            return
+        self._backoff_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
+        self.num_restarts += 1
+        with contextlib.suppress(OSError):
+            self.start()
+
+    def is_healthy(self) -> bool:
+        """Return whether the gateway reports that all models can receive requests."""
+        return is_gateway_healthy(self._config)
+
+    def begin_stop(self) -> None:
+        """Request a graceful stop: the gateway rejects new requests and finishes the others."""
+        if self._process is not None:
+            self._process.terminate()
+
+    def end(self) -> None:
+        """Wait a few seconds until the process has ended, and kill it otherwise."""
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_EXIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def is_gateway_healthy(config: GatewayConfig, timeout_s: float = _HEALTH_TIMEOUT_S) -> bool:
+    """Return whether the gateway answers `GET /health` with the status 200."""
+    address = config.url.partition("://")[2]
+    if config.tls_certificate is None:
+        connection = http.client.HTTPConnection(address, timeout=timeout_s)
+    else:
+        # The certificate is for the public name, but this request goes to the local address.
+        context = ssl._create_unverified_context()
+        connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=context)
+    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    return False
