@@ -5,7 +5,7 @@ set -euo pipefail
 
 export TLLM_HOME="${TLLM_HOME:-$(cd "$(dirname "$0")/.." && pwd)/.demo}"
 ports=(--http-port "${HTTP_PORT:-8000}" --grpc-port "${GRPC_PORT:-8001}"
-       --metrics-port "${METRICS_PORT:-8002}")
+       --metrics-port "${METRICS_PORT:-8002}" --openai-port "${OPENAI_PORT:-9000}")
 results="$TLLM_HOME/results"
 started=$SECONDS
 

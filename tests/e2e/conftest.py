@@ -79,10 +79,10 @@ class Tllm:
         return Tllm(home)
 
     def start(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run `tllm start` on free ports."""
+        """Run `tllm start` on free ports, without the gateway."""
         http, grpc, metrics = free_ports(3)
         ports = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")
-        return self("start", *ports, *words)
+        return self("start", *ports, "--no-openai", *words)
 
     def status(self) -> dict[str, Any]:
         """Return the first server of `tllm status`."""
@@ -119,8 +119,8 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Tllm:
 
 @pytest.fixture(scope="session")
 def served(imported: Tllm) -> Iterator[Tllm]:
-    """Serve the demo model."""
-    started = imported.start()
+    """Serve the demo model, and the OpenAI-compatible API."""
+    started = imported.start("--openai", f"--openai-port={free_ports(1)[0]}")
     assert started.returncode == 0, started.stdout + started.stderr
     yield imported
     imported("stop", "--all")

@@ -153,7 +153,7 @@ def test_orphaned_container_is_removed_by_the_next_start(tllm: ContainerTllm) ->
     assert len(tllm.containers()) == 1
     ports = {what: int(status[what].rpartition(":")[2]) for what in ("http", "grpc", "metrics")}
     started = tllm.done(
-        "start", *tllm.words(), "--json",
+        "start", *tllm.words(), "--json", "--no-openai",
         *(f"--{what}-port={port}" for what, port in ports.items()),
     )  # fmt: skip
     assert is_gone(status["server_pid"])

@@ -30,7 +30,7 @@ def server(monkeypatch: pytest.MonkeyPatch, home: Home, letters: Path) -> Iterat
     model = ModelSection("backwards", source=f"local:{letters}")
     import_model(Declaration(model, EngineSection(kind="toy")), home)
     http, grpc, metrics = free_ports(3)
-    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics}
+    ports = {"http_port": http, "grpc_port": grpc, "metrics_port": metrics, "openai": False}
     plan = plan_for_this_machine(home, ["backwards"], ports)
     server = launch(plan, on_progress=lambda loading: None)
     yield server

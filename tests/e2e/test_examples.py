@@ -37,8 +37,8 @@ def run_script(tllm: Tllm, name: str, *words: str, **environ: str) -> Any:
 
 
 def test_quickstart(fresh_home: Any) -> None:
-    http, grpc, metrics = free_ports(3)
-    words = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")
+    names = ("http", "grpc", "metrics", "openai")
+    words = [f"--{name}-port={port}" for name, port in zip(names, free_ports(4), strict=True)]
     result = run_script(fresh_home(), "quickstart.sh", *words)
     assert (result.returncode, result.stdout) == (0, expected("quickstart")), result.stderr
 
@@ -63,9 +63,9 @@ def test_batch(served: Tllm) -> None:
 
 
 def test_demo_runs_everything_and_leaves_nothing_running(fresh_home: Any) -> None:
-    http, grpc, metrics = map(str, free_ports(3))
     tllm = fresh_home()
-    ports = {"HTTP_PORT": http, "GRPC_PORT": grpc, "METRICS_PORT": metrics}
+    names = ("HTTP_PORT", "GRPC_PORT", "METRICS_PORT", "OPENAI_PORT")
+    ports = dict(zip(names, map(str, free_ports(4)), strict=True))
     result = run_script(tllm, "demo.sh", **ports)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "Done in" in result.stdout
@@ -78,6 +78,6 @@ def test_declaration(fresh_home: Any) -> None:
     http, grpc, metrics = free_ports(3)
     assert tllm("import", "-f", str(EXAMPLES / "tllm.yaml")).returncode == 0
     ports = (f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}")
-    assert tllm("start", *ports).returncode == 0
+    assert tllm("start", *ports, "--no-openai").returncode == 0
     answer = tllm("infer", "What is ML?", "--max-tokens", "8")
     assert (answer.returncode, answer.stdout.strip() != "") == (0, True), answer.stderr

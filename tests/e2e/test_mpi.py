@@ -34,6 +34,7 @@ def in_two(imported: Tllm, tmp_path: Path) -> Iterator[Tllm]:
     http, grpc, metrics, *_ = free_ports(6)
     tllm.done(
         "start", "--repo", repository, "--mode=mpi", "--world-size=2", "--oversubscribe",
+        "--no-openai",
         f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}",
     )  # fmt: skip
     yield tllm

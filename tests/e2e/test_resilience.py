@@ -46,7 +46,8 @@ def servers_of(tllm: Tllm) -> list[dict[str, Any]]:
 
 def port_options(ports: Sequence[int]) -> list[str]:
     names = ("http", "grpc", "metrics")
-    return [f"--{name}-port={port}" for name, port in zip(names, ports, strict=True)]
+    words = [f"--{name}-port={port}" for name, port in zip(names, ports, strict=True)]
+    return [*words, "--no-openai"]
 
 
 def port_of(endpoint: Endpoint) -> int:

@@ -12,6 +12,7 @@ from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, model_not_found, unavailable
 from trtllm_serve_cli.gateway.generation.backend import Backend
+from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
@@ -51,21 +52,27 @@ class ModelRegistry:
             return model
         names = tuple(each.name for each in self._config.models)
         if name in names:
-            problem = self._problems.get(name, "its server is starting")
-            raise unavailable(f"The model '{name}' is not ready ({problem}); retry the request.")
+            raise unavailable(f"{self._describe_loading(name)}; retry the request.")
         raise model_not_found(name, names)
 
     def list_loaded(self) -> list[LoadedModel]:
         """Return the models that can be used."""
         return list(self._models.values())
 
-    def list_unavailable(self) -> list[str]:
-        """Return the names of the models that cannot receive requests now."""
-        return [
-            each.name
-            for each in self._config.models
-            if each.name not in self._models or not self._models[each.name].backend.is_open
-        ]
+    def find_problems(self) -> list[str]:
+        """Return a sentence for each model that cannot receive requests now."""
+        problems = []
+        for name in (each.name for each in self._config.models):
+            model = self._models.get(name)
+            if model is None:
+                problems.append(self._describe_loading(name))
+            elif not model.backend.is_open:
+                problems.append(f"The engine of the model '{name}' is being restarted")
+        return problems
+
+    def _describe_loading(self, name: str) -> str:
+        problem = self._problems.get(name, "its server is starting")
+        return f"The model '{name}' is not ready ({problem})"
 
     async def _load(self, served: ServedModel) -> None:
         while True:
@@ -87,16 +94,18 @@ class ModelRegistry:
     async def _make_backend(
         self, served: ServedModel, info: ModelInfo, tokenizer: Tokenizer
     ) -> Backend:
+        """Connect to the model's engine worker if there is one, otherwise to Triton."""
         directory = self._config.server_directory
-        core = info.core_model or CORE_MODEL
+        name = info.name_of(CORE_MODEL)
+        core = await asyncio.to_thread(fetch_model_config, served.endpoint, name)
         if directory is not None:
-            find = partial(find_worker_socket, Path(directory), core)
+            find = partial(find_worker_socket, Path(directory), name)
             if await asyncio.to_thread(find) is not None:
-                backend = WorkerBackend(find, tokenizer)
-                while not backend.is_open:
+                worker = WorkerBackend(find, tokenizer)
+                while not worker.is_open:
                     await asyncio.sleep(0.01)
-                return backend
-        raise unavailable(f"the model {core} has no engine worker on this machine")
+                return worker
+        return TritonBackend(served.endpoint, core, tokenizer)
 
 
 def _load_tokenizer(info: ModelInfo) -> Tokenizer:

@@ -67,7 +67,8 @@ def tllm(
 def ports() -> list[str]:
     names = ("--http-port", "--grpc-port", "--metrics-port")
     numbers = free_ports(3)
-    return [w for pair in zip(names, map(str, numbers), strict=True) for w in pair]
+    words = [w for pair in zip(names, map(str, numbers), strict=True) for w in pair]
+    return [*words, "--no-openai"]
 
 
 def test_server_from_start_to_stop(tllm: Tllm, ports: list[str]) -> None:
@@ -203,7 +204,9 @@ def test_logs_of_a_server_that_died(
 
 def test_two_servers_are_distinguished(tllm: Tllm, home: Home, ports: list[str]) -> None:
     add_model(home, "n")
-    others = [w for pair in zip(ports[::2], map(str, free_ports(3)), strict=True) for w in pair]
+    *names, no_openai = ports[::2]
+    others = [w for pair in zip(names, map(str, free_ports(3)), strict=True) for w in pair]
+    others.append(no_openai)
     tllm("start", "-m", "m", *ports), tllm("start", "-m", "n", *others)
     code, _, err = tllm("stop")
     assert (code, "2 servers are running." in err) == (3, True)

@@ -74,7 +74,7 @@ def plan(
     return plan_launch(
         [IMPORTED],
         IN_IMAGE,
-        LaunchOptions(mode="container", gpus=gpus),
+        LaunchOptions(mode="container", gpus=gpus, openai=False),
         servers=Path("/servers"),
         token="secret",
         combined=combined,

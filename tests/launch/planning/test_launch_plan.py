@@ -27,7 +27,8 @@ VENV_BIN = str(Path(sys.prefix) / "bin")
 def plan(
     triton: TritonInstallation = EMBEDDED, model: ImportedModel = MODEL, **changes
 ) -> LaunchPlan:
-    options = LaunchOptions(**{k: v for k, v in changes.items() if hasattr(LaunchOptions, k)})
+    chosen = {k: v for k, v in changes.items() if hasattr(LaunchOptions, k)}
+    options = LaunchOptions(**{"openai": False, **chosen})
     arguments = {"libpython_dir": "/py/lib", "environ": {"PATH": "/usr/bin"}} | {
         key: value for key, value in changes.items() if not hasattr(LaunchOptions, key)
     }
@@ -170,7 +171,7 @@ def test_ports_that_clash() -> None:
         plan(http_port=8001)
     assert str(raised.value) == (
         "The ports 8001, 8001, 8002 are not distinct.\n"
-        "Next: set --http-port, --grpc-port and --metrics-port to different ports"
+        "Next: set --http-port, --grpc-port, --metrics-port and --openai-port to different ports"
     )
 
 

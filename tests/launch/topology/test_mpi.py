@@ -35,7 +35,7 @@ def plan(
     return plan_launch(
         [TENSORRT if engines else MODEL],
         triton,
-        LaunchOptions(**{"mode": "mpi", **options}),
+        LaunchOptions(**{"mode": "mpi", "openai": False, **options}),
         servers=Path("/servers"),
         token="secret",
         engines=engines,

@@ -41,7 +41,7 @@ from trtllm_serve_cli.errors import BadInput, TllmError
 
 # Maximum time to wait for the end of a failed call before the call is cancelled.
 _DRAIN_TIMEOUT_S = 2.0
-_OPTIONS = (
+GRPC_OPTIONS = (
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
     ("grpc.enable_http_proxy", 0),
@@ -151,19 +151,24 @@ def connect(address: str, tls: Tls | None = None) -> Iterator[Any]:
 
 def _open_channel(address: str, tls: Tls | None) -> Any:
     if tls is None:
-        return grpc.insecure_channel(address, options=_OPTIONS)
+        return grpc.insecure_channel(address, options=GRPC_OPTIONS)
+    credentials = read_credentials(address, tls)
+    target_name = ("grpc.ssl_target_name_override", tls.server_name)
+    options = (*GRPC_OPTIONS, target_name) if tls.server_name else GRPC_OPTIONS
+    return grpc.secure_channel(address, credentials, options=options)
+
+
+def read_credentials(address: str, tls: Tls) -> Any:
+    """Return gRPC's credentials. Raise `BadInput` if a file cannot be read."""
     paths = (tls.root_certificates, tls.private_key, tls.certificate_chain)
     try:
-        credentials = grpc.ssl_channel_credentials(*(_read_pem(path) for path in paths))
+        return grpc.ssl_channel_credentials(*(_read_pem(path) for path in paths))
     except OSError as error:
         raise BadInput(
             f"{error.filename} cannot be read.",
             why=f"the TLS connection to {address} requires this file: {error.strerror}",
             next_step="restore the file, or use HTTP with -i http",
         ) from error
-    target_name = ("grpc.ssl_target_name_override", tls.server_name)
-    options = (*_OPTIONS, target_name) if tls.server_name else _OPTIONS
-    return grpc.secure_channel(address, credentials, options=options)
 
 
 def _read_pem(path: str | None) -> bytes | None:

@@ -12,8 +12,8 @@ from trtllm_serve_cli.gateway.http import json_response
 
 async def health(request: Request) -> Response:
     """Return 200 if every model can receive requests. Raise `ApiError` (503) otherwise."""
-    if missing := request.app.state.models.list_unavailable():
-        raise unavailable(f"The models {', '.join(missing)} are not ready; retry the request.")
+    if problems := request.app.state.models.find_problems():
+        raise unavailable(f"{'; '.join(problems)}; retry the request.")
     return Response()
 
 

@@ -171,12 +171,12 @@ class LaunchPlan:
             f"Serve {', '.join(self.models)} from {self.repository}",
             *(f"  {line}" for line in self._describe_combined()),
             f"on {self.endpoint.http} (HTTP), {self.endpoint.grpc} (gRPC), "
-            f"{self.endpoint.metrics} (metrics):",
+            f"{self.endpoint.metrics} (metrics)"
+            + (f", {self.gateway.url} (OpenAI):" if self.gateway else ":"),
             *((f"  {changes} \\",) if changes else ()),
             *(f"  {shlex.quote(word)} \\" for word in self.hide_token(self.argv)),
         ]
-        gateway = f"\nand an OpenAI-compatible API on {self.gateway.url}" if self.gateway else ""
-        return "\n".join(lines).removesuffix(" \\") + gateway
+        return "\n".join(lines).removesuffix(" \\")
 
     def _describe_combined(self) -> list[str]:
         width = max((len(each.name) for each in self.combined), default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import http.client
+import json
 import signal
 import ssl
 import subprocess
@@ -41,6 +42,8 @@ class GatewayProcess:
         self._started_s = 0.0
         self._backoff_s = _FIRST_BACKOFF_S
         self.num_restarts = 0
+        # Why the gateway was not healthy at the last check.
+        self.problem = ""
 
     @property
     def pid(self) -> int | None:
@@ -84,7 +87,8 @@ class GatewayProcess:
 
     def is_healthy(self) -> bool:
         """Return whether the gateway reports that all models can receive requests."""
-        return is_gateway_healthy(self._config)
+        self.problem = find_gateway_problem(self._config)
+        return not self.problem
 
     def begin_stop(self) -> None:
         """Request a graceful stop: the gateway rejects new requests and finishes the others."""
@@ -104,8 +108,8 @@ class GatewayProcess:
         self._process = None
 
 
-def is_gateway_healthy(config: GatewayConfig, timeout_s: float = _HEALTH_TIMEOUT_S) -> bool:
-    """Return whether the gateway answers `GET /health` with the status 200."""
+def find_gateway_problem(config: GatewayConfig, timeout_s: float = _HEALTH_TIMEOUT_S) -> str:
+    """Return why the gateway is not healthy, or "" if it can serve all its models."""
     address = config.url.partition("://")[2]
     if config.tls_certificate is None:
         connection = http.client.HTTPConnection(address, timeout=timeout_s)
@@ -113,7 +117,12 @@ def is_gateway_healthy(config: GatewayConfig, timeout_s: float = _HEALTH_TIMEOUT
         # The certificate is for the public name, but this request goes to the local address.
         context = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=context)
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    return False
+    try:
+        with contextlib.closing(connection):
+            connection.request("GET", "/health")
+            response = connection.getresponse()
+            if response.status == 200:
+                return ""
+            return str(json.loads(response.read())["error"]["message"])
+    except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
+        return f"the gateway does not answer ({type(error).__name__})"

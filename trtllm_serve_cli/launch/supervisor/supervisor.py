@@ -215,6 +215,7 @@ class Supervisor:
                 return (
                     f"the server was not ready after {self._plan.timeout_s:g} s",
                     *self._explain(),
+                    *self._explain_gateway(),
                 )
             if probe is None or not probe.is_alive():
                 # Probe in a thread, so that a stop does not have to wait for the response.
@@ -305,6 +306,12 @@ class Supervisor:
     def _explain(self) -> tuple[str, ...]:
         """Return the causes of a failure from the log of the current or last run."""
         return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
+
+    def _explain_gateway(self) -> tuple[str, ...]:
+        """Return why the gateway is not healthy, as far as this is known."""
+        if self._gateway is None or not self._gateway.problem:
+            return ()
+        return (f"OpenAI-compatible gateway: {self._gateway.problem}",)
 
     def _end_server(self) -> None:
         """Stop the server and all its processes, gracefully unless a process has died."""

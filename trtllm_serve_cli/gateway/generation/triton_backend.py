@@ -1,0 +1,249 @@
+"""Send token ids to the model `tensorrt_llm` of a Triton server over gRPC.
+
+The gateway uses this path if it cannot connect to an engine worker: for TensorRT-LLM engines, which
+run in Triton's C++ backend, and for servers on other machines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.llmapi import name_inflight_inputs
+from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.client.transport.over_grpc import GRPC_OPTIONS, read_credentials
+from trtllm_serve_cli.client.transport.tensors import decode_raw
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.generation.backend import OnUpdate
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
+from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
+from trtllm_serve_cli.runtime.triton.word_lists import encode_words
+
+_READY_PERIOD_S = 1.0
+_READY_TIMEOUT_S = 5.0
+# Field of a `GenerationRequest` -> input of `tensorrt_llm` and its type. The input `input_ids` and
+# the word lists have other shapes.
+_SCALARS: Mapping[str, tuple[str, str]] = {
+    "max_new_tokens": ("request_output_len", "INT32"),
+    "end_id": ("end_id", "INT32"),
+    "num_return_sequences": ("num_return_sequences", "INT32"),
+    "temperature": ("temperature", "FP32"),
+    "top_k": ("runtime_top_k", "INT32"),
+    "top_p": ("runtime_top_p", "FP32"),
+    "seed": ("seed", "UINT64"),
+    "repetition_penalty": ("repetition_penalty", "FP32"),
+    "presence_penalty": ("presence_penalty", "FP32"),
+    "frequency_penalty": ("frequency_penalty", "FP32"),
+    "min_tokens": ("min_tokens", "INT32"),
+    "return_log_probs": ("return_log_probs", "BOOL"),
+    "guide_type": ("guided_decoding_guide_type", "BYTES"),
+    "guide": ("guided_decoding_guide", "BYTES"),
+    "lora_task_id": ("lora_task_id", "UINT64"),
+}
+_WORD_LISTS = {"stop_words": "stop_words_list", "bad_words": "bad_words_list"}
+_FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
+# Values with which a field does not change the response, so that the input is omitted.
+_WITHOUT_EFFECT = {"num_return_sequences": 1, "return_log_probs": False}
+
+
+class TritonBackend:
+    """A connection to the model `core` of a Triton server."""
+
+    def __init__(self, endpoint: Endpoint, core: ModelInfo, tokenizer: Tokenizer) -> None:
+        self._core = core
+        self._tokenizer = tokenizer
+        self._channel = _open_channel(endpoint)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._ids = itertools.count(1)
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._is_ready = True
+        self._monitor = asyncio.create_task(self._watch())
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_ready
+
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        message = plan_message(self._core, fields, self._tokenizer.pad_id)
+        request_id = next(self._ids)
+        reader = _ResponseReader(self._core, fields, request_id)
+        call = asyncio.create_task(self._run(message, reader, on_update))
+        self._calls[request_id] = call
+        call.add_done_callback(lambda _: self._calls.pop(request_id, None))
+        return request_id
+
+    def cancel(self, request_id: int) -> None:
+        if (call := self._calls.pop(request_id, None)) is not None:
+            call.cancel()
+
+    def open_decoder(
+        self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
+    ) -> StreamDecoder:
+        return StreamDecoder(
+            lambda ids: self._tokenizer.decode(ids, skip_special_tokens=skips_special_tokens)
+        )
+
+    async def close(self) -> None:
+        tasks = [self._monitor, *self._calls.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._channel.close()
+
+    async def _watch(self) -> None:
+        request = service_pb2.ModelReadyRequest(name=self._core.name)
+        while True:
+            try:
+                reply = await self._stub.ModelReady(request, timeout=_READY_TIMEOUT_S)
+                self._is_ready = bool(reply.ready)
+            except grpc.RpcError:
+                self._is_ready = False
+            await asyncio.sleep(_READY_PERIOD_S)
+
+    async def _run(self, message: Any, reader: _ResponseReader, on_update: OnUpdate) -> None:
+        call = self._stub.ModelStreamInfer(iter([message]))
+        error = None
+        try:
+            async for response in call:
+                if response.error_message:
+                    # Read until the end of the call. Triton 2.51 never releases a call that is
+                    # cancelled between its last response and its end.
+                    error = response.error_message
+                elif error is None:
+                    for update in reader.read(response.infer_response):
+                        on_update(update)
+        except grpc.RpcError as failure:
+            error = f"{failure.details() or failure.code().name}; retry the request"
+        except (ValueError, LookupError, struct.error) as failure:
+            error = f"the server's response is invalid: {failure}"
+        finally:
+            call.cancel()
+        for update in reader.finish(error):
+            on_update(update)
+
+
+def _open_channel(endpoint: Endpoint) -> Any:
+    if endpoint.tls is None:
+        return grpc.aio.insecure_channel(endpoint.grpc, options=GRPC_OPTIONS)
+    name = endpoint.tls.server_name
+    override = (("grpc.ssl_target_name_override", name),) if name else ()
+    credentials = read_credentials(endpoint.grpc, endpoint.tls)
+    return grpc.aio.secure_channel(endpoint.grpc, credentials, options=(*GRPC_OPTIONS, *override))
+
+
+def plan_message(core: ModelInfo, fields: Mapping[str, Any], pad_id: int) -> Any:
+    """Return the `ModelInferRequest` for the fields of a `GenerationRequest`.
+
+    Raise `ApiError` (400) if the model lacks an input that the request requires.
+    """
+    values: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
+    ids = np.array([fields["input_ids"]], dtype=np.int32)
+    values["input_ids"] = ("INT32", ids.shape, ids.tobytes())
+    values["input_lengths"] = _scalar("INT32", ids.shape[1])
+    values["pad_id"] = _scalar("INT32", pad_id)
+    values["streaming"] = _scalar("BOOL", core.is_decoupled)
+    values[EXCLUDE_INPUT] = _scalar("BOOL", True)
+    for field, (name, datatype) in _SCALARS.items():
+        value = fields.get(field)
+        if value is not None and value != _WITHOUT_EFFECT.get(field, ...):
+            values[name] = _scalar(datatype, value)
+    for field, name in _WORD_LISTS.items():
+        if words := fields.get(field):
+            array = encode_words([[list(word) for word in words]])
+            values[name] = ("INT32", array.shape, array.tobytes())
+    if fields.get("lora_name") is not None:
+        raise invalid("Adapters require an engine worker on the gateway's machine.", "model")
+    try:
+        names = name_inflight_inputs(
+            core.name, _required(values, core), core.inputs, core.tensorrt_llm_version
+        )
+    except BadInput as error:
+        raise _unsupported(error) from error
+    message = service_pb2.ModelInferRequest(model_name=core.name)
+    for name, served_name in names.items():
+        datatype, shape, content = values[name]
+        message.inputs.add(name=served_name, datatype=datatype, shape=shape)
+        message.raw_input_contents.append(content)
+    return message
+
+
+def _required(values: Mapping[str, Any], core: ModelInfo) -> list[str]:
+    """Return the inputs to send, without those that a model may lack."""
+    dispensable = ("streaming", "pad_id", EXCLUDE_INPUT)
+    return [name for name in values if name in core.inputs or name not in dispensable]
+
+
+def _unsupported(error: BadInput) -> ApiError:
+    return invalid(f"{error.what} {error.why}; {error.next_step}.", code="unsupported_parameter")
+
+
+def _scalar(datatype: str, value: Any) -> tuple[str, tuple[int, ...], bytes]:
+    if datatype == "BYTES":
+        data = str(value).encode()
+        return datatype, (1, 1), struct.pack("<I", len(data)) + data
+    return datatype, (1, 1), struct.pack(_FORMATS[datatype], value)
+
+
+class _ResponseReader:
+    """Converts the responses of `tensorrt_llm` to updates.
+
+    `tensorrt_llm` does not return why a sequence has ended. A sequence with fewer tokens than
+    requested has ended at its end token or a stop word.
+    """
+
+    def __init__(self, core: ModelInfo, fields: Mapping[str, Any], request_id: int) -> None:
+        self._request_id = request_id
+        self._max_new_tokens = int(fields["max_new_tokens"])
+        self._num_tokens = dict.fromkeys(range(int(fields["num_return_sequences"])), 0)
+        has_prompt = (
+            not core.is_decoupled and not core.excludes_input and EXCLUDE_INPUT not in core.inputs
+        )
+        self._prompt_len = len(fields["input_ids"]) if has_prompt else 0
+
+    def read(self, response: Any) -> list[SequenceUpdate]:
+        """Return the updates in a response."""
+        shapes = {each.name: tuple(each.shape) for each in response.outputs}
+        values = {
+            each.name: decode_raw(each.datatype, content)
+            for each, content in zip(response.outputs, response.raw_output_contents, strict=True)
+        }
+        if not values:
+            return []
+        first = int(values.get("sequence_index", [0])[0])
+        width = shapes["output_ids"][-1]
+        updates = []
+        for number, length in enumerate(values["sequence_length"]):
+            start = number * width
+            ids = values["output_ids"][start + self._prompt_len : start + length]
+            log_probs = values.get("output_log_probs", [])[start : start + len(ids)]
+            index = first + number
+            self._num_tokens[index] += len(ids)
+            updates.append(
+                SequenceUpdate(self._request_id, index, tuple(ids), log_probs=tuple(log_probs))
+            )
+        return updates
+
+    def finish(self, error: str | None) -> list[SequenceUpdate]:
+        """Return the last updates: the error, or the ends of all sequences."""
+        if error is not None:
+            is_rejected = not any(self._num_tokens.values())
+            return [SequenceUpdate(self._request_id, error=error, rejected=is_rejected)]
+        return [
+            SequenceUpdate(
+                self._request_id,
+                index,
+                finish_reason="length" if count >= self._max_new_tokens else "stop",
+            )
+            for index, count in self._num_tokens.items()
+        ]
