@@ -18,12 +18,14 @@ class ServedModel:
     """A model behind the gateway.
 
     Clients select the model by `name`. `text_model` is the name of its text model in Triton.
-    `endpoint` is the server that serves the model.
+    `endpoint` is the server that serves the model. `tokenizer_dir` is the tokenizer's folder for
+    models whose configuration in Triton does not contain it.
     """
 
     name: str
     text_model: str
     endpoint: Endpoint
+    tokenizer_dir: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from trtllm_serve_cli.client.model_info import CORE_MODEL, ModelInfo, fetch_model_config
-from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
-from trtllm_serve_cli.gateway.errors import ApiError, model_not_found, unavailable
+from trtllm_serve_cli.gateway.errors import ApiError, invalid, model_not_found, unavailable
 from trtllm_serve_cli.gateway.generation.backend import Backend
 from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
@@ -20,6 +23,7 @@ from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 _RETRY_S = 0.5
+_OPEN_POLL_S = 0.01
 
 
 class ModelRegistry:
@@ -28,7 +32,9 @@ class ModelRegistry:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._models: dict[str, LoadedModel] = {}
+        # Why a model cannot be used yet, and why a model can never be used.
         self._problems: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -45,12 +51,14 @@ class ModelRegistry:
     def find(self, name: str) -> LoadedModel:
         """Return the model that clients call `name`.
 
-        Raise `ApiError` with the status 404 if the name is unknown, or 503 if the model's server
-        has not loaded it yet.
+        Raise `ApiError` with the status 404 if the name is unknown, 503 if the model's server has
+        not loaded it yet, or 400 if the gateway cannot serve the model.
         """
         if (model := self._models.get(name)) is not None:
             return model
         names = tuple(each.name for each in self._config.models)
+        if (why := self._refused.get(name)) is not None:
+            raise invalid(f"The model '{name}' does not support this API, because {why}.", "model")
         if name in names:
             raise unavailable(f"{self._describe_loading(name)}; retry the request.")
         raise model_not_found(name, names)
@@ -64,6 +72,8 @@ class ModelRegistry:
         problems = []
         for name in (each.name for each in self._config.models):
             model = self._models.get(name)
+            if name in self._refused:
+                continue
             if model is None:
                 problems.append(self._describe_loading(name))
             elif not model.backend.is_open:
@@ -80,12 +90,15 @@ class ModelRegistry:
                 self._models[served.name] = await self._connect(served)
                 self._problems.pop(served.name, None)
                 return
-            except (TllmError, ApiError, OSError, ImportError) as error:
+            except _CannotServe as error:
+                self._refused[served.name] = str(error)
+                return
+            except (TllmError, ApiError, OSError) as error:
                 self._problems[served.name] = getattr(error, "what", None) or str(error)
             await asyncio.sleep(_RETRY_S)
 
     async def _connect(self, served: ServedModel) -> LoadedModel:
-        info = await asyncio.to_thread(fetch_model_config, served.endpoint, served.text_model)
+        info = await asyncio.to_thread(_fetch_info, served)
         tokenizer = await asyncio.to_thread(_load_tokenizer, info)
         backend = await self._make_backend(served, info, tokenizer)
         template = ChatTemplate.of(info, self._config.chat_template)
@@ -94,21 +107,51 @@ class ModelRegistry:
     async def _make_backend(
         self, served: ServedModel, info: ModelInfo, tokenizer: Tokenizer
     ) -> Backend:
-        """Connect to the model's engine worker if there is one, otherwise to Triton."""
-        directory = self._config.server_directory
-        name = info.name_of(CORE_MODEL)
-        core = await asyncio.to_thread(fetch_model_config, served.endpoint, name)
-        if directory is not None:
-            find = partial(find_worker_socket, Path(directory), name)
-            if await asyncio.to_thread(find) is not None:
-                worker = WorkerBackend(find, tokenizer)
-                while not worker.is_open:
-                    await asyncio.sleep(0.01)
-                return worker
-        return TritonBackend(served.endpoint, core, tokenizer)
+        """Connect to the model's engine worker if it accepts connections, otherwise to Triton."""
+        core = info.name_of(CORE_MODEL)
+        if self._config.server_directory is not None:
+            directory = Path(self._config.server_directory)
+            # In the layouts llmapi and vllm, the text model itself starts the engine worker.
+            for name in dict.fromkeys((core, info.name)):
+                find = partial(find_worker_socket, directory, name)
+                if await asyncio.to_thread(find) is not None:
+                    return await _open_worker(find, tokenizer)
+        core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
+        if "input_ids" not in core_info.inputs:
+            raise _CannotServe(f"the model {core} does not accept token ids")
+        return TritonBackend(served.endpoint, core_info, tokenizer)
+
+
+class _CannotServe(Exception):
+    """Raised if the gateway cannot serve a model, even when its server is ready."""
+
+
+def _fetch_info(served: ServedModel) -> ModelInfo:
+    """Return the settings of the text model, after its server has loaded all parts of it."""
+    info = fetch_model_config(served.endpoint, served.text_model)
+    for role in (CORE_MODEL, "preprocessing"):
+        name = info.name_of(role)
+        with contextlib.suppress(RequestFailed):
+            part = fetch_model_config(served.endpoint, name)
+            # Upstream's text models do not have this parameter.
+            folder = info.tokenizer_dir or part.tokenizer_dir
+            info = dataclasses.replace(info, tokenizer_dir=folder)
+    return dataclasses.replace(info, tokenizer_dir=info.tokenizer_dir or served.tokenizer_dir)
+
+
+async def _open_worker(find: Callable[[], str | None], tokenizer: Tokenizer) -> WorkerBackend:
+    worker = WorkerBackend(find, tokenizer)
+    while not worker.is_open:
+        await asyncio.sleep(_OPEN_POLL_S)
+    return worker
 
 
 def _load_tokenizer(info: ModelInfo) -> Tokenizer:
     if info.tokenizer_dir is None:
-        raise unavailable("its configuration does not contain tokenizer_dir")
-    return load_tokenizer(Path(info.tokenizer_dir))
+        raise _CannotServe(f"the configuration of {info.name} does not contain tokenizer_dir")
+    try:
+        return load_tokenizer(Path(info.tokenizer_dir))
+    except ImportError as error:
+        raise _CannotServe(f"its tokenizer requires the package {error.name}") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _CannotServe(f"its tokenizer cannot be loaded: {error}") from error

@@ -9,15 +9,18 @@ from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+from trtllm_serve_cli.repository.model.store import ImportedModel
 
 
 def plan_gateway(
-    options: LaunchOptions, text_models: Mapping[str, str], endpoint: Endpoint, directory: Path
+    options: LaunchOptions,
+    models: Mapping[str, ImportedModel],
+    endpoint: Endpoint,
+    directory: Path,
 ) -> GatewayConfig | None:
     """Return the configuration of the gateway, or None if `options` disable it.
 
-    `text_models` maps the name of each imported model to the name of its text model in Triton.
-    `directory` is the server's state folder. Raise `BadInput` if the chat template cannot be read,
+    `models` maps the name of each text model in Triton to the imported model. `directory` is the server's state folder. Raise `BadInput` if the chat template cannot be read,
     or if only one of the two TLS files is set.
     """
     if not options.openai:
@@ -29,7 +32,8 @@ def plan_gateway(
         )
     return GatewayConfig(
         models=tuple(
-            ServedModel(name, text_model, endpoint) for name, text_model in text_models.items()
+            ServedModel(model.name, text_model, endpoint, str(model.engine_path))
+            for text_model, model in models.items()
         ),
         host=options.openai_host or options.host,
         port=options.openai_port,

@@ -342,7 +342,7 @@ def plan_launch(
         changes = {}
     endpoints = [_endpoint(options, ports, token, tls) for ports in list_ports(ranks, options)]
     text_models = {
-        model.name: prefixed(model.name, model.text_model) if combined else model.text_model
+        prefixed(model.name, model.text_model) if combined else model.text_model: model
         for model in models
     }
     return LaunchPlan(
@@ -351,7 +351,7 @@ def plan_launch(
         directory=directory,
         repository=repository,
         models=tuple(model.name for model in models),
-        text_models=tuple(text_models.values()),
+        text_models=tuple(text_models),
         loading=loading,
         endpoint=endpoints[0],
         mode=options.mode,
