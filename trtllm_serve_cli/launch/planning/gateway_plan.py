@@ -20,8 +20,9 @@ def plan_gateway(
 ) -> GatewayConfig | None:
     """Return the configuration of the gateway, or None if `options` disable it.
 
-    `models` maps the name of each text model in Triton to the imported model. `directory` is the server's state folder. Raise `BadInput` if the chat template cannot be read,
-    or if only one of the two TLS files is set.
+    `models` maps the name of each text model in Triton to the imported model. `directory` is the
+    server's state folder. Raise `BadInput` if the chat template cannot be read, or if only one of
+    the two TLS files is set.
     """
     if not options.openai:
         return None

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.gateway.fakes import FakeBackend, make_client, read_events, say
+
+PATH = "/v1/completions"
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": "demo", "prompt": "Hi", **fields}
+
+
+def test_whole_response_has_sixteen_tokens_by_default() -> None:
+    with make_client(FakeBackend(say("a" * 20))) as client:
+        answer = client.post(PATH, json=body()).json()
+    assert answer["object"] == "text_completion"
+    assert answer["choices"] == [
+        {"index": 0, "text": "a" * 16, "logprobs": None, "finish_reason": "length"}
+    ]
+    assert answer["usage"]["total_tokens"] == 18
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("Hi", ["Hi"]),
+        (["Hi", "Yo"], ["Hi", "Yo"]),
+        ([72, 105], ["Hi"]),
+        ([[72], [105]], ["H", "i"]),
+        ("", ["\0"]),
+    ],
+)
+def test_prompts_are_texts_or_token_ids(prompt: Any, prompts: list[str]) -> None:
+    backend = FakeBackend()
+    with make_client(backend) as client:
+        answer = client.post(PATH, json=body(prompt=prompt, n=2)).json()
+    sent = ["".join(map(chr, fields["input_ids"])) for fields in backend.submitted]
+    assert sent == prompts
+    assert [each["index"] for each in answer["choices"]] == list(range(2 * len(prompts)))
+
+
+def test_echo_returns_the_prompt() -> None:
+    with make_client(FakeBackend(say("b"))) as client:
+        answer = client.post(PATH, json=body(prompt=["x", "y"], echo=True)).json()
+        stream = client.post(PATH, json=body(echo=True, stream=True)).text
+    assert [each["text"] for each in answer["choices"]] == ["xb", "yb"]
+    *events, end = read_events(stream)
+    texts = [json.loads(event)["choices"][0]["text"] for event in events]
+    assert (texts, end) == (["Hi", "b", ""], "[DONE]")
+
+
+def test_log_probabilities_have_offsets() -> None:
+    with make_client(FakeBackend(say("ab"))) as client:
+        answer = client.post(PATH, json=body(logprobs=0)).json()
+    assert answer["choices"][0]["logprobs"] == {
+        "tokens": ["a", "b"],
+        "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": None,
+        "text_offset": [0, 1],
+    }
+
+
+def test_best_of_generates_more_than_it_returns() -> None:
+    backend = FakeBackend()
+    with make_client(backend) as client:
+        answer = client.post(PATH, json=body(n=1, best_of=3)).json()
+    assert [each["index"] for each in answer["choices"]] == [0]
+    assert answer["choices"][0]["logprobs"] is None
+    assert backend.submitted[0]["num_return_sequences"] == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"prompt": []}, "prompt"),
+        ({"prompt": [[]]}, "prompt"),
+        ({"prompt": [-1]}, "prompt[0]"),
+        ({"best_of": 1, "n": 2}, "best_of"),
+        ({"best_of": 2, "stream": True}, "best_of"),
+        ({"logprobs": 6}, "logprobs"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"suffix": "x"}, "suffix"),
+        ({"echo": True, "logprobs": 1}, "echo"),
+    ],
+)
+def test_errors(changes: dict[str, Any], param: str) -> None:
+    with make_client(FakeBackend()) as client:
+        response = client.post(PATH, json=body(**changes))
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)

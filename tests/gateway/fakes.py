@@ -1,0 +1,147 @@
+"""A gateway with a fake engine, for tests of the endpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.testclient import TestClient
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.gateway.app import build_app
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+from trtllm_serve_cli.gateway.generation.backend import OnUpdate
+from trtllm_serve_cli.gateway.model_registry import ModelRegistry
+from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
+
+
+class LetterTokenizer:
+    """A tokenizer with one token per character. The id of a token is its code point."""
+
+    end_id = 0
+    pad_id = 0
+
+    def vocab_size(self) -> int:
+        return 0x110000
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return "".join(chr(each) for each in token_ids if each or not skip_special_tokens)
+
+    def decode_all(
+        self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
+    ) -> list[str]:
+        return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
+
+
+Reply = Callable[[int, Mapping[str, Any]], Iterable[SequenceUpdate]]
+
+
+def say(text: str, finish: str = "stop") -> Reply:
+    """Return a reply that generates `text` in every sequence, one character per step."""
+
+    def reply(request_id: int, fields: Mapping[str, Any]) -> Iterable[SequenceUpdate]:
+        letters = text[: fields["max_new_tokens"]]
+        reason = finish if letters == text else "length"
+        for letter, index in itertools.product(letters, range(fields["num_return_sequences"])):
+            log_probs = (-0.5,) if fields["return_log_probs"] else ()
+            yield SequenceUpdate(request_id, index, (ord(letter),), log_probs=log_probs)
+        for index in range(fields["num_return_sequences"]):
+            yield SequenceUpdate(request_id, index, finish_reason=reason)
+
+    return reply
+
+
+def fail(why: str, *, rejected: bool = False) -> Reply:
+    """Return a reply that consists of an error."""
+    return lambda request_id, fields: [SequenceUpdate(request_id, error=why, rejected=rejected)]
+
+
+@dataclass
+class FakeBackend:
+    """A backend that sends the updates of `reply`, one per turn of the event loop.
+
+    With `is_endless`, the updates are repeated until the request is cancelled.
+    """
+
+    reply: Reply = field(default_factory=lambda: say("Hello!"))
+    is_open: bool = True
+    is_endless: bool = False
+    submitted: list[Mapping[str, Any]] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    _running: dict[int, asyncio.Task[None]] = field(default_factory=dict)
+
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        self.submitted.append(fields)
+        request_id = len(self.submitted)
+        self._running[request_id] = asyncio.create_task(self._send(request_id, fields, on_update))
+        return request_id
+
+    async def _send(self, request_id: int, fields: Mapping[str, Any], on_update: OnUpdate) -> None:
+        updates = list(self.reply(request_id, fields))
+        for update in itertools.cycle(updates[:-1]) if self.is_endless else updates:
+            await asyncio.sleep(0)
+            on_update(update)
+
+    def cancel(self, request_id: int) -> None:
+        task = self._running.pop(request_id)
+        if not task.done():
+            self.cancelled.append(request_id)
+            task.cancel()
+
+    def open_decoder(
+        self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
+    ) -> StreamDecoder:
+        return StreamDecoder(LetterTokenizer().decode)
+
+    async def close(self) -> None:
+        pass
+
+
+class LoadedRegistry(ModelRegistry):
+    """A registry whose models do not need a server."""
+
+    def __init__(self, config: GatewayConfig, *models: LoadedModel) -> None:
+        super().__init__(config)
+        self._models = {model.name: model for model in models}
+
+    def start(self) -> None:
+        pass
+
+
+def make_model(backend: FakeBackend, **changes: Any) -> LoadedModel:
+    """Return a model named `demo` with a context of 200 tokens."""
+    info = ModelInfo("demo", max_seq_len=200, engine_kind="openvino", vocab_size=0x110000)
+    template = ChatTemplate(TEMPLATE)
+    fields = {"template": template, "created": 1, **changes}
+    return LoadedModel("demo", info, LetterTokenizer(), backend, **fields)
+
+
+def make_client(
+    backend: FakeBackend, config: Mapping[str, Any] | None = None, **changes: Any
+) -> TestClient:
+    """Return a client of a gateway that serves `make_model(backend)`.
+
+    `config` are fields of the gateway's configuration, and `changes` are fields of the model.
+    """
+    served = ServedModel("demo", "demo", Endpoint())
+    settings = GatewayConfig((served,), **(config or {}))
+    registry = LoadedRegistry(settings, make_model(backend, **changes))
+    return TestClient(build_app(settings, registry), raise_server_exceptions=False)
+
+
+def read_events(body: str) -> list[str]:
+    """Return the data of each event in a stream."""
+    assert body.endswith("\n\n")
+    return [event.removeprefix("data: ") for event in body.removesuffix("\n\n").split("\n\n")]

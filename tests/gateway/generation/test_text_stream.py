@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.gateway.generation.text_stream import (
+    TextSequence,
+    find_stop,
+    len_of_partial_stop,
+)
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+
+LETTERS = st.text("abc", max_size=12)
+STOPS = st.lists(st.text("abc", min_size=1, max_size=3), min_size=1, max_size=3)
+
+
+@given(LETTERS, STOPS, st.booleans())
+def test_text_ends_before_the_first_stop_string(
+    text: str, stops: list[str], includes_stop: bool
+) -> None:
+    decoder = StreamDecoder(lambda ids: "".join(map(chr, ids)))
+    sequence = TextSequence(0, decoder, stops, includes_stop=includes_stop)
+    pieces, reason, stop_reason = [], None, None
+    for index, letter in enumerate(text):
+        is_last = index == len(text) - 1
+        update = SequenceUpdate(1, 0, (ord(letter),), finish_reason="length" if is_last else None)
+        delta = sequence.push(update)
+        pieces.append(delta.text)
+        reason, stop_reason = delta.finish_reason, delta.stop_reason
+        if sequence.is_ended:
+            break
+    # The sequence ends as soon as it contains a stop string.
+    ends = [end for end in range(len(text) + 1) if find_stop(text[:end], stops)]
+    if ends:
+        start, stop = find_stop(text[: ends[0]], stops) or (0, "")
+        expected = text[: start + len(stop) if includes_stop else start]
+        assert ("".join(pieces), reason, stop_reason) == (expected, "stop", stop)
+    else:
+        assert "".join(pieces) == text
+        assert reason == ("length" if text else None)
+
+
+@given(LETTERS, STOPS)
+def test_held_back_text_may_start_a_stop_string(text: str, stops: list[str]) -> None:
+    assume(find_stop(text, stops) is None)
+    length = len_of_partial_stop(text, stops)
+    tails = [text[len(text) - n :] for n in range(1, len(text) + 1)]
+    starts = [t for t in tails if any(stop.startswith(t) and stop != t for stop in stops)]
+    assert length == max(map(len, starts), default=0)

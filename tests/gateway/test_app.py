@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.gateway.fakes import FakeBackend, make_client
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nope", 404),
+        ("GET", "/v1/chat/completions", 405),
+        ("GET", "/v1/models/org/name", 404),
+    ],
+)
+def test_unknown_paths_and_methods(method: str, path: str, status: int) -> None:
+    with make_client(FakeBackend()) as client:
+        response = client.request(method, path)
+    assert response.status_code == status
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("data", "content_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b'"\xff"', "application/json", 400),
+        (b"[" * 100_000, "application/json", 400),
+        (b'{"messages":' * 20_000, "application/json; charset=utf-8", 400),
+        (b"{}", "text/plain", 415),
+        (b" " * 2000, "application/json", 413),
+    ],
+)
+def test_bad_bodies(data: bytes, content_type: str, status: int) -> None:
+    config = {"max_body_bytes": 1000 if status == 413 else 1 << 20}
+    with make_client(FakeBackend(), config) as client:
+        headers = {"content-type": content_type}
+        response = client.post("/v1/chat/completions", content=data, headers=headers)
+        chunked = client.post("/v1/chat/completions", content=iter([data]), headers=headers)
+    assert [each.status_code for each in (response, chunked)] == [status, status]
+
+
+def test_models() -> None:
+    with make_client(FakeBackend()) as client:
+        listed = client.get("/v1/models").json()
+        one = client.get("/v1/models/demo").json()
+    assert listed == {"object": "list", "data": [one]}
+    assert (one["id"], one["object"], one["max_model_len"]) == ("demo", "model", 200)
+
+
+def test_health_follows_the_engine() -> None:
+    backend = FakeBackend()
+    with make_client(backend) as client:
+        assert client.get("/health").status_code == 200
+        backend.is_open = False
+        response = client.get("/health")
+    assert (response.status_code, response.headers["retry-after"]) == (503, "1")
+    assert "engine of the model 'demo'" in response.json()["error"]["message"]
+
+
+def test_tokenize_and_detokenize() -> None:
+    with make_client(FakeBackend()) as client:
+        ids = client.post("/tokenize", json={"model": "demo", "prompt": "né"}).json()
+        messages = [{"role": "user", "content": "x"}]
+        chat = client.post("/tokenize", json={"model": "demo", "messages": messages}).json()
+        text = client.post("/detokenize", json={"model": "demo", "tokens": ids["tokens"]}).json()
+        both = client.post("/tokenize", json={"model": "demo"})
+    assert (ids["tokens"], ids["count"], text) == ([110, 233], 2, {"prompt": "né"})
+    assert chat["count"] == len("user: x\nassistant: ")
+    assert both.status_code == 400
+
+
+def test_a_bug_is_reported_as_an_error() -> None:
+    def crash(request_id: int, fields: object) -> object:
+        raise AssertionError
+
+    backend = FakeBackend()
+    backend.submit = crash  # type: ignore[assignment, method-assign]
+    with make_client(backend) as client:
+        response = client.post("/v1/completions", json={"model": "demo", "prompt": "x"})
+    assert response.status_code == 500
+    assert json.loads(response.text)["error"]["type"] == "server_error"
