@@ -63,6 +63,11 @@ COMMAND_GROUPS = {
             "Show the state, ports, models, memory and GPUs of servers.",
         ),
         Command("logs", "server.logs:logs", "Print a server's log."),
+        Command(
+            "gateway",
+            "server.gateway:gateway",
+            "Serve an OpenAI-compatible API for servers elsewhere.",
+        ),
         Command("load", "server.load:load", "Load a model into a running server."),
         Command("unload", "server.load:unload", "Unload a model from a running server."),
     ),

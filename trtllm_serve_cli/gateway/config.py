@@ -32,12 +32,13 @@ class ServedModel:
 class GatewayConfig:
     """The configuration of a gateway process.
 
-    `server_directory` is the state folder of the server that `tllm start` supervises, or None if
-    the servers are elsewhere. `chat_template` is a template that replaces the models' templates.
-    `keys_file` is the file with the hashed API keys. If it is None, the gateway accepts requests
-    without a key. `max_body_bytes` limits the size of a request body. At most `max_in_flight`
-    requests run at the same time, and at most `max_waiting` more requests wait. After
-    `send_timeout_s`, a client that does not read its response is disconnected.
+    `models` may contain several servers for the same name. `server_directory` is the state folder
+    of the server that `tllm start` supervises, or None if the servers are elsewhere.
+    `chat_template` is a template that replaces the models' templates. `keys_file` is the file with
+    the hashed API keys. If it is None, the gateway accepts requests without a key. `max_body_bytes`
+    limits the size of a request body. At most `max_in_flight` requests run at the same time, and at
+    most `max_waiting` more requests wait. After `send_timeout_s`, a client that does not read its
+    response is disconnected.
     """
 
     models: tuple[ServedModel, ...]

@@ -15,6 +15,7 @@ from trtllm_serve_cli.errors import RequestFailed, TllmError
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError, invalid, model_not_found, unavailable
 from trtllm_serve_cli.gateway.generation.backend import Backend
+from trtllm_serve_cli.gateway.generation.balanced_backend import BalancedBackend
 from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
@@ -37,6 +38,10 @@ class ModelRegistry:
         self._refused: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.name for each in self._config.models))
+
     def start(self) -> None:
         """Start loading the models."""
         self._tasks = [asyncio.create_task(self._load(each)) for each in self._config.models]
@@ -56,7 +61,7 @@ class ModelRegistry:
         """
         if (model := self._models.get(name)) is not None:
             return model
-        names = tuple(each.name for each in self._config.models)
+        names = self._names
         if (why := self._refused.get(name)) is not None:
             raise invalid(f"The model '{name}' does not support this API, because {why}.", "model")
         if name in names:
@@ -70,7 +75,7 @@ class ModelRegistry:
     def find_problems(self) -> list[str]:
         """Return a sentence for each model that cannot receive requests now."""
         problems = []
-        for name in (each.name for each in self._config.models):
+        for name in self._names:
             model = self._models.get(name)
             if name in self._refused:
                 continue
@@ -87,7 +92,7 @@ class ModelRegistry:
     async def _load(self, served: ServedModel) -> None:
         while True:
             try:
-                self._models[served.name] = await self._connect(served)
+                self._add(await self._connect(served))
                 self._problems.pop(served.name, None)
                 return
             except _CannotServe as error:
@@ -96,6 +101,20 @@ class ModelRegistry:
             except (TllmError, ApiError, OSError) as error:
                 self._problems[served.name] = getattr(error, "what", None) or str(error)
             await asyncio.sleep(_RETRY_S)
+
+    def _add(self, model: LoadedModel) -> None:
+        """Add a model. If several servers serve it, distribute its requests over them."""
+        if not self._has_several_servers(model.name):
+            self._models[model.name] = model
+            return
+        if (known := self._models.get(model.name)) is None:
+            known = dataclasses.replace(model, backend=BalancedBackend())
+            self._models[model.name] = known
+        assert isinstance(known.backend, BalancedBackend)
+        known.backend.add(model.backend)
+
+    def _has_several_servers(self, name: str) -> bool:
+        return sum(each.name == name for each in self._config.models) > 1
 
     async def _connect(self, served: ServedModel) -> LoadedModel:
         info = await asyncio.to_thread(_fetch_info, served)
@@ -109,7 +128,9 @@ class ModelRegistry:
     ) -> Backend:
         """Connect to the model's engine worker if it accepts connections, otherwise to Triton."""
         core = info.name_of(CORE_MODEL)
-        if self._config.server_directory is not None:
+        # The sockets of several servers on this machine cannot be distinguished.
+        is_single = not self._has_several_servers(served.name)
+        if self._config.server_directory is not None and is_single:
             directory = Path(self._config.server_directory)
             # In the layouts llmapi and vllm, the text model itself starts the engine worker.
             for name in dict.fromkeys((core, info.name)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -15,14 +15,14 @@ from trtllm_serve_cli.repository.model.store import ImportedModel
 def plan_gateway(
     options: LaunchOptions,
     models: Mapping[str, ImportedModel],
-    endpoint: Endpoint,
+    endpoints: Sequence[Endpoint],
     directory: Path,
 ) -> GatewayConfig | None:
     """Return the configuration of the gateway, or None if `options` disable it.
 
-    `models` maps the name of each text model in Triton to the imported model. `directory` is the
-    server's state folder. Raise `BadInput` if the chat template cannot be read, or if only one of
-    the two TLS files is set.
+    `models` maps the name of each text model in Triton to the imported model. `endpoints` are the
+    server and its replicas. `directory` is the server's state folder. Raise `BadInput` if the chat
+    template cannot be read, or if only one of the two TLS files is set.
     """
     if not options.openai:
         return None
@@ -35,12 +35,13 @@ def plan_gateway(
         models=tuple(
             ServedModel(model.name, text_model, endpoint, str(model.engine_path))
             for text_model, model in models.items()
+            for endpoint in endpoints
         ),
         host=options.openai_host or options.host,
         port=options.openai_port,
         num_processes=options.openai_processes,
         server_directory=str(directory),
-        chat_template=_read_template(options.chat_template),
+        chat_template=read_chat_template(options.chat_template),
         cors_origins=options.cors_origin,
         tls_certificate=_absolute(options.openai_cert),
         tls_key=_absolute(options.openai_key),
@@ -48,7 +49,8 @@ def plan_gateway(
     )
 
 
-def _read_template(file: Path | None) -> str | None:
+def read_chat_template(file: Path | None) -> str | None:
+    """Return the text of a chat template, or None. Raise `BadInput` if it cannot be read."""
     if file is None:
         return None
     try:

@@ -362,7 +362,7 @@ def plan_launch(
         backends=backend_links(triton),
         timeout_s=options.timeout_s,
         model_control_mode=options.model_control_mode,
-        gateway=plan_gateway(options, text_models, endpoints[0], directory),
+        gateway=plan_gateway(options, text_models, endpoints, directory),
     )
 
 

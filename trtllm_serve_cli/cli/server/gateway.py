@@ -1,0 +1,91 @@
+"""`tllm gateway`: serve the OpenAI-compatible API for servers that run elsewhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trtllm_serve_cli.choices import PORT
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import DryRunOption
+
+_DEFAULT_TEXT_MODEL = "ensemble"
+
+
+def gateway(
+    *,
+    url: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-u",
+            "--url",
+            metavar="HOST:PORT",
+            help="gRPC address of a Triton server. Repeat the option to distribute the requests "
+            "over several servers. Default: 127.0.0.1:8001.",
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-m",
+            "--model",
+            metavar="NAME[=MODEL]",
+            help="Model name for clients, and the text model in Triton if its name differs. "
+            "Repeatable. Default: ensemble.",
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to bind.")] = "127.0.0.1",
+    port: Annotated[int, PORT, typer.Option(help="Port of the OpenAI-compatible API.")] = 9000,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the models' tokenizer on this machine. Default: the folder in the "
+            "models' configuration.",
+        ),
+    ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="File with a chat template that replaces the models' templates.",
+        ),
+    ] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Serve an OpenAI-compatible API for Triton servers, until Ctrl-C or SIGTERM.
+
+    `tllm start` already serves this API for its own server. Use this command for servers on other
+    machines, or for servers that tllm did not start.
+
+    Example:  tllm gateway -u gpu1:8001 -u gpu2:8001 -m llama=ensemble
+    """
+    from pathlib import Path
+
+    from trtllm_serve_cli.client.address import parse_address
+    from trtllm_serve_cli.client.endpoint import Endpoint
+    from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+    from trtllm_serve_cli.launch.planning.gateway_plan import read_chat_template
+
+    addresses = [parse_address(each) for each in url or ("127.0.0.1:8001",)]
+    names = [each.partition("=") for each in model or (_DEFAULT_TEXT_MODEL,)]
+    config = GatewayConfig(
+        models=tuple(
+            ServedModel(name, text_model or name, Endpoint(grpc=address), tokenizer)
+            for name, _, text_model in names
+            for address in addresses
+        ),
+        host=host,
+        port=port,
+        chat_template=read_chat_template(Path(chat_template) if chat_template else None),
+    )
+    if dry_run:
+        print(config.to_json())
+        return
+    from trtllm_serve_cli.gateway.server import serve
+    from trtllm_serve_cli.launch.supervisor.ports import check_ports
+
+    check_ports(host, {"gateway": port})
+    output.notify(f"OpenAI-compatible API on {config.url}/v1; Ctrl-C stops it.")
+    serve(config)
