@@ -28,7 +28,10 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class Responder(Protocol):
-    """A source of responses other than a text model, such as an engine without a server."""
+    """A source of responses other than a text model on Triton.
+
+    Examples are an engine without a server, and a model on a server with the OpenAI API.
+    """
 
     def stream(
         self, request: GenerateRequest, timeout_s: float | None, cancellation: Cancellation
@@ -55,10 +58,10 @@ def stream(
     the request. `timeout_s` limits the time for the whole response. `request.stop_after_ms` also
     limits this time, but ends the response without an error.
 
-    `endpoint` is a server, or another source of responses. `info` is the model's configuration. If
-    `info` is None, the configuration is fetched from the server before the request is sent. Raise
-    `NoServer` if the server cannot be reached, `RequestFailed` if the request fails, or `BadInput`
-    if a value does not fit its tensor or the model lacks an input.
+    `endpoint` is a server, or another source of responses, which ignores `interface`. `info` is the
+    model's configuration. If `info` is None, the configuration is fetched from the server before
+    the request is sent. Raise `NoServer` if the server cannot be reached, `RequestFailed` if the
+    request fails, or `BadInput` if a value does not fit its tensor or the model lacks an input.
     """
     cancellation = cancellation or Cancellation()
     stop_s = None if request.stop_after_ms is None else request.stop_after_ms / 1000
@@ -74,7 +77,7 @@ def stream(
 
         pieces = stream_grpc(endpoint, info, request, limit_s, cancellation)
     else:
-        info = info or fetch_model_config(endpoint, model, interface)
+        info = info or fetch_model_config(endpoint, model, "http")
         from trtllm_serve_cli.client.transport.over_http import stream_http
 
         pieces = stream_http(endpoint.http, info, request, limit_s, cancellation)

@@ -24,7 +24,7 @@ from trtllm_serve_cli.errors import BadInput, TllmError
 _FIELDS = frozenset(
     {field.name for field in dataclasses.fields(GenerateRequest)}
     - RAW_TENSORS
-    - {"stream", *(f"return_{name}" for name in LOGITS)}
+    - {"stream", "history", *(f"return_{name}" for name in LOGITS)}
     | {"lora_dir"}
 )
 _CANCEL_TIMEOUT_S = 2.0

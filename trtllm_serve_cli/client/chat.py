@@ -6,7 +6,7 @@ A template is part of a checkpoint and therefore untrusted code, so it runs in J
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -16,9 +16,9 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from trtllm_serve_cli.client.generate import Message
 from trtllm_serve_cli.errors import BadInput
 
-Message = Mapping[str, str]
 # Exceptions that rendering can raise: Jinja's errors, and Python's errors if an expression in the
 # template fails.
 _TEMPLATE_FAULTS = (

@@ -1,11 +1,12 @@
-"""Store a conversation, and render it as a prompt that fits into the model's context."""
+"""Store a conversation, and plan requests that fit into the model's context."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trtllm_serve_cli.client.chat import Message, render_chat
+from trtllm_serve_cli.client.chat import render_chat
+from trtllm_serve_cli.client.generate import GenerateRequest, Message
 from trtllm_serve_cli.client.model_info import ModelInfo
 
 # Safety factor for the estimated number of tokens in the next prompt.
@@ -20,21 +21,25 @@ class Turn:
     response: str
 
 
-def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], message: str) -> str:
-    """Return the prompt for `message`, preceded by the system prompt and `turns`.
-
-    Raise `BadInput` if the chat template cannot render the conversation.
-    """
+def list_messages(system: str | None, turns: Sequence[Turn] = ()) -> tuple[Message, ...]:
+    """Return the system prompt and `turns` as messages."""
     messages: list[Message] = []
     if system is not None:
         messages.append({"role": "system", "content": system})
     for turn in turns:
         messages.append({"role": "user", "content": turn.message})
         messages.append({"role": "assistant", "content": turn.response})
-    messages.append({"role": "user", "content": message})
+    return tuple(messages)
+
+
+def render_turns(info: ModelInfo, system: str | None, turns: Sequence[Turn], message: str) -> str:
+    """Return the prompt for `message`, preceded by the system prompt and `turns`.
+
+    Raise `BadInput` if the chat template cannot render the conversation.
+    """
     return render_chat(
         info.chat_template or "",
-        messages,
+        [*list_messages(system, turns), {"role": "user", "content": message}],
         bos_token=info.bos_token,
         eos_token=info.eos_token,
         adds_bos=info.adds_bos,
@@ -59,29 +64,45 @@ class Conversation:
         """The turns that have not been dropped, oldest first."""
         return self._turns
 
-    def make_prompt(self, message: str, max_tokens: int) -> str:
-        """Return the prompt for `message`, and drop the oldest turns until the prompt fits."""
+    def make_request(self, request: GenerateRequest, message: str) -> GenerateRequest:
+        """Return `request` with the prompt for `message`.
+
+        Drop the oldest turns until the prompt and the response fit. If the server applies the chat
+        template, the request contains the previous messages instead of a rendered prompt.
+        """
         while True:
-            prompt = render_turns(self._info, self.system, self._turns, message)
-            if not self._turns or self._fits(prompt, max_tokens):
-                return prompt
+            planned = self._plan(request, message)
+            if not self._turns or self._fits(planned):
+                return planned
             self._turns = self._turns[1:]
 
     def keep(self, turn: Turn) -> None:
         """Append a turn to the conversation."""
         self._turns = (*self._turns, turn)
 
-    def measure(self, prompt: str, num_input_tokens: int | None) -> None:
-        """Record how many tokens the server counted in `prompt`."""
+    def measure(self, request: GenerateRequest, num_input_tokens: int | None) -> None:
+        """Record how many tokens the server counted in the prompt of `request`."""
         if num_input_tokens:
-            self._tokens_per_byte = num_input_tokens / len(prompt.encode())
+            self._tokens_per_byte = num_input_tokens / _count_bytes(request)
 
     def reset(self) -> None:
         """Drop all turns, but keep the system prompt."""
         self._turns = ()
 
-    def _fits(self, prompt: str, max_tokens: int) -> bool:
+    def _plan(self, request: GenerateRequest, message: str) -> GenerateRequest:
+        if self._info.renders_chat:
+            history = list_messages(self.system, self._turns)
+            return replace(request, text_input=message, history=history)
+        prompt = render_turns(self._info, self.system, self._turns, message)
+        return replace(request, text_input=prompt)
+
+    def _fits(self, request: GenerateRequest) -> bool:
         if self._info.max_seq_len is None or self._tokens_per_byte is None:
             return True
-        num_tokens = len(prompt.encode()) * self._tokens_per_byte * _MARGIN
-        return num_tokens + max_tokens <= self._info.max_seq_len
+        num_tokens = _count_bytes(request) * self._tokens_per_byte * _MARGIN
+        return num_tokens + request.max_tokens <= self._info.max_seq_len
+
+
+def _count_bytes(request: GenerateRequest) -> int:
+    texts = [request.text_input, *(message["content"] for message in request.history)]
+    return sum(len(text.encode()) for text in texts)

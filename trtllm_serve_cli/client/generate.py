@@ -1,8 +1,8 @@
-"""Define requests to text models and their responses, for both gRPC and HTTP.
+"""Define requests to text models and their responses, for gRPC, HTTP and the OpenAI API.
 
-Most fields of `GenerateRequest` have the names of tensors in NVIDIA's text models. Three fields are
+Most fields of `GenerateRequest` have the names of tensors in NVIDIA's text models. Four fields are
 not tensors: `lora_name` is sent as a request parameter, `request_id` is sent as the request's id,
-and `stop_after_ms` is not sent.
+`stop_after_ms` is not sent, and `history` is sent only to chat completions of the OpenAI API.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ from typing import Annotated, Any, Literal
 
 from trtllm_serve_cli.option_fields import Option, Within
 
-Interface = Literal["grpc", "http"]
+Interface = Literal["grpc", "http", "openai"]
+# The interfaces of Triton, which have tensors.
+TritonInterface = Literal["grpc", "http"]
 LOGITS = ("context_logits", "generation_logits")
+
+# A message of a conversation, with the keys `role` and `content`.
+Message = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ class GenerateRequest:
     of `tllm infer`. Values are checked when the request is sent. `BadInput` then names the first
     field with a value that does not fit its tensor. After `stop_after_ms`, the client cancels the
     request, and the response is the text received so far. The server's log and traces contain the
-    `request_id`.
+    `request_id`. `history` contains the messages before `text_input`, for servers that apply the
+    chat template.
     """
 
     text_input: str
@@ -182,6 +188,7 @@ class GenerateRequest:
     lora_weights: RawTensor | None = None
     lora_config: RawTensor | None = None
     request_id: str = ""
+    history: tuple[Message, ...] = ()
     exclude_input_in_output: bool = True
     return_num_input_tokens: bool = True
     return_num_output_tokens: bool = True

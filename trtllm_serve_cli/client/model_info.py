@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.client.generate import Interface
+from trtllm_serve_cli.client.generate import TritonInterface
 
 CORE_MODEL = "tensorrt_llm"
 UPSTREAM_TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
@@ -22,7 +22,8 @@ class ModelInfo:
     Most fields are parameters that tllm writes to the file. If tllm did not render the model, these
     fields are `None`, empty or false. Only a decoupled model can stream responses. If
     `accumulates_tokens` is true, each streamed response contains the whole text so far.
-    `core_model` is the name of the model `tensorrt_llm` that a text model calls.
+    `core_model` is the name of the model `tensorrt_llm` that a text model calls. If `renders_chat`
+    is true, the server applies the chat template to messages, and `chat_template` is `None`.
 
     `inputs` contains the names of all inputs. `required_inputs` contains those that are not
     optional, and `unsigned_inputs` those of the type UINT32.
@@ -46,6 +47,7 @@ class ModelInfo:
     excludes_input: bool = False
     accumulates_tokens: bool = False
     core_model: str = ""
+    renders_chat: bool = False
 
     def name_of(self, role: str) -> str:
         """Return the server's name for `role`, a model in the same repository as this text model.
@@ -63,7 +65,7 @@ class ModelInfo:
 
 
 def fetch_model_config(
-    endpoint: Endpoint, model: str, interface: Interface = "grpc", timeout_s: float = 10.0
+    endpoint: Endpoint, model: str, interface: TritonInterface = "grpc", timeout_s: float = 10.0
 ) -> ModelInfo:
     """Return the settings of a model.
 
@@ -116,7 +118,7 @@ def _parse_name(text: str) -> str:
     return "" if text.startswith("${") else text
 
 
-def import_transport(interface: Interface) -> ModuleType:
+def import_transport(interface: TritonInterface) -> ModuleType:
     """Import and return the transport module for `interface`.
 
     The other module is not imported, because importing gRPC takes 0.25 s.

@@ -7,7 +7,7 @@ from typing import Literal
 
 from trtllm_serve_cli.client import ask
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Interface
+from trtllm_serve_cli.client.generate import Completion, GenerateRequest, TritonInterface
 from trtllm_serve_cli.client.model_info import import_transport
 from trtllm_serve_cli.errors import RequestFailed
 
@@ -29,7 +29,7 @@ class IndexedModel:
 
 
 def fetch_versions(
-    endpoint: Endpoint, model: str, interface: Interface, timeout_s: float
+    endpoint: Endpoint, model: str, interface: TritonInterface, timeout_s: float
 ) -> tuple[str, str]:
     """Return the versions of the server and of the model.
 
@@ -72,7 +72,7 @@ def change_model(
 
 
 def probe_token(
-    endpoint: Endpoint, model: str, timeout_s: float, interface: Interface = "grpc"
+    endpoint: Endpoint, model: str, timeout_s: float, interface: TritonInterface = "grpc"
 ) -> Completion:
     """Generate one token to check that a model is ready.
 

@@ -24,7 +24,7 @@ from trtllm_serve_cli.errors import BadInput
 
 def test_every_field_of_a_request_is_a_tensor() -> None:
     fields = {field.name for field in dataclasses.fields(GenerateRequest)}
-    assert fields - {"lora_name", "request_id", "stop_after_ms"} == set(INPUTS)
+    assert fields - {"lora_name", "request_id", "stop_after_ms", "history"} == set(INPUTS)
 
 
 def test_unset_fields_are_not_sent() -> None:

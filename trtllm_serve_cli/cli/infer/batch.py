@@ -29,8 +29,8 @@ def check_usage(options: InferOptions) -> None:
     problem = None
     if options.batch is None:
         problem = "Sending prompts in one request requires --batch FILE."
-    elif options.interface == "http":
-        problem = "Sending prompts in one request requires gRPC. Omit -i http."
+    elif options.interface != "grpc":
+        problem = f"Sending prompts in one request requires gRPC. Omit -i {options.interface}."
     elif options.no_server:
         problem = "Sending prompts in one request requires a server. Omit --no-server."
     if problem is not None:

@@ -96,15 +96,15 @@ def _send_message(
     from trtllm_serve_cli.client.conversation import Turn
 
     num_before = len(conversation.turns)
-    prompt = conversation.make_prompt(message, request.max_tokens)
+    request = conversation.make_request(request, message)
     if num_dropped := num_before - len(conversation.turns):
         turns = "turn was" if num_dropped == 1 else f"{num_dropped} turns were"
         output.notify(f"The context is full: the oldest {turns} dropped.")
     name = f"{request.request_id}-{len(conversation.turns)}"
-    request = dataclasses.replace(request, text_input=prompt, request_id=name)
+    request = dataclasses.replace(request, request_id=name)
     collected = render_answer.collect_stream(target, request, is_live=is_live)
     completion = collected.completion
-    conversation.measure(prompt, completion.num_input_tokens)
+    conversation.measure(request, completion.num_input_tokens)
     if completion.text:
         conversation.keep(Turn(message, completion.text))
     if not is_live:

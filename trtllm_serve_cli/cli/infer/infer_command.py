@@ -14,12 +14,13 @@ from trtllm_serve_cli.cli.infer import (
     batch,
     guided_decoding,
     logits,
+    openai_target,
     prompts,
     render_answer,
     token_ids,
 )
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions, ModelOption, PromptArgument
-from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared import openai_options, output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption
@@ -28,7 +29,13 @@ from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.client.generate import Completion, GenerateRequest, RawTensor
+    from trtllm_serve_cli.client.generate import (
+        Completion,
+        GenerateRequest,
+        Message,
+        RawTensor,
+    )
+    from trtllm_serve_cli.client.model_info import ModelInfo
 
 
 @takes_options(request=tuple(each for each in option_fields(GenerateRequest) if each.is_declared))
@@ -89,6 +96,7 @@ def infer(
         lora_weights=lora_weights,
         lora_config=lora_config,
         request_id=options.request_id or uuid.uuid4().hex[:16],
+        history=_plan_history(info, options.system),
         return_context_logits=options.context_logits is not None,
         return_generation_logits=options.generation_logits is not None,
         **request,
@@ -125,12 +133,14 @@ def _open_target(
         if find_kind(repository.kind).runs_in_triton_backend:
             no_server.run_script(repository, prompt, options, request)
         return no_server.open_engine(options, repository)
+    if options.interface == "openai":
+        return openai_target.open_target(options, model)
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.client.model_info import fetch_model_config
 
     target = find_target(options.url, options.interface, model, options.timeout)
     assert isinstance(target.endpoint, Endpoint)
-    info = fetch_model_config(target.endpoint, target.model, target.interface)
+    info = fetch_model_config(target.endpoint, target.model, options.interface)
     return dataclasses.replace(target, info=info)
 
 
@@ -143,6 +153,8 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
         raise typer.BadParameter(
             "A system prompt requires the chat template. Omit --raw.", param_hint="--system"
         )
+    openai_options.check_usage(options.interface, options.api, options.api_key)
+    openai_target.check_usage(options)
     if options.batch_inputs:
         batch.check_usage(options)
     has_prompt = prompt is not None or not _is_terminal(sys.stdin)
@@ -165,6 +177,15 @@ def _is_terminal(stream: TextIO | None) -> bool:
     return stream is not None and stream.isatty()
 
 
+def _plan_history(info: ModelInfo, system: str | None) -> tuple[Message, ...]:
+    """Return the system prompt as a message if the server applies the chat template."""
+    if not info.renders_chat:
+        return ()
+    from trtllm_serve_cli.client.conversation import list_messages
+
+    return list_messages(system)
+
+
 def _load_adapter(
     options: InferOptions, task_id: int | None
 ) -> tuple[RawTensor, RawTensor] | tuple[None, None]:
@@ -174,9 +195,10 @@ def _load_adapter(
         raise typer.BadParameter(
             "An adapter requires a task id. Add --lora-task-id N.", param_hint="--lora-dir"
         )
-    if options.interface == "http":
+    if options.interface != "grpc":
         raise typer.BadParameter(
-            "Sending an adapter requires gRPC. Omit -i http.", param_hint="--lora-dir"
+            f"Sending an adapter requires gRPC. Omit -i {options.interface}.",
+            param_hint="--lora-dir",
         )
     from trtllm_serve_cli.client.lora import load_adapter
 

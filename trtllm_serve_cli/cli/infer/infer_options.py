@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, ApiOption
 from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.option_fields import Option, Within
 
@@ -24,7 +25,7 @@ ModelOption = Annotated[
         "--model",
         metavar="NAME",
         help="Name of the model, as shown by `tllm list`, or of a Triton model on the running "
-        "server, such as ensemble.",
+        "server, such as ensemble. With -i openai, the default is the server's only model.",
     ),
 ]
 
@@ -34,17 +35,24 @@ class InferOptions:
     """Options for the server, the prompt, the output and guided decoding."""
 
     interface: Annotated[
-        Interface, Option("Protocol for the request.", flags=("-i", "--interface"))
+        Interface,
+        Option(
+            "Protocol for the request. openai sends it to any server with the OpenAI API.",
+            flags=("-i", "--interface"),
+        ),
     ] = "grpc"
     url: Annotated[
         str | None,
         Option(
-            "gRPC address of the server, or HTTP address with -i http. Default: the running "
-            "server.",
+            "gRPC address of the server, HTTP address with -i http, or base URL with -i openai, "
+            "such as http://127.0.0.1:8000/v1. Default: the running server, or the environment "
+            "variable OPENAI_BASE_URL with -i openai.",
             flags=("-u", "--url"),
-            metavar="HOST:PORT",
+            metavar="HOST:PORT|URL",
         ),
     ] = None
+    api: ApiOption = None
+    api_key: ApiKeyOption = None
     no_server: Annotated[
         bool,
         Option(
@@ -64,7 +72,7 @@ class InferOptions:
         bool | None,
         Option(
             "Apply the model's chat template, or send the prompt unchanged. Default: apply the "
-            "template if the model has one.",
+            "template if the model has one. With -i openai, the server applies the template.",
             flags=("--chat/--raw",),
         ),
     ] = None

@@ -25,8 +25,10 @@ def check_usage(options: InferOptions, *, has_prompt: bool) -> None:
     """Raise `BadParameter` if the options request logits in a way that is not supported."""
     name = next(name for name in LOGITS if getattr(options, name) is not None)
     hint = "--" + name.replace("_", "-")
-    if options.interface == "http":
-        raise typer.BadParameter("Logits require gRPC. Omit -i http.", param_hint=hint)
+    if options.interface != "grpc":
+        raise typer.BadParameter(
+            f"Logits require gRPC. Omit -i {options.interface}.", param_hint=hint
+        )
     if not has_prompt or options.batch is not None:
         raise typer.BadParameter("Logits require a single PROMPT.", param_hint=hint)
 

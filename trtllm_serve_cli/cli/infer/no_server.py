@@ -39,7 +39,7 @@ def check_usage(options: InferOptions) -> None:
     """Raise a usage error if an option requires a server."""
     needs_server = {
         "--url": options.url is not None,
-        "--interface": options.interface == "http",
+        "--interface": options.interface != "grpc",
         "--lora-dir": options.lora_dir is not None,
     }
     for flag, is_set in needs_server.items():

@@ -50,7 +50,8 @@ def read_lines(file: Path) -> Iterable[str]:
 def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Callable[[str], str]:
     """Return a function that applies the chat template to a prompt, or returns it unchanged.
 
-    Raise `BadInput` if a chat template is required, but the model does not have a template.
+    The prompt is also unchanged if the server applies the template. Raise `BadInput` if a chat
+    template is required, but neither the model nor the server has one.
     """
     if chat is True or system is not None:
         check_template(info)
@@ -62,8 +63,8 @@ def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Calla
 
 
 def check_template(info: ModelInfo) -> None:
-    """Raise `BadInput` if the model has no chat template."""
-    if info.chat_template is None:
+    """Raise `BadInput` if neither the model nor the server has a chat template."""
+    if info.chat_template is None and not info.renders_chat:
         raise BadInput(
             f"{info.name} has no chat template.",
             why="conversations, --chat and --system require a chat template",

@@ -74,6 +74,8 @@ def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
     """Return a sentence that describes the effect of Ctrl-C on a request."""
     if target.interface == "http" and not request.stream:
         return f"Disconnected, {what}. Over HTTP the server still finishes it; -i grpc cancels it."
+    if target.interface == "openai":
+        return f"Disconnected, {what}. Most servers then cancel the request."
     return f"Cancelled on the server, {what}."
 
 

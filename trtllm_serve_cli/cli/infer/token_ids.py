@@ -24,8 +24,10 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
     """Raise `BadParameter` if the options request token ids in a way that is not supported."""
     if not has_prompt or options.batch is not None:
         raise typer.BadParameter("Token ids require a single PROMPT.", param_hint=_FLAG)
-    if options.interface == "http":
-        raise typer.BadParameter("Token ids require gRPC. Omit -i http.", param_hint=_FLAG)
+    if options.interface != "grpc":
+        raise typer.BadParameter(
+            f"Token ids require gRPC. Omit -i {options.interface}.", param_hint=_FLAG
+        )
     if logits.list_requested(options):
         raise typer.BadParameter(
             "Token ids and logits cannot be requested together. Omit one of the options.",

@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.ask import Responder
     from trtllm_serve_cli.client.endpoint import Endpoint
-    from trtllm_serve_cli.client.generate import Interface
+    from trtllm_serve_cli.client.generate import Interface, TritonInterface
     from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.launch.servers.running import RunningServer
 
@@ -46,7 +46,7 @@ class Target:
 
 
 def find_target(
-    url: str | None, interface: Interface, model: str | None, timeout_s: float | None
+    url: str | None, interface: TritonInterface, model: str | None, timeout_s: float | None
 ) -> Target:
     """Return the text model for a command's requests, and the model's server.
 
@@ -86,7 +86,7 @@ class BenchTarget:
 
 
 def find_bench_target(
-    url: str | None, interface: Interface, model: str | None, text_model: str | None = None
+    url: str | None, interface: TritonInterface, model: str | None, text_model: str | None = None
 ) -> BenchTarget:
     """Return the `tensorrt_llm` model to benchmark, or the text model that `text_model` selects.
 
@@ -126,7 +126,7 @@ def find_bench_target(
     return BenchTarget(_address_of(endpoint, interface), name, endpoint.metrics)
 
 
-def _address_of(endpoint: Endpoint, interface: Interface) -> str:
+def _address_of(endpoint: Endpoint, interface: TritonInterface) -> str:
     return endpoint.http if interface == "http" else endpoint.grpc
 
 

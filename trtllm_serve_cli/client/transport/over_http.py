@@ -8,10 +8,9 @@ the client disconnects.
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
 from typing import Any, Literal
@@ -24,16 +23,20 @@ from trtllm_serve_cli.client.llmapi import returns_prompt
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
-from trtllm_serve_cli.client.transport.events import EventParser
+from trtllm_serve_cli.client.transport.http_exchange import (
+    CONNECT_TIMEOUT_S,
+    LONGEST_ERROR_BYTES,
+    describe_failure,
+    find_remaining_s,
+    read_events,
+    shut_down,
+)
 from trtllm_serve_cli.client.transport.served_inputs import (
     plan_served_inputs,
     plan_served_parameters,
 )
 from trtllm_serve_cli.client.transport.tensors import RAW_TENSORS, parse_pieces
 from trtllm_serve_cli.errors import BadInput
-
-_CONNECT_TIMEOUT_S = 10.0
-_LONGEST_ERROR_BYTES = 64 * 1024
 
 
 def stream_http(
@@ -50,7 +53,7 @@ def stream_http(
     has_begun = False
     with (
         _connect(address, timeout_s) as connection,
-        cancellation.calling(partial(_shut_down, connection.sock)),
+        cancellation.calling(partial(shut_down, connection.sock)),
     ):
         try:
             for at_s, data in _post_for_events(connection, model, body, deadline_s):
@@ -65,7 +68,7 @@ def stream_http(
             raise error_mapping.timed_out(model, timeout_s) from error
         except (OSError, IncompleteRead) as error:
             lost = error_mapping.connection_lost if has_begun else error_mapping.no_server
-            raise lost(address, _describe(error)) from error
+            raise lost(address, describe_failure(error)) from error
         except HTTPException as error:
             raise error_mapping.invalid_response(address, "the response is not HTTP") from error
 
@@ -129,7 +132,7 @@ def _request(
         except TimeoutError as error:
             raise error_mapping.timed_out(model, timeout_s) from error
         except (OSError, IncompleteRead) as error:
-            raise error_mapping.no_server(address, _describe(error)) from error
+            raise error_mapping.no_server(address, describe_failure(error)) from error
         except HTTPException as error:
             raise error_mapping.invalid_response(address, "the response is not HTTP") from error
     if response.status != 200:
@@ -155,12 +158,12 @@ def _plan_body(info: ModelInfo, request: GenerateRequest) -> str:
 
 @contextmanager
 def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
-    limit_s = min(_CONNECT_TIMEOUT_S, timeout_s or _CONNECT_TIMEOUT_S)
+    limit_s = min(CONNECT_TIMEOUT_S, timeout_s or CONNECT_TIMEOUT_S)
     connection = HTTPConnection(*split_address(address), timeout=limit_s)
     try:
         connection.connect()
     except OSError as error:
-        raise error_mapping.no_server(address, _describe(error)) from error
+        raise error_mapping.no_server(address, describe_failure(error)) from error
     try:
         yield connection
     finally:
@@ -170,44 +173,18 @@ def _connect(address: str, timeout_s: float | None) -> Iterator[HTTPConnection]:
 def _post_for_events(
     connection: HTTPConnection, model: str, body: str, deadline_s: float | None
 ) -> Iterator[tuple[float, str]]:
-    """Send the request, and yield the arrival time and the data of each event.
-
-    The arrival time of an event is the time at which its last bytes arrive.
-    """
+    """Send the request, and yield the arrival time and the data of each event."""
     # Keep the socket, because `connection.sock` becomes None if the server closes the connection
     # after the response.
     sock = connection.sock
-    sock.settimeout(_find_remaining_s(deadline_s))
+    sock.settimeout(find_remaining_s(deadline_s))
     path = f"/v2/models/{quote(model, safe='')}/generate_stream"
     connection.request("POST", path, body.encode(), {"Content-Type": "application/json"})
     with connection.getresponse() as response:
         if response.status != 200:
-            content = response.read(_LONGEST_ERROR_BYTES)
+            content = response.read(LONGEST_ERROR_BYTES)
             raise error_mapping.refused(model, _read_error(response, content))
-        parser = EventParser()
-        while True:
-            sock.settimeout(_find_remaining_s(deadline_s))
-            received = response.read1()
-            if not received:
-                return
-            at_s = time.monotonic()
-            for data in parser.feed(received):
-                yield at_s, data
-
-
-def _shut_down(sock: socket.socket) -> None:
-    """Wake the thread that is reading from `sock`. Closing the socket would not wake the thread."""
-    with suppress(OSError):  # the socket may already be closed after the response
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-def _find_remaining_s(deadline_s: float | None) -> float | None:
-    if deadline_s is None:
-        return None
-    remaining_s = deadline_s - time.monotonic()
-    if remaining_s <= 0:
-        raise TimeoutError
-    return remaining_s
+        yield from read_events(response, sock, deadline_s)
 
 
 def _read_event(address: str, model: str, data: str) -> dict[str, list[Any]]:
@@ -239,8 +216,3 @@ def _read_error(response: HTTPResponse, content: bytes) -> str:
         return str(json.loads(text.removeprefix("data:"))["error"])
     except (ValueError, KeyError, TypeError):
         return f"HTTP {response.status} {response.reason}: {text[:200]}".rstrip(": ")
-
-
-def _describe(error: Exception) -> str:
-    """Return the operating system's message for an error, or else the error's text or type."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import ssl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trtllm_serve_cli.client.transport.openai.endpoint import BaseUrl
+from trtllm_serve_cli.client.transport.openai.failures import (
+    ApiFailure,
+    find_error,
+    no_server,
+    parse_failure,
+    request_failed,
+)
+
+URL = BaseUrl("http", "h", 80)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (
+            b'{"error": {"message": "no", "type": "t", "param": "n", "code": "c"}}',
+            ApiFailure(400, "no", "c", "n"),
+        ),
+        (b'{"object": "error", "message": "no", "code": 40}', ApiFailure(400, "no", "40")),
+        (b'{"error": "no"}', ApiFailure(400, "no")),
+        (b'{"detail": "no"}', ApiFailure(400, "no")),
+        (b'{"detail": [{"loc": ["n"]}]}', ApiFailure(400, '[{"loc": ["n"]}]')),
+        (b'data: {"error": {"message": "no"}}\n\n', ApiFailure(400, "no")),
+        (b"<html>", ApiFailure(400, "HTTP 400 Bad Request: <html>")),
+        (b"", ApiFailure(400, "HTTP 400 Bad Request")),
+        (b"[" * 100_000, ApiFailure(400, "HTTP 400 Bad Request: " + "[" * 200)),
+    ],
+    ids=lambda value: value[:30].decode() if isinstance(value, bytes) else "",
+)
+def test_parses_errors_of_all_servers(content: bytes, expected: ApiFailure) -> None:
+    assert parse_failure(400, "Bad Request", content) == expected
+
+
+@given(st.recursive(st.none() | st.text() | st.integers(), lambda v: st.lists(v) | st.dictionaries(
+    st.sampled_from(["error", "detail", "message", "object", "code"]), v)))  # fmt: skip
+def test_any_body_is_an_error_or_not(body: object) -> None:
+    details = find_error(body)
+    assert details is None or all(isinstance(each, str) for each in details)
+
+
+@pytest.mark.parametrize(
+    ("failure", "what", "next_step"),
+    [
+        (ApiFailure(401, "bad key"), "rejected the API key", "OPENAI_API_KEY"),
+        (ApiFailure(404, "x", "model_not_found"), "has no model 'demo'", "/models"),
+        (ApiFailure(404, "The model `demo` does not exist."), "has no model 'demo'", "/models"),
+        (ApiFailure(404, "Not Found"), "does not have the API", "--api"),
+        (ApiFailure(404, "HTTP 404 : no model here"), "does not have the API", "--api"),
+        (ApiFailure(429, "slow", retry_after="7"), "busy or a limit", "again in 7 s"),
+        (ApiFailure(429, "slow"), "busy or a limit", "again later"),
+        (ApiFailure(503, "loading"), "The request to demo failed", "log"),
+        (ApiFailure(400, "n must be 1"), "The request to demo failed", "option"),
+    ],
+    ids=lambda value: f"{value.status} {value.message}" if isinstance(value, ApiFailure) else "",
+)
+def test_errors_name_the_cause_and_the_next_step(
+    failure: ApiFailure, what: str, next_step: str
+) -> None:
+    error = request_failed(URL, "demo", failure)
+    assert what in error.what
+    assert (error.why, next_step in error.next_step) == (failure.message, True)
+
+
+def test_untrusted_certificates_have_their_own_error() -> None:
+    untrusted = ssl.SSLCertVerificationError("self-signed")
+    untrusted.verify_message = "self-signed certificate"
+    error = no_server(BaseUrl("https", "h", 443), untrusted)
+    assert error.what == "The certificate of https://h/v1 is not trusted."
+    assert "SSL_CERT_FILE" in error.next_step

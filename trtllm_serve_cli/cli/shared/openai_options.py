@@ -1,0 +1,65 @@
+"""Declare the options for servers with the OpenAI API, and find the server that they select."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.option_fields import Option
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.client.transport.openai.endpoint import OpenAIEndpoint
+
+API_KEY_VARIABLE = "OPENAI_API_KEY"
+BASE_URL_VARIABLE = "OPENAI_BASE_URL"
+_PANEL = "Target"
+
+ApiOption = Annotated[
+    Literal["chat", "completions"] | None,
+    Option(
+        "API for the request with -i openai: chat completions with messages, or completions with "
+        "a prompt. Default: chat, or completions for prompts that are sent unchanged.",
+        panel=_PANEL,
+    ),
+]
+ApiKeyOption = Annotated[
+    str | None,
+    Option(
+        "Key for a server with the OpenAI API. Other users of this machine can read the command "
+        "line, so prefer the environment variable OPENAI_API_KEY, which is the default.",
+        metavar="KEY",
+        panel=_PANEL,
+    ),
+]
+
+
+def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint:
+    """Return the server at `url`, or at the URL in the environment variable OPENAI_BASE_URL.
+
+    Raise `BadInput` if there is no URL, or if the URL or the key is invalid.
+    """
+    from trtllm_serve_cli.client.transport.openai.endpoint import (
+        OpenAIEndpoint,
+        parse_api_key,
+        parse_base_url,
+    )
+
+    text = url or os.environ.get(BASE_URL_VARIABLE)
+    if not text:
+        raise BadInput(
+            "The interface openai requires the URL of a server.",
+            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set",
+            next_step="pass a URL such as -u http://127.0.0.1:8000",
+        )
+    key = parse_api_key(api_key or os.environ.get(API_KEY_VARIABLE))
+    return OpenAIEndpoint(parse_base_url(text), key)
+
+
+def check_usage(interface: str, api: str | None, api_key: str | None) -> None:
+    """Raise a usage error if an option for the OpenAI API is set for another interface."""
+    for flag, value in (("--api", api), ("--api-key", api_key)):
+        if value is not None and interface != "openai":
+            raise typer.BadParameter("The option requires -i openai.", param_hint=flag)

@@ -1,0 +1,54 @@
+"""Read HTTP responses with a deadline, for Triton's generate endpoints and the OpenAI API."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from http.client import HTTPResponse
+
+from trtllm_serve_cli.client.transport.events import EventParser
+
+CONNECT_TIMEOUT_S = 10.0
+LONGEST_ERROR_BYTES = 64 * 1024
+
+
+def read_events(
+    response: HTTPResponse, sock: socket.socket, deadline_s: float | None
+) -> Iterator[tuple[float, str]]:
+    """Yield the arrival time and the data of each event in a response.
+
+    The arrival time of an event is the time at which its last bytes arrive. `sock` is the socket
+    of the response. Raise `TimeoutError` at the deadline.
+    """
+    parser = EventParser()
+    while True:
+        sock.settimeout(find_remaining_s(deadline_s))
+        received = response.read1()
+        if not received:
+            return
+        at_s = time.monotonic()
+        for data in parser.feed(received):
+            yield at_s, data
+
+
+def find_remaining_s(deadline_s: float | None) -> float | None:
+    """Return the time until the deadline, or None without one. Raise `TimeoutError` after it."""
+    if deadline_s is None:
+        return None
+    remaining_s = deadline_s - time.monotonic()
+    if remaining_s <= 0:
+        raise TimeoutError
+    return remaining_s
+
+
+def shut_down(sock: socket.socket) -> None:
+    """Wake the thread that is reading from `sock`. Closing the socket would not wake the thread."""
+    with suppress(OSError):  # the socket may already be closed after the response
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def describe_failure(error: Exception) -> str:
+    """Return the operating system's message for an error, or else the error's text or type."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,104 @@
+"""Define the address and the key of a server with the OpenAI API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import urlsplit
+
+from trtllm_serve_cli.errors import BadInput
+
+# Chat completions take messages, and completions take a prompt.
+Api = Literal["chat", "completions"]
+_PATHS: dict[Api, str] = {"chat": "/chat/completions", "completions": "/completions"}
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_DEFAULT_PATH = "/v1"
+
+
+@dataclass(frozen=True, slots=True)
+class BaseUrl:
+    """The URL to which the API's paths are appended, such as http://127.0.0.1:8000/v1."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str = _DEFAULT_PATH
+
+    @property
+    def is_tls(self) -> bool:
+        return self.scheme == "https"
+
+    @property
+    def authority(self) -> str:
+        """The host and the port, as in the URL and the `Host` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def path_of(self, api: Api) -> str:
+        """Return the path that accepts requests of `api`."""
+        return self.path + _PATHS[api]
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIEndpoint:
+    """The URL of a server, and the key that it requires, if any."""
+
+    url: BaseUrl
+    api_key: str | None = field(default=None, repr=False)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers of each request."""
+        headers = {"Content-Type": "application/json", "Accept": "text/event-stream, */*"}
+        if self.api_key is not None:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        return headers
+
+
+def parse_base_url(text: str) -> BaseUrl:
+    """Parse a base URL. The scheme defaults to http, and an empty path to `/v1`.
+
+    Raise `BadInput` if `text` is not such a URL.
+    """
+    refusal = BadInput(
+        f"{text!r} is not the URL of a server with the OpenAI API.",
+        why="the URL has the form http://HOST:PORT, https://HOST/v1 or HOST:PORT",
+        next_step="pass a URL such as -u http://127.0.0.1:8000",
+    )
+    try:
+        parts = urlsplit(text if "://" in text else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise refusal from error
+    is_complete = "://" in text or port is not None
+    has_extra = parts.query or parts.fragment or parts.username is not None
+    if not host or parts.scheme not in _DEFAULT_PORTS or not is_complete or has_extra:
+        raise refusal
+    if not is_header_value(f"{host}{parts.path}") or port == 0:
+        raise refusal
+    path = parts.path.rstrip("/") or _DEFAULT_PATH
+    return BaseUrl(parts.scheme, host, port or _DEFAULT_PORTS[parts.scheme], path)
+
+
+def parse_api_key(text: str | None) -> str | None:
+    """Return the key without surrounding white space, or None if there is no key.
+
+    Raise `BadInput` if the key cannot be part of an HTTP header. The error does not contain the
+    key.
+    """
+    key = (text or "").strip()
+    if not is_header_value(key):
+        raise BadInput(
+            "The API key contains characters that are not allowed in an HTTP header.",
+            why="a key consists of printable ASCII characters without spaces",
+            next_step="correct --api-key, or the environment variable OPENAI_API_KEY",
+        )
+    return key or None
+
+
+def is_header_value(text: str) -> bool:
+    """Return whether `text` consists of printable ASCII characters without spaces."""
+    return all("!" <= character <= "~" for character in text)

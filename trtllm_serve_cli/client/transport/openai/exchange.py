@@ -1,0 +1,251 @@
+"""Send HTTP requests to a server with the OpenAI API."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
+from typing import Any
+
+from trtllm_serve_cli.client.generate import GenerateRequest, Piece
+from trtllm_serve_cli.client.transport import error_mapping
+from trtllm_serve_cli.client.transport.cancellation import Cancellation
+from trtllm_serve_cli.client.transport.http_exchange import (
+    CONNECT_TIMEOUT_S,
+    LONGEST_ERROR_BYTES,
+    describe_failure,
+    find_remaining_s,
+    read_events,
+    shut_down,
+)
+from trtllm_serve_cli.client.transport.openai import failures
+from trtllm_serve_cli.client.transport.openai.endpoint import (
+    Api,
+    BaseUrl,
+    OpenAIEndpoint,
+    is_header_value,
+)
+from trtllm_serve_cli.client.transport.openai.failures import ApiFailure
+from trtllm_serve_cli.client.transport.openai.request_body import (
+    Body,
+    find_rejected,
+    plan_body,
+    replace_rejected,
+)
+from trtllm_serve_cli.client.transport.openai.response_pieces import DONE, PieceParser
+from trtllm_serve_cli.errors import BadInput
+
+_EVENT_STREAM = "text/event-stream"
+
+
+class Rejected(Exception):
+    """Raised if the server responds with an error status."""
+
+    def __init__(self, failure: ApiFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+@dataclass(slots=True)
+class OpenAIModel:
+    """A model on a server with the OpenAI API, as a source of responses.
+
+    If the server rejects a field that the user did not set, the request is sent again without it,
+    and later requests omit it, too.
+    """
+
+    endpoint: OpenAIEndpoint
+    name: str
+    api: Api = "chat"
+    _rejected: frozenset[str] = field(default=frozenset())
+
+    def stream(
+        self, request: GenerateRequest, timeout_s: float | None, cancellation: Cancellation
+    ) -> Generator[Piece, None, None]:
+        """Yield the pieces of the response as they arrive; closing the generator disconnects.
+
+        Raise the same exceptions as the function `stream` in the module `ask`.
+        """
+        body = plan_body(self.name, self.api, request)
+        headers = _plan_headers(request)
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        rejected = self._rejected
+        while True:
+            sent = replace_rejected(body, rejected)
+            try:
+                yield from self._exchange(sent, headers, deadline_s, timeout_s, cancellation)
+            except Rejected as error:
+                name = find_rejected(sent, error.failure)
+                if name is None:
+                    raise failures.request_failed(
+                        self.endpoint.url, sent["model"], error.failure
+                    ) from error
+                rejected |= {name}
+            else:
+                self._rejected = rejected
+                return
+
+    def _exchange(
+        self,
+        body: Body,
+        headers: Mapping[str, str],
+        deadline_s: float | None,
+        timeout_s: float | None,
+        cancellation: Cancellation,
+    ) -> Generator[Piece, None, None]:
+        url, parser = self.endpoint.url, PieceParser()
+        at_s = time.monotonic()
+        is_complete = False
+        with _translating(url, self.name, timeout_s), _connect(url, deadline_s) as connection:
+            # Keep the socket, because `connection.sock` becomes None if the server closes the
+            # connection after the response.
+            sock = connection.sock
+            with (
+                cancellation.calling(partial(shut_down, sock)),
+                _post(connection, self.endpoint, self.api, body, headers, deadline_s) as response,
+            ):
+                # A server may ignore `stream`, so the response's type is decisive.
+                is_stream = response.headers.get_content_type() == _EVENT_STREAM
+                parts = read_events(response, sock, deadline_s) if is_stream else _read(response)
+                for at_s, data in parts:
+                    if data == DONE:
+                        is_complete = True
+                        break
+                    yield from _parse(url, self.name, parser, data, at_s)
+                is_complete = is_complete or parser.is_finished or not is_stream
+        if not is_complete:
+            raise failures.connection_lost(url, "the response has no finish reason")
+        yield from parser.finish(at_s)
+
+
+def post_once(endpoint: OpenAIEndpoint, api: Api, body: Body, timeout_s: float) -> dict[str, Any]:
+    """Send a request without streaming, and return the response.
+
+    Raise `Rejected` if the server responds with an error status, `NoServer` or `RequestFailed`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    with (
+        _translating(endpoint.url, str(body.get("model", "")), timeout_s),
+        _connect(endpoint.url, deadline_s) as connection,
+        _post(connection, endpoint, api, body, {}, deadline_s) as response,
+    ):
+        return _load(endpoint.url, response.read())
+
+
+def get_json(endpoint: OpenAIEndpoint, path: str, timeout_s: float) -> dict[str, Any]:
+    """Return the JSON object at `path`, which is absolute.
+
+    Raise `Rejected` if the server responds with an error status, `NoServer` or `RequestFailed`.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    url = endpoint.url
+    with _translating(url, str(url), timeout_s), _connect(url, deadline_s) as connection:
+        connection.sock.settimeout(find_remaining_s(deadline_s))
+        connection.request("GET", path, headers=endpoint.headers)
+        with connection.getresponse() as response:
+            _check_status(response)
+            return _load(url, response.read())
+
+
+def _plan_headers(request: GenerateRequest) -> dict[str, str]:
+    if not request.request_id:
+        return {}
+    if not is_header_value(request.request_id):
+        raise BadInput(
+            f"The request id {request.request_id!r} cannot be sent.",
+            why="the id is sent as an HTTP header, which consists of printable ASCII characters",
+            next_step="choose an id of letters, digits, - and _",
+        )
+    return {"X-Request-Id": request.request_id}
+
+
+@contextmanager
+def _translating(url: BaseUrl, model: str, timeout_s: float | None) -> Iterator[None]:
+    """Translate the exceptions of the HTTP library."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise error_mapping.timed_out(model, timeout_s) from error
+    except (OSError, IncompleteRead) as error:
+        raise failures.connection_lost(url, describe_failure(error)) from error
+    except HTTPException as error:
+        raise failures.invalid_response(url, "the response is not HTTP") from error
+
+
+@contextmanager
+def _connect(url: BaseUrl, deadline_s: float | None) -> Iterator[HTTPConnection]:
+    remaining_s = find_remaining_s(deadline_s)
+    limit_s = min(CONNECT_TIMEOUT_S, remaining_s or CONNECT_TIMEOUT_S)
+    connection: HTTPConnection
+    if url.is_tls:
+        context = ssl.create_default_context()
+        connection = HTTPSConnection(url.host, url.port, timeout=limit_s, context=context)
+    else:
+        connection = HTTPConnection(url.host, url.port, timeout=limit_s)
+    try:
+        connection.connect()
+    except OSError as error:
+        raise failures.no_server(url, error) from error
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def _post(
+    connection: HTTPConnection,
+    endpoint: OpenAIEndpoint,
+    api: Api,
+    body: Body,
+    headers: Mapping[str, str],
+    deadline_s: float | None,
+) -> Iterator[HTTPResponse]:
+    connection.sock.settimeout(find_remaining_s(deadline_s))
+    content = json.dumps(body).encode()
+    path = endpoint.url.path_of(api)
+    connection.request("POST", path, content, {**endpoint.headers, **headers})
+    with connection.getresponse() as response:
+        _check_status(response)
+        yield response
+
+
+def _check_status(response: HTTPResponse) -> None:
+    if response.status != 200:
+        content = response.read(LONGEST_ERROR_BYTES)
+        raise Rejected(
+            failures.parse_failure(
+                response.status, response.reason, content, dict(response.headers)
+            )
+        )
+
+
+def _read(response: HTTPResponse) -> Iterator[tuple[float, str]]:
+    """Yield the arrival time and the text of a whole response."""
+    content = response.read()
+    yield time.monotonic(), content.decode(errors="replace")
+
+
+def _parse(url: BaseUrl, model: str, parser: PieceParser, data: str, at_s: float) -> list[Piece]:
+    body = _load(url, data)
+    if (details := failures.find_error(body)) is not None:
+        raise failures.request_failed(url, model, ApiFailure(0, *details))
+    try:
+        return parser.parse(body, at_s)
+    except ValueError as error:
+        raise failures.invalid_response(url, f"a part of it is not valid: {error}") from error
+
+
+def _load(url: BaseUrl, text: str | bytes) -> dict[str, Any]:
+    try:
+        loaded = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise failures.invalid_response(url, f"it is not JSON: {error}") from error
+    if not isinstance(loaded, dict):
+        raise failures.invalid_response(url, "it is not a JSON object")
+    return loaded

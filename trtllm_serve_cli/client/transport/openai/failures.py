@@ -1,0 +1,148 @@
+"""Convert the errors of servers with the OpenAI API.
+
+OpenAI's error body is `{"error": {"message", "type", "param", "code"}}`. Other servers differ:
+older versions of vLLM and trtllm-serve return the inner object alone (`ErrorResponse` in
+tensorrt_llm/serve/openai_protocol.py), FastAPI returns `{"detail": …}`, and Triton's server returns
+`{"error": "…"}`.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.client.transport.http_exchange import describe_failure
+from trtllm_serve_cli.client.transport.openai.endpoint import BaseUrl
+from trtllm_serve_cli.errors import NoServer, RequestFailed
+
+_LONGEST_MESSAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class ApiFailure:
+    """An error response. `param` is the field that the server names, or an empty string.
+
+    `status` is 0 if the error is an event in a stream. `retry_after` is the value of the header.
+    """
+
+    status: int
+    message: str
+    code: str = ""
+    param: str = ""
+    retry_after: str = ""
+
+    def names(self, field: str) -> bool:
+        """Return whether the server names a field of the request as the cause."""
+        return self.status in (400, 422) and (field == self.param or field in self.message)
+
+
+def parse_failure(
+    status: int, reason: str, content: bytes, headers: Mapping[str, str] | None = None
+) -> ApiFailure:
+    """Parse an error response of any of the known forms."""
+    text = content.decode(errors="replace").strip().removeprefix("data:").strip()
+    retry_after = (headers or {}).get("Retry-After") or ""
+    try:
+        body = json.loads(text)
+    except (ValueError, RecursionError):
+        body = None
+    details = find_error(body)
+    if details is None:
+        shown = f"HTTP {status} {reason}: {text[:200]}".rstrip(": ")
+        return ApiFailure(status, shown, retry_after=retry_after)
+    return ApiFailure(status, *details, retry_after=retry_after)
+
+
+def find_error(body: Any) -> tuple[str, str, str] | None:
+    """Return the message, the code and the field of an error body, or None if it has none."""
+    if not isinstance(body, dict):
+        return None
+    is_bare = body.get("object") == "error" and "message" in body
+    error = body if is_bare else body.get("error") or body.get("detail")
+    if not error:
+        return None
+    if not isinstance(error, dict):
+        return (error if isinstance(error, str) else json.dumps(error))[:_LONGEST_MESSAGE], "", ""
+    message = error.get("message") or json.dumps(error)
+    texts = (error.get(name) for name in ("code", "param"))
+    code, param = ("" if text is None else str(text) for text in texts)
+    return str(message)[:_LONGEST_MESSAGE], code, param
+
+
+def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFailed:
+    """Return the error for a request that the server rejected or could not finish."""
+    why = failure.message or "the server did not report a reason"
+    match failure.status:
+        case 401 | 403:
+            return RequestFailed(
+                f"{url} rejected the API key.",
+                why=why,
+                next_step="set the environment variable OPENAI_API_KEY, or pass --api-key",
+            )
+        case 404 if _is_about_model(failure):
+            return RequestFailed(
+                f"The server has no model {model!r}.",
+                why=why,
+                next_step=f"list the models with `curl {url}/models`, and select one with -m",
+            )
+        case 404 | 405:
+            return RequestFailed(
+                f"{url} does not have the API of the request.",
+                why=why,
+                next_step="check the path in -u, which usually ends with /v1, or choose the other "
+                "API with --api",
+            )
+        case 429:
+            wait = f" in {failure.retry_after} s" if failure.retry_after.isdecimal() else " later"
+            return RequestFailed(
+                f"{url} rejected the request, because it is busy or a limit is exceeded.",
+                why=why,
+                next_step=f"send the request again{wait}",
+            )
+        case status if status >= 500:
+            next_step = "read the server's log, and send the request again"
+        case _:
+            next_step = "change the option that the reason names, or read the server's log"
+    return RequestFailed(f"The request to {model} failed.", why=why, next_step=next_step)
+
+
+def _is_about_model(failure: ApiFailure) -> bool:
+    return failure.code == "model_not_found" or (
+        "model" in failure.message.lower() and not failure.message.startswith("HTTP ")
+    )
+
+
+def no_server(url: BaseUrl, error: Exception) -> NoServer:
+    """Return the error for a server that cannot be reached."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return NoServer(
+            f"The certificate of {url} is not trusted.",
+            why=error.verify_message,
+            next_step="set the environment variable SSL_CERT_FILE to the CA's certificate",
+        )
+    return NoServer(
+        f"No server answers at {url}.",
+        why=describe_failure(error),
+        next_step="check the URL in -u, and that the server is running",
+    )
+
+
+def connection_lost(url: BaseUrl, why: str) -> RequestFailed:
+    """Return the error for a connection that was lost during a response."""
+    return RequestFailed(
+        f"The connection to {url} was lost before the response was complete.",
+        why=why,
+        next_step="read the server's log, and send the request again",
+    )
+
+
+def invalid_response(url: BaseUrl, why: str) -> RequestFailed:
+    """Return the error for a response that does not follow the OpenAI API."""
+    return RequestFailed(
+        f"The response from {url} is invalid.",
+        why=why,
+        next_step="check that -u is the URL of a server with the OpenAI API",
+    )
