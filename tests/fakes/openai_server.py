@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 WORDS = ("Machine", " ", "learning é")
-EXTENSIONS = frozenset({"ignore_eos", "min_tokens", "top_k", "repetition_penalty", "bad_words"})
 Body = dict[str, Any]
 
 
@@ -45,9 +44,12 @@ def exact_length(body: Body) -> Iterator[str]:
 class FakeOpenAI:
     """The behaviour of the server, and its requests. All fields may be changed while it runs.
 
-    - `answer` yields the pieces of a text, each one token; `gap_s` passes before each piece.
+    - `answer` yields the pieces of a text, each of `tokens_per_piece` tokens; `gap_s` passes before
+      each piece. A list of prompts has one choice per prompt.
     - `rejects` are fields of a body that are answered with status 400 in OpenAI's form, as
-      `unlisted` models are with 404. `failure` is the status and body for every request.
+      `unlisted` models are with 404; `token_ids` stands for a prompt of ids. If `hides_names` is
+      set, the message does not name the field. `failure` is the status and body for every request.
+      After `fails_after` requests, all others are answered with status 429.
     - `counts_tokens` is false if the server has no `usage`, and `has_token_ids` is true if it
       returns token ids on request, as vLLM does.
     - `reasoning` is sent before the text in the field `reasoning_key`.
@@ -67,7 +69,10 @@ class FakeOpenAI:
     api_key: str | None = None
     rejects: frozenset[str] = frozenset()
     unlisted: frozenset[str] = frozenset({"nope"})
+    hides_names: bool = False
     failure: tuple[int, bytes] | None = None
+    fails_after: int | None = None
+    tokens_per_piece: int = 1
     counts_tokens: bool = True
     has_token_ids: bool = False
     reasoning: tuple[str, ...] = ()
@@ -174,6 +179,8 @@ class _Handler(BaseHTTPRequestHandler):
         fake.headers.append(dict(self.headers.items()))
         fake.peers.append("{}:{}".format(*self.client_address))
         self._check_key()
+        if fake.fails_after is not None and len(fake.bodies) > fake.fails_after:
+            raise _Failed(429, "slow down", "rate_limit_exceeded")
         self._check(body)
         if body.get("stream"):
             self._stream(body)
@@ -190,26 +197,26 @@ class _Handler(BaseHTTPRequestHandler):
         if body["model"] in fake.unlisted:
             raise _Failed(404, f"The model `{body['model']}` does not exist.", "model_not_found")
         for name in sorted(body.keys() & fake.rejects):
+            if fake.hides_names:
+                raise _Failed(400, "The request is invalid.")
             raise _Failed(400, f"Unsupported parameter: '{name}'.", "unsupported_parameter", name)
-        if "prompt" in fake.rejects or (
-            "token_ids" in fake.rejects and not isinstance(body.get("prompt", ""), str)
-        ):
+        if "token_ids" in fake.rejects and not isinstance(body.get("prompt", ""), str):
             raise _Failed(400, "The prompt must be a string.", param="prompt")
 
     def _respond(self, body: Body) -> Body:
         choices = []
         num_tokens = 0
-        for index in range(body.get("n", 1)):
+        for index in range(_count_choices(body)):
             pieces = list(self._pieces(body))
             num_tokens += len(pieces)
             choice = self._choice(body, index, "".join(pieces), is_delta=False)
             choice["finish_reason"] = "stop"
             if body.get("logprobs"):
                 choice["logprobs"] = _log_probs(body, len(pieces))
-            if body.get("return_token_ids"):
+            if self.server_fake.has_token_ids and body.get("return_token_ids"):
                 choice["token_ids"] = [7] * len(pieces)
             choices.append(choice)
-        usage = {"usage": _usage(num_tokens)} if self.server_fake.counts_tokens else {}
+        usage = {"usage": self._usage(num_tokens)} if self.server_fake.counts_tokens else {}
         return {**self._common(body), "choices": choices, **usage}
 
     def _pieces(self, body: Body) -> Iterator[str]:
@@ -225,7 +232,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         is_chat = "messages" in body
         num_tokens = 0
-        for index in range(body.get("n", 1)):
+        for index in range(_count_choices(body)):
             if is_chat:
                 self._send_choice(body, self._choice(body, index, "", is_delta=True))
             for text in fake.reasoning:
@@ -245,9 +252,15 @@ class _Handler(BaseHTTPRequestHandler):
             choice = self._choice(body, index, "", is_delta=True)
             self._send_choice(body, {**choice, "finish_reason": "stop"})
         if fake.counts_tokens and body.get("stream_options", {}).get("include_usage"):
-            self._send_event({**self._common(body), "choices": [], "usage": _usage(num_tokens)})
+            self._send_event(
+                {**self._common(body), "choices": [], "usage": self._usage(num_tokens)}
+            )
         self._send_data("[DONE]")
         self._write(b"0\r\n\r\n")
+
+    def _usage(self, num_pieces: int) -> Body:
+        num_tokens = num_pieces * self.server_fake.tokens_per_piece
+        return {"prompt_tokens": 4, "completion_tokens": num_tokens, "total_tokens": 4 + num_tokens}
 
     def _break(self) -> None:
         match self.server_fake.break_kind:
@@ -297,8 +310,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-def _usage(num_tokens: int) -> Body:
-    return {"prompt_tokens": 4, "completion_tokens": num_tokens, "total_tokens": 4 + num_tokens}
+def _count_choices(body: Body) -> int:
+    prompt = body.get("prompt", "")
+    has_rows = isinstance(prompt, list) and isinstance(prompt[0], list)
+    return int(body.get("n", 1)) * (len(prompt) if has_rows else 1)
 
 
 def _log_probs(body: Body, num_tokens: int) -> Body:

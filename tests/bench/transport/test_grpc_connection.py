@@ -87,7 +87,7 @@ def test_request_times_out_while_connecting(
     kind: type[GrpcConnection | HttpConnection],
 ) -> None:
     async def test(monkeypatch: pytest.MonkeyPatch) -> None:
-        async def hang(*_: Any) -> NoReturn:
+        async def hang(*_: Any, **__: Any) -> NoReturn:
             await asyncio.Event().wait()
             raise AssertionError("unreachable")
 

@@ -2,12 +2,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.fakes.triton.answers import exact_length
 from tests.fakes.triton.server import FakeTriton
@@ -15,53 +12,11 @@ from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency
 from trtllm_serve_cli.bench.model.served_model import Target, fetch_model
 from trtllm_serve_cli.bench.run.benchmark import BenchmarkResult, run_benchmark
-from trtllm_serve_cli.bench.transport.http_connection import ResponseParser
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.bench.workloads.words import RandomWords
 from trtllm_serve_cli.errors import NoServer, RequestFailed, UnknownModel
 
 ServeHttp = Callable[[FakeTriton], str]
-
-CHUNKED = (
-    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
-    b"Transfer-Encoding: chunked\r\n\r\n"
-    b'9\r\ndata: {"a\r\n8\r\n": 1}\n\nd\r\n13\r\nata: {"b": [1,2]}\n\n\r\n0\r\n\r\n'
-)
-WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 8\r\nContent-Type: application/json\r\n\r\n{"a": 1}'
-FAILED = b'HTTP/1.1 400 Bad Request\r\nContent-Length: 15\r\n\r\n{"error": "no"}'
-
-
-def _feed(raw: bytes, cuts: list[int]) -> tuple[list[bytes], ResponseParser]:
-    parser = ResponseParser()
-    places = sorted({min(cut, len(raw)) for cut in cuts} | {0, len(raw)})
-    pieces = [raw[begin:end] for begin, end in pairwise(places)]
-    return [event for piece in pieces for event in parser.feed(piece)], parser
-
-
-@given(st.lists(st.integers(0, len(CHUNKED)), max_size=20))
-def test_events_do_not_depend_on_packet_boundaries(cuts: list[int]) -> None:
-    events, parser = _feed(CHUNKED, cuts)
-    assert events == [b'{"a": 1}', b'{"b": [1,2]}']
-    assert (parser.is_done, parser.keeps_alive, parser.error) == (True, True, None)
-
-
-@given(st.lists(st.integers(0, len(WHOLE)), max_size=20))
-def test_unstreamed_response_is_one_event(cuts: list[int]) -> None:
-    events, parser = _feed(WHOLE, cuts)
-    assert (events, parser.is_done) == ([b'{"a": 1}'], True)
-
-
-def test_failed_request_has_the_servers_message() -> None:
-    events, parser = _feed(FAILED, [])
-    assert events == []
-    assert parser.error is not None
-    assert (parser.error.kind, parser.error.message) == ("http_400", "no")
-
-
-@pytest.mark.parametrize("raw", [b"SSH-2.0\r\n\r\n", b"HTTP/1.1 yes\r\n\r\n", b"x" * 70000])
-def test_rejects_data_that_is_not_http(raw: bytes) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        ResponseParser().feed(raw)
 
 
 def _run(address: str, *, takes_text: bool = False, **settings: Any) -> BenchmarkResult:

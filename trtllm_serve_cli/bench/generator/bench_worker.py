@@ -14,14 +14,23 @@ from trtllm_serve_cli.bench.generator.client_health import WorkerLoad, monitor_c
 from trtllm_serve_cli.bench.generator.load_generator import LoadGenerator, ReadyRequest
 from trtllm_serve_cli.bench.generator.worker_plan import Share, Stream
 from trtllm_serve_cli.bench.model.records import RequestRecord
+from trtllm_serve_cli.bench.model.served_model import ServedModel
+from trtllm_serve_cli.bench.transport.codec import RequestOptions
 from trtllm_serve_cli.bench.transport.connection import Connection
 from trtllm_serve_cli.bench.transport.grpc_connection import GrpcConnection
 from trtllm_serve_cli.bench.transport.http_connection import HttpConnection
+from trtllm_serve_cli.bench.transport.openai_connection import OpenAIConnection
+from trtllm_serve_cli.client.generate import Interface
 
 _PROGRESS_PERIOD_S = 0.5
 # select() supports only file descriptors below 1024. The process needs some of these descriptors
 # for other files, so the limit for sockets is lower.
 _MOST_SOCKETS = 900
+_CONNECTIONS: dict[Interface, Callable[[ServedModel, RequestOptions], Connection]] = {
+    "grpc": GrpcConnection,
+    "http": HttpConnection,
+    "openai": OpenAIConnection,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +69,7 @@ def make_loop(share: Share) -> asyncio.AbstractEventLoop:
     at high concurrency uses epoll, because each request in flight needs a socket and select()
     supports too few sockets.
     """
-    is_http = any(model.interface == "http" for model in share.models)
+    is_http = any(model.interface != "grpc" for model in share.models)
     if is_http and (share.concurrency is None or share.concurrency > _MOST_SOCKETS):
         return asyncio.SelectorEventLoop()
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
@@ -81,10 +90,7 @@ async def run_share(
     in the thread of the event loop.
     """
     connections = [
-        GrpcConnection(model, share.request_options)
-        if model.interface == "grpc"
-        else HttpConnection(model, share.request_options)
-        for model in share.models
+        _CONNECTIONS[model.interface](model, share.request_options) for model in share.models
     ]
     generator = LoadGenerator(connections, ramp_s=share.ramp_s, keeps_text=share.keeps_text)
     loads: list[WorkerLoad] = []

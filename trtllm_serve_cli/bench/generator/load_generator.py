@@ -20,6 +20,7 @@ from trtllm_serve_cli.bench.model.records import (
     REJECTED,
     RequestError,
     RequestRecord,
+    spread_tokens,
 )
 from trtllm_serve_cli.bench.transport.codec import Response
 from trtllm_serve_cli.bench.transport.connection import Connection, SendFailed
@@ -253,7 +254,8 @@ class _Answer:
 
     Parts that follow the final part are ignored. A part with tokens but without text does not count
     as a chunk. Its tokens are added to the next chunk. The first `num_prompt_tokens` tokens are the
-    prompt and do not count.
+    prompt and do not count. If the server reports the number of all tokens only at the end, the
+    tokens are distributed evenly over the chunks.
     """
 
     end_s: float
@@ -269,6 +271,7 @@ class _Answer:
     texts: list[str] = field(default_factory=list)
     _ids: list[bytes] = field(default_factory=list)
     _uncounted_tokens: int = 0
+    _total_tokens: int | None = None
 
     def add(self, response: Response, at_s: float) -> None:
         if self.is_final:
@@ -286,6 +289,8 @@ class _Answer:
         if response.is_final and self._uncounted_tokens:
             self._add_remaining_tokens(at_s)
         self._add_metadata(response)
+        if response.is_final and self._total_tokens is not None:
+            self._set_total_tokens(self._total_tokens, at_s)
         if response.error is not None:
             kind = REJECTED if is_rejection(response.error) else "server"
             self.error = RequestError(kind, response.error)
@@ -315,10 +320,21 @@ class _Answer:
             self.chunk_s.append(at_s)
             self.chunk_tokens.append(self._uncounted_tokens)
 
+    def _set_total_tokens(self, num_tokens: int, at_s: float) -> None:
+        """Correct the counts of the chunks with the number that the server reported at the end."""
+        self.is_counted = True
+        if sum(self.chunk_tokens) == num_tokens:
+            return
+        if not self.chunk_s:
+            self.chunk_s.append(at_s)
+        self.chunk_tokens = [*spread_tokens(num_tokens, len(self.chunk_s))]
+
     def _add_metadata(self, response: Response) -> None:
         self.is_counted = self.is_counted and response.is_counted
         if response.num_input_tokens is not None:
             self.num_input_tokens = response.num_input_tokens
+        if response.total_tokens is not None:
+            self._total_tokens = response.total_tokens
         if response.queue_s is not None:
             self.queue_s = response.queue_s
         if self.keeps_ids and response.ids:

@@ -11,6 +11,7 @@ from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRa
 from trtllm_serve_cli.bench.model.served_model import InputKind
 from trtllm_serve_cli.bench.model.slo import Objective
 from trtllm_serve_cli.bench.transport.codec import RequestOptions
+from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _LOAD_KINDS: Mapping[type, str] = MappingProxyType(
@@ -46,7 +47,8 @@ class BenchmarkSettings:
 
     @property
     def request_options(self) -> RequestOptions:
-        return RequestOptions(self.stream, self.server_times, self.timeout_s)
+        needs_ids = isinstance(self.workload, MultiTurn)
+        return RequestOptions(self.stream, self.server_times, self.timeout_s, needs_ids)
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as a JSON-compatible dict for `summary.json`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any
 
 INTERRUPTED = "interrupted"
@@ -99,3 +100,9 @@ class RequestRecord:
                 "error": None if error is None else RequestError(**error),
             }
         )
+
+
+def spread_tokens(num_tokens: int, num_chunks: int) -> tuple[int, ...]:
+    """Distribute tokens evenly over chunks, if only the number of all tokens is known."""
+    upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
+    return tuple(later - earlier for earlier, later in pairwise(upto))

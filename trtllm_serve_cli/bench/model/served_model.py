@@ -6,10 +6,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.client.generate import Interface
+from trtllm_serve_cli.client.generate import Interface, TritonInterface
 from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.client.server import fetch_versions
 from trtllm_serve_cli.client.transport import error_mapping
+from trtllm_serve_cli.client.transport.openai.endpoint import Api, OpenAIEndpoint
 from trtllm_serve_cli.errors import TimedOut, UnknownModel
 
 CORE_MODEL = "tensorrt_llm"
@@ -23,16 +24,25 @@ InputKind = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on a server. `address` is the HOST:PORT of the `interface` to use."""
+    """A model on a Triton server. `address` is the HOST:PORT of the `interface` to use."""
 
     address: str
     model: str = CORE_MODEL
-    interface: Interface = "grpc"
+    interface: TritonInterface = "grpc"
 
     @property
     def endpoint(self) -> Endpoint:
         """The address as an `Endpoint`, which the functions in `client` require."""
         return Endpoint(grpc=self.address, http=self.address)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAITarget:
+    """A model on a server with the OpenAI API."""
+
+    endpoint: OpenAIEndpoint
+    model: str
+    api: Api
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,9 @@ class ServedModel:
     `vocab_size` is `None` if the server does not report the size. `returns_prompt` is true if
     responses that are not streamed start with the prompt. A response starts with the prompt if
     neither the model's configuration nor a request parameter can exclude the prompt.
+
+    With the interface `openai`, `address` is the server's base URL, `inputs` contains the fields
+    that the server accepts, and `api_key` is the server's key, which is not part of results.
     """
 
     address: str
@@ -56,11 +69,12 @@ class ServedModel:
     required_inputs: frozenset[str] = field(default_factory=frozenset)
     unsigned_inputs: frozenset[str] = field(default_factory=frozenset)
     returns_prompt: bool = False
+    api_key: str | None = field(default=None, repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as an entry of `targets` in `summary.json`."""
         entry = asdict(self) | {"inputs": sorted(self.inputs)}
-        for name in ("returns_prompt", "required_inputs", "unsigned_inputs"):
+        for name in ("returns_prompt", "required_inputs", "unsigned_inputs", "api_key"):
             del entry[name]
         return entry
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
-from itertools import pairwise
 from typing import Literal
 
 from trtllm_serve_cli import __version__
@@ -19,10 +18,16 @@ from trtllm_serve_cli.bench.generator.client_health import ClientReport, WorkerL
 from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
 from trtllm_serve_cli.bench.generator.worker_plan import Share, find_vocab_size, plan_workers
 from trtllm_serve_cli.bench.generator.worker_pool import run_workers
-from trtllm_serve_cli.bench.model.records import RequestRecord
-from trtllm_serve_cli.bench.model.served_model import ServedModel, Target, fetch_model
+from trtllm_serve_cli.bench.model.records import RequestRecord, spread_tokens
+from trtllm_serve_cli.bench.model.served_model import (
+    OpenAITarget,
+    ServedModel,
+    Target,
+    fetch_model,
+)
 from trtllm_serve_cli.bench.run.sampling import ServerSample, sampling
 from trtllm_serve_cli.bench.stats.statistics import Summary, summarize
+from trtllm_serve_cli.bench.transport.openai_probe import probe_model
 from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
 
 Ending = Literal["finished", "interrupted", "server_lost"]
@@ -171,7 +176,7 @@ class Benchmark:
 
 def open_benchmark(
     settings: BenchmarkSettings,
-    targets: Sequence[Target],
+    targets: Sequence[Target | OpenAITarget],
     *,
     metrics: Mapping[int, str] | None = None,
     tokenizer: Tokenizer | None = None,
@@ -183,7 +188,7 @@ def open_benchmark(
     tokens in a response if the server does not report their number. Raise `NoServer`,
     `UnknownModel` or `RequestFailed` if a query fails.
     """
-    models = tuple(fetch_model(target, settings.input_kind) for target in targets)
+    models = tuple(_find_model(target, settings) for target in targets)
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:
         shares = plan_workers(
@@ -199,9 +204,15 @@ def open_benchmark(
     return benchmark
 
 
+def _find_model(target: Target | OpenAITarget, settings: BenchmarkSettings) -> ServedModel:
+    if isinstance(target, OpenAITarget):
+        return probe_model(target, settings.input_kind, settings.request_options)
+    return fetch_model(target, settings.input_kind)
+
+
 def run_benchmark(
     settings: BenchmarkSettings,
-    targets: Sequence[Target],
+    targets: Sequence[Target | OpenAITarget],
     watch: Watch = lambda progress: None,
     *,
     metrics: Mapping[int, str] | None = None,
@@ -267,10 +278,7 @@ def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | Non
         return record
     # Disable special tokens, which are not part of a response but are added by default.
     num_tokens = len(tokenizer.encode(text, add_special_tokens=False))
-    num_chunks = len(record.chunk_s)
-    upto = [num_tokens * chunk // num_chunks for chunk in range(num_chunks + 1)]
-    counts = tuple(later - earlier for earlier, later in pairwise(upto))
-    return replace(record, chunk_tokens=counts)
+    return replace(record, chunk_tokens=spread_tokens(num_tokens, len(record.chunk_s)))
 
 
 def _ending(results: Sequence[WorkerResult]) -> Ending:

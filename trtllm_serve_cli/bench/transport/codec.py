@@ -33,12 +33,14 @@ class RequestOptions:
     """The options for all requests in a run.
 
     If `server_times` is set, the server reports when each request arrived and when it was
-    scheduled. A request fails if it takes longer than `timeout_s`.
+    scheduled. A request fails if it takes longer than `timeout_s`. If `needs_ids` is set, the
+    workload uses the token ids of responses.
     """
 
     stream: bool = False
     server_times: bool = False
     timeout_s: float | None = None
+    needs_ids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class Response:
 
     `num_tokens` is 0 in an empty final response. If the request has a single prompt, `ids` contains
     the generated token ids as INT32 bytes. `text` is set if the model returns text. `is_counted` is
-    false if the server did not report the number of tokens in the text.
+    false if the server did not report the number of tokens in the text. `total_tokens` is the
+    number of tokens in all responses to the request so far, if the server reports that number.
     """
 
     num_tokens: int
@@ -58,6 +61,7 @@ class Response:
     is_counted: bool = True
     num_input_tokens: int | None = None
     queue_s: float | None = None
+    total_tokens: int | None = None
 
 
 def encode_request(

@@ -11,15 +11,18 @@ import typer
 from trtllm_serve_cli.cli.bench.bench_options import CommonOptions, SharedOptions
 from trtllm_serve_cli.cli.bench.simulate_option import open_simulation
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.openai_options import check_usage, find_openai_endpoint
 from trtllm_serve_cli.cli.shared.target import BenchTarget, find_bench_target
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
     from trtllm_serve_cli.bench.model.arrivals import Load
+    from trtllm_serve_cli.bench.model.served_model import OpenAITarget, Target
     from trtllm_serve_cli.bench.model.slo import Objective
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
     from trtllm_serve_cli.bench.workloads.spec import Workload
+    from trtllm_serve_cli.client.transport.openai.endpoint import Api
 
 _DEFAULT_NUM_REQUESTS = 100
 
@@ -45,7 +48,7 @@ class Job:
         """
         common = self.common
         found = [
-            find_bench_target(url, common.interface, model, self.text_model)
+            self._find_target(url, model)
             for url in common.url or (None,)
             for model in common.model or (None,)
         ]
@@ -67,6 +70,26 @@ class Job:
             for index, target in enumerate(found)
         ]
 
+    def _find_target(self, url: str | None, model: str | None) -> BenchTarget:
+        common = self.common
+        if common.interface != "openai":
+            return find_bench_target(url, common.interface, model, self.text_model)
+        from trtllm_serve_cli.client.transport.openai.served_models import find_model
+
+        endpoint = find_openai_endpoint(url, common.api_key)
+        return BenchTarget(str(endpoint.url), find_model(endpoint, model).name)
+
+    def open_target(self, found: BenchTarget) -> Target | OpenAITarget:
+        """Return the target for the load generator."""
+        from trtllm_serve_cli.bench.model.served_model import OpenAITarget, Target
+
+        common = self.common
+        if common.interface != "openai":
+            return Target(found.address, found.model, common.interface)
+        endpoint = find_openai_endpoint(found.address, common.api_key)
+        default: Api = "completions" if self.text_model is None else "chat"
+        return OpenAITarget(endpoint, found.model, common.api or default)
+
 
 def open_points(
     points: Sequence[tuple[Job, BenchmarkSettings]],
@@ -79,7 +102,6 @@ def open_points(
     their requests to `targets` or, if `targets` is None, to the targets that the job's options
     select.
     """
-    from trtllm_serve_cli.bench.model.served_model import Target
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
 
     opened = []
@@ -88,11 +110,10 @@ def open_points(
             opened.append(open_simulation(settings, job.common.simulate, job.common))
             continue
         found = job.find_targets() if targets is None else targets
-        interface = job.common.interface
         opened.append(
             open_benchmark(
                 settings,
-                [Target(target.address, target.model, interface) for target in found],
+                [job.open_target(target) for target in found],
                 metrics=_metrics_pages(found),
                 tokenizer=tokenizer,
             )
@@ -103,6 +124,7 @@ def open_points(
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     """Check the text models of `benchmarks` if the job requires it, and print the result.
 
+    Servers with the OpenAI API are not checked, because each of their models has one interface.
     Raise `CheckFailed` if a model's answers to the same prompt differ.
     """
     if not job.checks_answers or job.common.simulate is not None:
@@ -114,6 +136,7 @@ def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
         Target(model.address, model.name, model.interface): benchmark.settings
         for benchmark in reversed(benchmarks)
         for model in benchmark.models
+        if model.interface != "openai"
     }
     for target, settings in targets.items():
         output.notify(describe_check(check_answers(target, settings)))
@@ -132,6 +155,7 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
     from trtllm_serve_cli.bench.generator.settings import BenchmarkSettings
     from trtllm_serve_cli.bench.model.arrivals import AllAtOnce
 
+    _check_openai_usage(job, common)
     load = _plan_load(common, workload)
     if common.duration is not None and common.num_requests is not None:
         raise typer.BadParameter(
@@ -158,6 +182,21 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
         objectives=_parse_objectives(common),
         sample_interval_s=common.sample_interval,
     )
+
+
+def _check_openai_usage(job: Job, common: CommonOptions) -> None:
+    check_usage(common.interface, common.api, common.api_key)
+    if common.interface != "openai":
+        return
+    if common.server_times:
+        raise typer.BadParameter(
+            "The OpenAI API does not report timings. Omit --server-times or -i openai."
+        )
+    if common.api == "chat" and job.text_model is None:
+        raise typer.BadParameter(
+            "Chat completions do not accept token ids. Omit --api chat, or send text with "
+            "`tllm bench end-to-end`."
+        )
 
 
 def _plan_load(common: CommonOptions, workload: Workload) -> Load:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from trtllm_serve_cli.choices import ArrivalProcess
+from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, ApiOption
 from trtllm_serve_cli.cli.shared.option_signature import builds_options
 from trtllm_serve_cli.cli.shared.options import AsJson
 from trtllm_serve_cli.client.generate import Interface
@@ -155,8 +156,7 @@ class SharedOptions:
         Option(
             "Name of the model, as shown by `tllm list`, or of a Triton model on the running "
             "server, such as ensemble. Repeatable. Requests alternate between several models, but "
-            "a sweep measures each model separately. Default: the only model of the running "
-            "server.",
+            "a sweep measures each model separately. Default: the only model of the server.",
             flags=("-m", "--model"),
             metavar="NAME",
             panel=_WHERE,
@@ -165,18 +165,25 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "gRPC address of the server, or HTTP address with -i http. Repeatable. If tllm did "
-            "not start the server, -m must be the name of a Triton model. Default: the running "
-            "server.",
+            "gRPC address of the server, HTTP address with -i http, or base URL with -i openai, "
+            "such as http://127.0.0.1:8000/v1. Repeatable. If tllm did not start the server, -m "
+            "must be the name of a Triton model. Default: the running server, or the environment "
+            "variable OPENAI_BASE_URL with -i openai.",
             flags=("-u", "--url"),
-            metavar="HOST:PORT",
+            metavar="HOST:PORT|URL",
             panel=_WHERE,
         ),
     ] = ()
     interface: Annotated[
         Interface,
-        Option("Protocol for the requests.", flags=("-i", "--interface"), panel=_WHERE),
+        Option(
+            "Protocol for the requests. openai sends them to any server with the OpenAI API.",
+            flags=("-i", "--interface"),
+            panel=_WHERE,
+        ),
     ] = "grpc"
+    api: ApiOption = None
+    api_key: ApiKeyOption = None
     metrics_url: Annotated[
         tuple[str, ...],
         Option(

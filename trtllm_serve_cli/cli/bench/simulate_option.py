@@ -21,6 +21,8 @@ _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
     "interface": "-i",
+    "api": "--api",
+    "api_key": "--api-key",
     "metrics_url": "--metrics-url",
     "workers": "--workers",
     "timeout": "--timeout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from trtllm_serve_cli.cli.bench.bench_job import Job
 from trtllm_serve_cli.cli.bench.bench_options import SharedOptions
 from trtllm_serve_cli.cli.bench.run_job import run_job
+from trtllm_serve_cli.cli.shared.target import BenchTarget
 
 _DATASET_FORMATS = (
     "Data set with prompts: a JSON file with the fields input, instruction and output, a ShareGPT "
@@ -87,8 +89,7 @@ def dataset(
 
     Example:  tllm bench dataset --dataset mini_cnn_eval.json --concurrency 16 --stream
     """
-    from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder, open_tokenizer
-    from trtllm_serve_cli.bench.model.served_model import Target
+    from trtllm_serve_cli.bench.generator.tokenizers import open_tokenizer
     from trtllm_serve_cli.bench.workloads.dataset import Lengths, read_entries, tokenize
 
     entries = read_entries(source)
@@ -96,15 +97,24 @@ def dataset(
     targets = None if common.simulate else job.find_targets()
     found = None
     if any(entry.prompt is not None for entry in entries):
-        if tokenizer is None and targets is None:
-            raise typer.BadParameter(
-                "A data set with text requires a tokenizer, which --simulate does not provide. "
-                "Pass --tokenizer DIR."
-            )
-        served = [Target(t.address, t.model, common.interface) for t in targets or ()]
-        found = open_tokenizer(tokenizer or find_tokenizer_folder(served))
+        found = open_tokenizer(tokenizer or _find_folder(common, targets))
     lengths = Lengths(output_tokens, op_tokens_per_word, max_input_len, ignore_eos)
     run_job(job, tokenize(source, entries, found, lengths), targets)
+
+
+def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
+    """Return the folder of the tokenizer that the targets' model repositories specify."""
+    interface = common.interface
+    if targets is None or interface == "openai":
+        source = "--simulate" if targets is None else "-i openai"
+        raise typer.BadParameter(
+            f"A data set with text requires a tokenizer, which {source} does not provide. "
+            "Pass --tokenizer DIR."
+        )
+    from trtllm_serve_cli.bench.generator.tokenizers import find_tokenizer_folder
+    from trtllm_serve_cli.bench.model.served_model import Target
+
+    return find_tokenizer_folder(Target(t.address, t.model, interface) for t in targets)
 
 
 def end_to_end(
@@ -119,7 +129,7 @@ def end_to_end(
         TextModel,
         typer.Option(
             help="Text model to send requests to. `own` selects the text model that has the "
-            "imported model's name."
+            "imported model's name. The option has no effect with -i openai."
         ),
     ] = TextModel.ENSEMBLE,
     input_words: Annotated[
@@ -143,8 +153,9 @@ def end_to_end(
 ) -> None:
     """Send text prompts to `ensemble` or another text model.
 
-    With -i http --stream, requests use the generate_stream endpoint. If the server does not report
-    the number of tokens in a response, the tokenizer from --tokenizer counts the tokens.
+    With -i http --stream, requests use the generate_stream endpoint. With -i openai, each prompt is
+    the message of a chat completion. If the server does not report the number of tokens in a
+    response, the tokenizer from --tokenizer counts the tokens.
 
     Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """

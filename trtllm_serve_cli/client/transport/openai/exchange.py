@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import ssl
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -39,8 +40,6 @@ from trtllm_serve_cli.client.transport.openai.request_body import (
 )
 from trtllm_serve_cli.client.transport.openai.response_pieces import DONE, PieceParser
 from trtllm_serve_cli.errors import BadInput
-
-_EVENT_STREAM = "text/event-stream"
 
 
 class Rejected(Exception):
@@ -109,32 +108,31 @@ class OpenAIModel:
                 cancellation.calling(partial(shut_down, sock)),
                 _post(connection, self.endpoint, self.api, body, headers, deadline_s) as response,
             ):
-                # A server may ignore `stream`, so the response's type is decisive.
-                is_stream = response.headers.get_content_type() == _EVENT_STREAM
-                parts = read_events(response, sock, deadline_s) if is_stream else _read(response)
-                for at_s, data in parts:
+                for at_s, data in _read_parts(response, sock, deadline_s):
                     if data == DONE:
                         is_complete = True
                         break
-                    yield from _parse(url, self.name, parser, data, at_s)
-                is_complete = is_complete or parser.is_finished or not is_stream
+                    yield from _parse(url, parser, _load_part(url, self.name, data), at_s)
+                is_complete = is_complete or parser.is_finished or not _is_stream(response)
         if not is_complete:
             raise failures.connection_lost(url, "the response has no finish reason")
         yield from parser.finish(at_s)
 
 
-def post_once(endpoint: OpenAIEndpoint, api: Api, body: Body, timeout_s: float) -> dict[str, Any]:
-    """Send a request without streaming, and return the response.
+def send_once(
+    endpoint: OpenAIEndpoint, api: Api, body: Body, timeout_s: float | None
+) -> list[dict[str, Any]]:
+    """Send a request, and return all parts of the response.
 
     Raise `Rejected` if the server responds with an error status, `NoServer` or `RequestFailed`.
     """
-    deadline_s = time.monotonic() + timeout_s
-    with (
-        _translating(endpoint.url, str(body.get("model", "")), timeout_s),
-        _connect(endpoint.url, deadline_s) as connection,
-        _post(connection, endpoint, api, body, {}, deadline_s) as response,
-    ):
-        return _load(endpoint.url, response.read())
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    url, model = endpoint.url, str(body["model"])
+    with _translating(url, model, timeout_s), _connect(url, deadline_s) as connection:
+        sock = connection.sock
+        with _post(connection, endpoint, api, body, {}, deadline_s) as response:
+            parts = _read_parts(response, sock, deadline_s)
+            return [_load_part(url, model, data) for _, data in parts if data != DONE]
 
 
 def get_json(endpoint: OpenAIEndpoint, path: str, timeout_s: float) -> dict[str, Any]:
@@ -225,16 +223,31 @@ def _check_status(response: HTTPResponse) -> None:
         )
 
 
-def _read(response: HTTPResponse) -> Iterator[tuple[float, str]]:
-    """Yield the arrival time and the text of a whole response."""
+def _is_stream(response: HTTPResponse) -> bool:
+    """Return whether the response consists of events. A server may ignore `stream`."""
+    return response.headers.get_content_type() == "text/event-stream"
+
+
+def _read_parts(
+    response: HTTPResponse, sock: socket.socket, deadline_s: float | None
+) -> Iterator[tuple[float, str]]:
+    """Yield the arrival time and the text of each event, or of the whole response."""
+    if _is_stream(response):
+        yield from read_events(response, sock, deadline_s)
+        return
     content = response.read()
     yield time.monotonic(), content.decode(errors="replace")
 
 
-def _parse(url: BaseUrl, model: str, parser: PieceParser, data: str, at_s: float) -> list[Piece]:
+def _load_part(url: BaseUrl, model: str, data: str) -> dict[str, Any]:
+    """Parse a part of a response. Raise `RequestFailed` if it is an error."""
     body = _load(url, data)
     if (details := failures.find_error(body)) is not None:
         raise failures.request_failed(url, model, ApiFailure(0, *details))
+    return body
+
+
+def _parse(url: BaseUrl, parser: PieceParser, body: dict[str, Any], at_s: float) -> list[Piece]:
     try:
         return parser.parse(body, at_s)
     except ValueError as error:

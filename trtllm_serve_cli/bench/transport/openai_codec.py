@@ -1,0 +1,94 @@
+"""Encode requests and decode responses for the OpenAI API, without I/O.
+
+Servers differ in the fields that they accept. The names of the accepted fields are the `inputs` of
+a `ServedModel`; `openai_probe` determines them before the run.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from trtllm_serve_cli.bench.model.served_model import ServedModel
+from trtllm_serve_cli.bench.transport.codec import RequestOptions, Response
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.client.transport.openai.endpoint import Api
+from trtllm_serve_cli.client.transport.openai.failures import find_error
+from trtllm_serve_cli.client.transport.openai.response_pieces import DONE, read_text, read_usage
+
+_DONE = DONE.encode()
+# vLLM, SGLang and trtllm-serve have these fields. `min_tokens` is a substitute for `ignore_eos`,
+# because it has the same effect but costs the server more: it masks tokens in each step.
+# `return_token_ids` is only in vLLM (vllm/entrypoints/openai/protocol.py, from 0.10.2 on).
+EXTENSIONS = frozenset({"ignore_eos", "min_tokens", "return_token_ids"})
+# Fields that a request can omit if the server rejects them.
+OPTIONAL = frozenset({"max_tokens", "stream_options", "temperature"}) | EXTENSIONS
+
+
+def find_api(model: ServedModel) -> Api:
+    """Return the API whose requests have the model's inputs."""
+    return "chat" if "messages" in model.inputs else "completions"
+
+
+def encode_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> bytes:
+    """Encode `spec` as the JSON body of a chat completion or a completion."""
+    return json.dumps(plan_body(spec, model, options)).encode()
+
+
+def plan_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> dict[str, Any]:
+    """Return the body for `spec`, with greedy sampling and the fields that the server accepts."""
+    body: dict[str, Any] = {"model": model.name}
+    if find_api(model) == "chat":
+        body["messages"] = [{"role": "user", "content": spec.text}]
+    else:
+        body["prompt"] = spec.input_ids.tolist() if spec.text is None else spec.text
+    has_exact_length = spec.end_id is None if spec.text is None else spec.ignores_eos
+    limit = "max_tokens" if "max_tokens" in model.inputs else "max_completion_tokens"
+    wanted = {
+        "temperature": 0,
+        "ignore_eos": has_exact_length or None,
+        "stream_options": {"include_usage": True} if options.stream else None,
+        "return_token_ids": options.needs_ids or None,
+    }
+    if has_exact_length and "ignore_eos" not in model.inputs:
+        wanted["min_tokens"] = spec.num_output_tokens
+    body |= {
+        name: value for name, value in wanted.items() if value is not None and name in model.inputs
+    }
+    return body | {limit: spec.num_output_tokens, "stream": options.stream}
+
+
+def decode_part(data: bytes) -> Response:
+    """Decode the data of one event, or a whole response. Empty data marks the end."""
+    if not data or data == _DONE:
+        return Response(0, is_final=not data)
+    try:
+        body = json.loads(data)
+        if (error := find_error(body)) is not None:
+            return Response(0, True, error[0])
+        return _count(body)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return Response(0, True, f"the response is not valid: {data[:80]!r}")
+
+
+def _count(body: dict[str, Any]) -> Response:
+    """Count the tokens in a part.
+
+    Without token ids, a part with text counts as one token until the server reports the number of
+    tokens in the whole response.
+    """
+    choices = body.get("choices") or ()
+    text = "".join("".join(read_text(choice)) for choice in choices)
+    ids = [each for choice in choices for each in choice.get("token_ids") or ()]
+    num_input_tokens, total_tokens = read_usage(body.get("usage") or {})
+    return Response(
+        num_tokens=len(ids) or int(bool(text)),
+        is_final=False,
+        ids=np.array(ids, np.int32).tobytes() if ids else b"",
+        text=text,
+        is_counted=bool(ids) or not text,
+        num_input_tokens=num_input_tokens,
+        total_tokens=total_tokens,
+    )

@@ -1,0 +1,81 @@
+"""Determine which fields a server with the OpenAI API accepts, with requests for one token."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trtllm_serve_cli.bench.model.served_model import InputKind, OpenAITarget, ServedModel
+from trtllm_serve_cli.bench.transport.codec import RequestOptions
+from trtllm_serve_cli.bench.transport.openai_codec import EXTENSIONS, OPTIONAL, plan_body
+from trtllm_serve_cli.bench.workloads.spec import RequestSpec
+from trtllm_serve_cli.client.transport.openai import failures
+from trtllm_serve_cli.client.transport.openai.exchange import Rejected, send_once
+from trtllm_serve_cli.client.transport.openai.failures import ApiFailure
+from trtllm_serve_cli.client.transport.openai.request_body import find_rejected
+from trtllm_serve_cli.client.transport.openai.served_models import fetch_version
+from trtllm_serve_cli.errors import RequestFailed, TllmError
+
+_PROBE = RequestSpec.of_text("Hello", 1, ignores_eos=True)
+_PROBE_IDS = RequestSpec(np.array([1, 2, 3], np.int32), 1)
+
+
+def probe_model(
+    target: OpenAITarget, input_kind: InputKind, options: RequestOptions
+) -> ServedModel:
+    """Return the target's model, with the fields that its server accepts as `inputs`.
+
+    Raise `NoServer`, or `RequestFailed` if the server cannot answer the requests of the workload.
+    """
+    spec = _PROBE if input_kind == "text" else _PROBE_IDS
+    prompt = "messages" if target.api == "chat" else "prompt"
+    model = ServedModel(
+        address=str(target.endpoint.url),
+        name=target.model,
+        version="",
+        server_version=fetch_version(target.endpoint),
+        is_decoupled=True,
+        max_batch_size=0,
+        vocab_size=None,
+        interface="openai",
+        inputs=OPTIONAL | {prompt},
+        api_key=target.endpoint.api_key,
+    )
+    while True:
+        body = plan_body(spec, model, options)
+        try:
+            parts = send_once(target.endpoint, target.api, body, options.timeout_s)
+        except Rejected as error:
+            rejected = _find_rejected(body, error.failure)
+            if not rejected:
+                raise _failed(target, input_kind, error.failure) from error
+            model = replace(model, inputs=model.inputs - rejected)
+        else:
+            break
+    has_ids = any(choice.get("token_ids") for part in parts for choice in part.get("choices", ()))
+    if options.needs_ids and not has_ids:
+        raise RequestFailed(
+            f"{target.endpoint.url} does not return token ids.",
+            why="each turn of a conversation contains the token ids of the previous responses",
+            next_step="choose another workload, such as token-norm-dist or shared-prefix",
+        )
+    return replace(model, inputs=frozenset(body) - {"model"})
+
+
+def _find_rejected(body: dict[str, object], failure: ApiFailure) -> frozenset[str]:
+    """Return the field that the server names, or else all extensions in the request."""
+    named = find_rejected(body, failure, OPTIONAL)
+    if named is not None:
+        return frozenset({named})
+    return EXTENSIONS & body.keys() if failure.status in (400, 422) else frozenset()
+
+
+def _failed(target: OpenAITarget, input_kind: InputKind, failure: ApiFailure) -> TllmError:
+    if input_kind == "tokens" and failure.status in (400, 422):
+        return RequestFailed(
+            f"{target.model} rejected a prompt of token ids.",
+            why=failure.message,
+            next_step="fix the reported problem, or send text with `tllm bench end-to-end`",
+        )
+    return failures.request_failed(target.endpoint.url, target.model, failure)
