@@ -1,8 +1,9 @@
-"""Send requests to a running Triton server, for `tllm infer` and the readiness probes.
+"""Send requests to a running server, for `tllm infer` and the readiness probes.
 
 `ask.stream` yields the pieces of a response as they arrive, and `ask.generate` returns the whole
 response. Both functions take an `Endpoint`, the name of a text model and a `GenerateRequest`. The
 text models are `ensemble`, `tensorrt_llm_bls` and the model with the imported model's name. All
 three have the same tensors. Closing a response early cancels the request on the server, over gRPC
-and over HTTP. Every failure is raised as a `TllmError` with a next step.
+and over HTTP. Servers with the OpenAI API are another source of responses
+(`transport.openai`). Every failure is raised as a `TllmError` with a next step.
 """

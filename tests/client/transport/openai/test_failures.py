@@ -16,6 +16,10 @@ from trtllm_serve_cli.client.transport.openai.failures import (
 )
 
 URL = BaseUrl("http", "h", 80)
+_KEYS = st.sampled_from(["error", "detail", "message", "object", "code"])
+JSON: st.SearchStrategy[object] = st.deferred(
+    lambda: st.none() | st.text() | st.integers() | st.lists(JSON) | st.dictionaries(_KEYS, JSON)
+)
 
 
 @pytest.mark.parametrize(
@@ -40,8 +44,14 @@ def test_parses_errors_of_all_servers(content: bytes, expected: ApiFailure) -> N
     assert parse_failure(400, "Bad Request", content) == expected
 
 
-@given(st.recursive(st.none() | st.text() | st.integers(), lambda v: st.lists(v) | st.dictionaries(
-    st.sampled_from(["error", "detail", "message", "object", "code"]), v)))  # fmt: skip
+def test_reads_the_headers_of_errors() -> None:
+    busy = parse_failure(429, "", b'{"error": "slow"}', {"Retry-After": "7"})
+    assert busy == ApiFailure(429, "slow", retry_after="7")
+    moved = parse_failure(308, "Moved", b"<html>", {"Location": "https://h/v1"})
+    assert moved == ApiFailure(308, "HTTP 308 Moved: https://h/v1")
+
+
+@given(JSON)
 def test_any_body_is_an_error_or_not(body: object) -> None:
     details = find_error(body)
     assert details is None or all(isinstance(each, str) for each in details)
@@ -57,6 +67,7 @@ def test_any_body_is_an_error_or_not(body: object) -> None:
         (ApiFailure(404, "HTTP 404 : no model here"), "does not have the API", "--api"),
         (ApiFailure(429, "slow", retry_after="7"), "busy or a limit", "again in 7 s"),
         (ApiFailure(429, "slow"), "busy or a limit", "again later"),
+        (ApiFailure(308, "HTTP 308 : https://h"), "redirects requests", "https"),
         (ApiFailure(503, "loading"), "The request to demo failed", "log"),
         (ApiFailure(400, "n must be 1"), "The request to demo failed", "option"),
     ],

@@ -61,7 +61,7 @@ class OpenAIModel:
     endpoint: OpenAIEndpoint
     name: str
     api: Api = "chat"
-    _rejected: frozenset[str] = field(default=frozenset())
+    _rejected: frozenset[str] = field(default=frozenset(), init=False)
 
     def stream(
         self, request: GenerateRequest, timeout_s: float | None, cancellation: Cancellation

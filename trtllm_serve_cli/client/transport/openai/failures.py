@@ -45,6 +45,8 @@ def parse_failure(
     """Parse an error response of any of the known forms."""
     text = content.decode(errors="replace").strip().removeprefix("data:").strip()
     retry_after = (headers or {}).get("Retry-After") or ""
+    if location := (headers or {}).get("Location"):
+        return ApiFailure(status, f"HTTP {status} {reason}: {location}")
     try:
         body = json.loads(text)
     except (ValueError, RecursionError):
@@ -81,6 +83,12 @@ def request_failed(url: BaseUrl, model: str, failure: ApiFailure) -> RequestFail
                 f"{url} rejected the API key.",
                 why=why,
                 next_step="set the environment variable OPENAI_API_KEY, or pass --api-key",
+            )
+        case status if 300 <= status < 400:
+            return RequestFailed(
+                f"{url} redirects requests.",
+                why=why,
+                next_step="pass the URL of the server itself with -u, for example with https",
             )
         case 404 if _is_about_model(failure):
             return RequestFailed(

@@ -33,7 +33,7 @@ class PieceParser:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the server reported a finish reason for each sequence that has begun."""
+        """Return whether each sequence that has begun has a finish reason."""
         sequences = self._sequences.values()
         return bool(sequences) and all(each.is_finished for each in sequences)
 
