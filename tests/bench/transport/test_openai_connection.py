@@ -73,6 +73,19 @@ def test_counts_are_spread_over_the_chunks(server: FakeOpenAI) -> None:
     assert record.chunk_tokens == (3, 3, 3, 3)
 
 
+def test_tokens_without_text_arrive_at_the_end(server: FakeOpenAI) -> None:
+    server.answer = lambda body: iter([""] * 4)
+    (record,) = _run(server, stream=True, num_requests=1).records
+    assert (record.chunk_tokens, record.chunk_s) == ((4,), (record.end_s,))
+
+
+def test_chunks_are_stamped_when_they_arrive(server: FakeOpenAI) -> None:
+    server.gap_s = 0.02
+    (record,) = _run(server, stream=True, num_requests=1).records
+    assert record.chunk_s == tuple(sorted(set(record.chunk_s)))
+    assert record.sent_s + 0.08 <= record.chunk_s[-1] <= record.end_s
+
+
 def test_text_without_usage_is_counted_by_chunk(server: FakeOpenAI) -> None:
     server.counts_tokens = False
     result = _run(server, stream=True)
@@ -144,7 +157,9 @@ def test_failures_are_counted_by_status(server: FakeOpenAI) -> None:
 )
 def test_streams_that_break_are_failures(server: FakeOpenAI, kind: str, message: str) -> None:
     server.breaks_after, server.break_kind = 2, kind
-    assert _run(server, stream=True).error_messages == [(message, 6)]
+    result = _run(server, stream=True)
+    assert result.error_messages == [(message, 6)]
+    assert result.token_counts == "server"  # failed requests do not change how tokens are counted
 
 
 def test_https_servers_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

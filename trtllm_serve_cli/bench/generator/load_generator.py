@@ -233,7 +233,8 @@ class LoadGenerator:
                     is_ramp=due_s < self.ramp_s,
                 )
             )
-            if not answer.is_counted:
+            # A failed request may end before the server reports the number of tokens.
+            if not answer.is_counted and answer.error is None:
                 self.num_uncounted += 1
                 if self.keeps_text:
                     self.texts[request.index, turn] = "".join(answer.texts)

@@ -75,7 +75,7 @@ def plan_body(model: str, api: Api, request: GenerateRequest) -> Body:
     if values.get("beam_width") == 1:
         del values["beam_width"]
     _refuse_unsupported(values)
-    # Servers with the OpenAI API serve each LoRA adapter as a model.
+    # vLLM serves each LoRA adapter as a model (docs/features/lora.md).
     body: Body = {"model": request.lora_name or model, **_plan_prompt(api, request)}
     for name, value in values.items():
         if name in _FIELDS:
