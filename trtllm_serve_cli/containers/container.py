@@ -1,8 +1,8 @@
-"""Plan the docker or podman command that runs a command in a container.
+"""Build the docker or podman command that runs another command in a container.
 
-The command is based on the documented command for Triton's image with TensorRT-LLM (README.md of
-triton-inference-server/tensorrtllm_backend). Like the documented command, it uses the host's
-network, 2 GiB of shared memory and the same limits. Comments in this module explain the
+The docker or podman command is based on the command that README.md of
+triton-inference-server/tensorrtllm_backend documents for Triton's image with TensorRT-LLM. Both use
+the host's network, 2 GiB of shared memory and the same ulimits. Comments in this module explain the
 differences.
 """
 
@@ -109,12 +109,13 @@ def container_command(
     passed_on: Sequence[str] = (),
     options: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the command that runs `command` in an attached container.
+    """Return the docker or podman command that runs `command` in an attached container.
 
     The container mounts the setup's folders and `folders` read-only, and the folders in `writable`
-    writable. It gets the variables in `environ`. It also gets the variables named in `passed_on`
-    from the environment of the container engine's client, so that their values are not part of the
-    command. `options` are other options of `run`.
+    read-write. It sets the environment variables in `environ`. `passed_on` contains the names of
+    variables that the container copies from the environment of the docker or podman client, so that
+    their values do not appear in the command. `options` are additional options for `docker run` or
+    `podman run`.
     """
     words: list[str] = [
         # Stay attached, so that the docker or podman client writes the command's output to the log
@@ -157,10 +158,10 @@ def with_link_targets(path: Path) -> list[Path]:
 
 
 def _ulimits(host: ContainerHost) -> dict[str, str]:
-    """Return the ulimits in tensorrtllm_backend's README, lowered to the user's hard limits.
+    """Return the ulimits that tensorrtllm_backend's README sets, lowered to the user's hard limits.
 
-    Also set the limits on files and processes, because rootless podman fails if its defaults exceed
-    the user's hard limits.
+    Also set the limits on open files and processes, because rootless podman fails if its defaults
+    for these limits exceed the user's hard limits.
     """
     if not host.hard_limits:
         return {name: str(value) for name, value in _ULIMITS.items()}
@@ -207,7 +208,7 @@ def check_mounts(folders: Iterable[Path]) -> None:
 
 
 def missing_toolkit(subject: str, engine: ContainerEngine) -> MissingPart:
-    """Return the error to raise if the engine's containers cannot access a GPU."""
+    """Return the error to raise if the container engine cannot provide GPUs to its containers."""
     if engine == "podman":
         return MissingPart(
             f"podman cannot provide a GPU for {subject}.",

@@ -101,7 +101,9 @@ def probe_engine(engine: ContainerEngine, environ: Mapping[str, str]) -> Contain
 
 
 def suggest_fix(*reasons: str) -> str:
-    """Return the fix for a known error in `reasons`. By default, suggest installing podman."""
+    """Return the fix for the first known error in `reasons`. If no error is known, return the
+    command that installs podman.
+    """
     fixes = (fix for message, fix in _FIXES.items() if any(message in each for each in reasons))
     return next(fixes, "run `apt-get install podman`")
 
@@ -124,10 +126,10 @@ def pull_image(
     on_output: Callable[[bytes], None],
     terminal: os.terminal_size | None = None,
 ) -> None:
-    """Pull the container's image, and pass the output to `on_output`.
+    """Pull the container's image, and pass the output of the pull to `on_output`.
 
-    The output is formatted for `terminal`, if set. Raise `MissingPart` with the reason if the pull
-    fails.
+    If `terminal` is set, the container engine formats its output for a terminal of this size. Raise
+    `MissingPart` with the reason if the pull fails.
     """
     code, output = run_streamed(container.pull, on_output, terminal=terminal)
     if code != 0:
@@ -172,7 +174,9 @@ def find_first_process(container: Container) -> int | None:
 
 
 def _may_raise_limits() -> bool:
-    if sys.platform != "linux":  # Podman runs in a virtual machine with its own limits.
+    if (
+        sys.platform != "linux"
+    ):  # Outside Linux, podman runs in a virtual machine with its own limits.
         return True
     status = Path("/proc/self/status").read_text()
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.MULTILINE)

@@ -57,14 +57,19 @@ class LaunchOptions:
         float,
         SECONDS,
         Option(
-            "Time limit for the server to become ready.",
+            "Maximum time to wait until the server is ready, in seconds.",
             flags=("--timeout",),
             metavar="SECONDS",
             panel=_SERVER,
         ),
     ] = 300.0
     log_verbose: Annotated[
-        int, VERBOSITY, Option("Verbosity level of Triton's log.", panel=_TRITON)
+        int,
+        VERBOSITY,
+        Option(
+            ("Verbosity level of Triton's log. With 0, verbose messages are not logged."),
+            panel=_TRITON,
+        ),
     ] = 0
     mode: Annotated[
         LaunchMode,

@@ -91,7 +91,10 @@ def describe_supervisor(phase: Phase) -> ServerState:
 
 
 def write_state(directory: Path, state: ServerState) -> None:
-    """Write the state of the server in `directory`, atomically unless the disk is full."""
+    """Write the state of the server in `directory`.
+
+    The write is atomic unless the disk is full.
+    """
     text = json.dumps(dataclasses.asdict(state), indent=2).encode()
     content = text.ljust(_RESERVED_BYTES)
     path, temporary = directory / STATE_FILE, directory / f".{STATE_FILE}.{os.getpid()}"

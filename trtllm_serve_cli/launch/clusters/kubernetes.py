@@ -2,7 +2,7 @@
 
 A model on one node runs in a Deployment. A model on several nodes runs in a LeaderWorkerSet
 (lws.sigs.k8s.io). The leader pod starts the engine's ranks in the other pods with MPI, which uses
-`kubectl exec` instead of ssh. This setup and the probes follow the guides in
+`kubectl exec` instead of ssh. The LeaderWorkerSet and the probes follow the guides in
 triton-inference-server/tutorials (Deployment/Kubernetes).
 """
 
@@ -32,8 +32,8 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 Manifest = dict[str, Any]
 
 _STARTUP_PERIOD_S = 10
-# Number of seconds by which the preStop hook delays SIGTERM. The delay is necessary, because a
-# terminating pod still receives new requests for a few seconds.
+# Number of seconds by which the preStop hook delays SIGTERM, because a terminating pod still
+# receives new requests for a few seconds.
 _PRE_STOP_S = 5
 
 
@@ -41,11 +41,14 @@ _PRE_STOP_S = 5
 class KubernetesOptions:
     """The options for `tllm deploy k8s`.
 
-    `shared_memory`, `cpu` and `memory` are quantities in Kubernetes notation. `claim` is the
-    name of a PersistentVolumeClaim that contains a copy of TLLM_HOME. Without a claim, the nodes
-    must have the model at the same paths as this machine. `queue_target` is the number of waiting
-    requests per replica above which the autoscaler adds a replica. `gpu_resource` is the name of
-    the Kubernetes resource to request, which represents whole GPUs or MIG slices.
+    `nodes` is the number of nodes for each replica. `replicas` is the minimum number of replicas,
+    and `max_replicas` is the maximum. The autoscaler adds a replica if more than `queue_target`
+    requests per replica are waiting. `claim` is the name of a PersistentVolumeClaim that contains a
+    copy of TLLM_HOME. Without a claim, the nodes must have the model at the same paths as this
+    machine. `shared_memory`, `cpu` and `memory` are quantities in Kubernetes notation.
+    `gpu_resource` is the name of the Kubernetes resource to request, which represents whole GPUs or
+    MIG slices. `has_pod_monitor` is true if the manifests include a PodMonitor, from which
+    Prometheus discovers the pods.
     """
 
     namespace: str | None = None
@@ -293,8 +296,10 @@ def _model_volumes(
     if outside:
         raise BadInput(
             f"The claim {options.claim} does not contain all files of {model.name}.",
-            why=f"the claim is a copy of TLLM_HOME, {home}, which does not contain "
-            f"{', '.join(outside)}",
+            why=(
+                f"the claim contains a copy of TLLM_HOME ({home}), which does not include "
+                f"{', '.join(outside)}"
+            ),
             next_step="omit --claim if the nodes have the model's files at the same paths, or "
             "import the model again without --engine-dir and --repo",
         )

@@ -1,7 +1,7 @@
 """Render the shell script that starts Triton in a pod.
 
-If the engine needs several processes, the script starts them with `mpirun`. In several pods,
-`mpirun` uses `kubectl exec` instead of ssh.
+If the engine needs several processes, the script starts them with `mpirun`. If these processes run
+in several pods, `mpirun` uses `kubectl exec` instead of ssh.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ AGENT_FOLDER = "/opt/tllm"
 
 
 def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
-    """Render the script for a pod that serves `model`. The ranks are spread over `nodes` pods."""
+    """Return the script for each pod that serves `model`.
+
+    The engine's ranks are divided evenly among `nodes` pods.
+    """
     words = triton_words(
         model,
         IN_CONTAINER,

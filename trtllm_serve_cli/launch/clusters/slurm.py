@@ -77,11 +77,11 @@ class SlurmPlan:
     """The variables for the template `templates/slurm/job.sbatch.j2`.
 
     Options, flags and the values in `exports` are shell words, which may contain variables.
-    `address` and `exit_code` are the paths of files that the job writes, also as shell words. The
-    job creates the links in `links` on the node. `links` maps the path of each link to its target
-    in the folder of Triton's backends. The template quotes the link targets and `binary`.
-    `first_flags` are the flags for the rank that serves requests, and `other_flags` are the flags
-    for all other ranks.
+    `address` and `exit_code` are the paths of files that the job writes, and are also shell words.
+    `links` maps the path of each symbolic link that the job creates on the node to the link's
+    target in the folder of Triton's backends. The template quotes the link targets and `binary`.
+    `flags` are the flags for all ranks. `first_flags` are additional flags for the rank that serves
+    requests, and `other_flags` are additional flags for all other ranks.
     """
 
     name: str
@@ -128,8 +128,10 @@ def plan_slurm(
     if options.ntasks_per_node not in (None, tasks):
         raise BadInput(
             f"--ntasks-per-node must be {tasks} for {model.name}, not {options.ntasks_per_node}.",
-            why=f"the engine's number of ranks ({model.num_ranks}) is divided by the number of "
-            f"nodes ({options.nodes})",
+            why=(
+                f"the engine has {model.num_ranks} ranks, and each of the {options.nodes} nodes "
+                "must run the same number of ranks"
+            ),
             next_step="omit --ntasks-per-node, or change --nodes",
         )
     in_slurm, in_shell = _file_prefixes(model, directory)
@@ -197,7 +199,10 @@ def _check_not_spawning(model: Deployable) -> None:
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the path prefix of the job's files in two formats, for Slurm and for the shell."""
+    """Return the path prefix of the job's files twice: for `sbatch` options and for the shell.
+
+    Only Slurm replaces %j with the job's id, so the shell's prefix contains $SLURM_JOB_ID instead.
+    """
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
     text = f"{directory}/"

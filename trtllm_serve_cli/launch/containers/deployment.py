@@ -105,10 +105,10 @@ def triton_words(
     token: str,
     unquoted: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return Triton's flags by name, each quoted as a shell word.
+    """Return Triton's flags by name, each as a shell word.
 
-    `token` is the token for the restricted APIs. The shell expands variables in `token` and in the
-    values of `unquoted`.
+    `token` is the token for the restricted APIs. `token` and the values in `unquoted` are not
+    quoted, so that they can contain shell variables.
     """
     flags = {
         "model-repository": str(model.repository),
@@ -161,7 +161,7 @@ def check_image(model: Deployable, image: str | None, option: str = "--image") -
 
 
 def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks]:
-    """Count the GPUs that the model needs, and plan the processes that MPI must start."""
+    """Return the number of GPUs that the model needs, and the ranks that MPI must start."""
     deployment = find_kind(model.engine_kind).deployment
     size = deployment.count_gpus(model, repository)
     if size == 0:
@@ -171,8 +171,8 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
         engines = [engine]
         draft_size = read_world_size(repository, DRAFT_MODEL)
         draft = read_instances(repository, draft_size, model=DRAFT_MODEL)
-        # If both engines use a single GPU, omit the draft engine, because one process can serve
-        # both engines without MPI ranks.
+        # If each engine uses a single GPU, do not plan ranks for the draft engine, because one
+        # process can run both engines without MPI.
         if draft is not None and max(size, draft_size) > 1:
             engines.append(draft)
         num_gpus = max(each.num_gpus for each in (engine, draft or engine))

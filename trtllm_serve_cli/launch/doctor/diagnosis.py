@@ -110,7 +110,7 @@ def _numpy(facts: MachineFacts) -> Finding:
 
 
 def _engines(machine: Machine) -> list[Finding]:
-    """Report the engine kinds. Those that cannot run are problems only if no kind can run."""
+    """Report the engine kinds. A kind that cannot run is a problem only if no kind can run."""
     kinds = sorted(all_kinds(), key=lambda kind: kind.name != EMBEDDED)
     found = [each for kind in kinds if (each := kind.check_machine(machine)) is not None]
     if any(each.verdict == "ok" for each in found):

@@ -188,7 +188,7 @@ def _killed_after(process: subprocess.Popen[str], timeout_s: float) -> Iterator[
 
 
 def _stub_python(triton: TritonInstallation | None, environ: Mapping[str, str]) -> str | None:
-    """Return the Python interpreter that provides the packages for Triton's Python stub."""
+    """Return the Python interpreter whose packages Triton's Python stub imports."""
     if triton is not None and triton.backend_parts is not None:
         return shutil.which("python3", path=str(Path(sys.prefix) / "bin"))
     return shutil.which("python3", path=environ.get("PATH"))
@@ -239,7 +239,7 @@ def _check_hub(url: str) -> str | None:
         with contextlib.closing(urllib.request.urlopen(request, timeout=3)):
             return None
     except urllib.error.HTTPError:
-        return None  # The hub is reachable, even if its response is an error.
+        return None  # An error response also shows that the hub is reachable.
     except (OSError, ValueError, HTTPException) as error:
         return str(getattr(error, "reason", error))
 

@@ -1,8 +1,8 @@
 """Determine the level and the model of each line in a server's log.
 
-Triton, its models' processes and the engine workers write to one file. Lines from Triton and tllm
-contain a level. For other lines, the level is derived from the line's words or from the previous
-line.
+Triton, its models' processes and the engine workers write to the same log. Lines from Triton and
+tllm contain a level. For other lines, the level is derived from the line's words or from the
+previous line.
 """
 
 from __future__ import annotations

@@ -163,7 +163,7 @@ class LaunchPlan:
         return self.ports | replicas | gateway
 
     def describe(self) -> str:
-        """Describe the plan in a few lines, which contain the whole command except the token."""
+        """Describe the plan in a few lines, including the whole command without the token."""
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             *((self.reason,) if self.reason else ()),

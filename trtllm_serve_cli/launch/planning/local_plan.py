@@ -88,7 +88,7 @@ def _plan_auto(
     except TllmError as error:
         if requirements.is_dry_run and isinstance(local_error, MissingPart):
             return _plan(home, models, local, requirements)
-        if error.what == local_error.what:  # The error does not depend on the mode.
+        if error.what == local_error.what:  # Both modes fail with the same error.
             raise
         raise MissingPart(
             "Neither the local Triton nor a container can serve "
@@ -146,7 +146,7 @@ def _find_triton(models: Sequence[ImportedModel]) -> TritonInstallation:
 
 
 def _find_libpython(triton: TritonInstallation) -> str:
-    """Return the folder of libpython, or "" if Triton can start without this folder."""
+    """Return the folder that contains libpython, or "" if Triton can load libpython without it."""
     folder = find_libpython()
     if folder is None and triton.backend_parts is not None:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"

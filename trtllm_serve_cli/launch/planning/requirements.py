@@ -1,4 +1,7 @@
-"""Check the programs that a plan requires, or collect the missing ones for a dry run."""
+"""Check that the programs that a plan requires are installed.
+
+In a dry run, collect the errors for missing programs instead of raising them.
+"""
 
 from __future__ import annotations
 

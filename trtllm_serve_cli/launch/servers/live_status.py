@@ -14,7 +14,7 @@ from trtllm_serve_cli.metrics.summary import GpuRow, Summary, summarize
 
 # This timeout is short, so that a server that is starting or stopping does not delay the caller.
 _TIMEOUT_S = 2.0
-# This timeout is longer, because the caller has to wait for requests to finish anyway.
+# This timeout is longer than `_TIMEOUT_S`, because the caller waits for requests to finish anyway.
 IN_FLIGHT_TIMEOUT_S = 5.0
 
 
