@@ -24,12 +24,12 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 @dataclass(frozen=True, slots=True)
 class ContainerHost:
-    """A machine's container engine, with the settings for running containers.
+    """The container engine of a machine, and the settings with which it runs containers.
 
-    `hard_limits` maps the names of ulimits to the current user's hard limits, where -1 means
-    unlimited. `hard_limits` is empty if the limits do not apply to containers, because the user may
-    raise the limits or because a daemon starts the containers. `runs_as` is the user in the
-    container as uid:gid, or None for the engine's default user. `has_gpu_toolkit` is true if
+    `hard_limits` maps the name of each ulimit to the current user's hard limit, where -1 means
+    unlimited. `hard_limits` is empty if the user may raise the limits or if a daemon starts the
+    containers, because the user's limits then do not apply to containers. `runs_as` is the user in
+    the container as uid:gid, or None for the engine's default user. `has_gpu_toolkit` is true if
     containers can access NVIDIA GPUs.
     """
 
@@ -196,7 +196,7 @@ def _user_options(host: ContainerHost) -> list[str]:
 
 
 def check_mounts(folders: Iterable[Path]) -> None:
-    """Raise `BadInput` if a folder cannot be mounted."""
+    """Raise `BadInput` if a folder cannot be mounted because its path contains a colon."""
     for folder in folders:
         if ":" in str(folder):
             raise BadInput(

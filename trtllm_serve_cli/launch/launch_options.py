@@ -267,7 +267,7 @@ class LaunchOptions:
     ] = None
     triton_args: Annotated[
         tuple[str, ...],
-        Option("Options to pass to tritonserver.", metavar="[-- OPTION…]", is_argument=True),
+        Option("Additional options for tritonserver.", metavar="[-- OPTION…]", is_argument=True),
     ] = ()
     log_format: Annotated[
         LogFormat, Option("Format of the log lines from tllm's models.", panel=_TELEMETRY)
@@ -339,7 +339,7 @@ def choose_options(
 
 
 def _convert(field: OptionField, value: Any) -> Any:
-    """Convert a value from YAML or JSON to the field's type."""
+    """Convert a value from YAML or JSON to the type of `field`."""
     if field.kind is Path and value is not None:
         return Path(value)
     return tuple(value) if isinstance(value, list) else value

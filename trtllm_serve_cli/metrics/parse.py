@@ -47,7 +47,7 @@ class Snapshot:
     def models(self, *prefixes: str) -> tuple[tuple[str, str], ...]:
         """Return the name and version of each model that has samples, in sorted order.
 
-        Samples are ignored unless their names start with one of `prefixes`.
+        Only samples whose names start with one of `prefixes` count.
         """
         return tuple(
             sorted(

@@ -1,4 +1,4 @@
-"""Summarize the metrics in a snapshot by model, engine and GPU, and for the server's machine.
+"""Summarize the metrics in a snapshot for each model, engine and GPU, and for the server's machine.
 
 Counters start at zero when the server or the model starts, so a rate requires an earlier snapshot.
 If the metrics page does not contain a value, the value is `None` instead of zero.

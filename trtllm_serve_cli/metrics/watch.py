@@ -22,9 +22,9 @@ def watch_metrics(
 ) -> Iterator[Snapshot | TllmError]:
     """Scrape a server every `interval_s` seconds, and yield each snapshot or error.
 
-    The iterator never ends. Scrapes start at multiples of the interval after the first scrape, so
-    they do not drift. If a scrape takes longer than the interval, the next scrape starts at the
-    next multiple.
+    The iterator never ends. Each scrape starts at a multiple of the interval after the first
+    scrape, so that delays do not accumulate. If a scrape takes longer than the interval, the next
+    scrape starts at the next multiple.
     """
     started_s = clock()
     while True:

@@ -283,7 +283,10 @@ def _resources(model: Deployable, options: KubernetesOptions) -> Manifest:
 def _model_volumes(
     model: Deployable, options: KubernetesOptions, home: Path
 ) -> tuple[list[Manifest], list[Manifest]]:
-    """Return volumes and mounts for the model's folders, at the same paths as on this machine."""
+    """Return the volumes and volume mounts for the model's folders.
+
+    The pods mount the folders at the same paths as on this machine.
+    """
     if options.claim is None:
         names = [f"model-{number}" for number in range(len(model.folders))]
         pairs = list(zip(names, model.folders, strict=True))

@@ -112,10 +112,10 @@ def plan_slurm(
 ) -> SlurmPlan:
     """Plan a job that serves `model` with `triton`, which is on the nodes or in the container.
 
-    The job writes its files to `directory`. If `directory` is None, the job uses the folder in
-    which it was submitted, and adds the model's name and its own id to the file names. `environ`
-    contains additional environment variables for the job. Raise `BadInput` if the model cannot run
-    on these nodes under Slurm, or if the options conflict.
+    The job writes its files to `directory`. If `directory` is None, the job writes the files to the
+    folder from which it was submitted, and adds the model's name and the job's id to the file
+    names. `environ` contains additional environment variables for the job. Raise `BadInput` if the
+    model cannot run on these nodes under Slurm, or if the options conflict.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)

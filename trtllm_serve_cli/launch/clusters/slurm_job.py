@@ -1,8 +1,9 @@
 """Submit, track and cancel a server that runs as a Slurm job.
 
-Each job has a folder in TLLM_HOME/servers, which the nodes must share. The folder contains the
-submitted plan (`job.json`), and the address, exit code and logs that the job writes. tllm queries
-the job's state from Slurm, and stores the state only after Slurm's controller has removed the job.
+Each job has a folder in TLLM_HOME/servers, which must be on a file system that the nodes share. The
+folder contains the submitted plan (`job.json`), and the address, exit code and logs that the job
+writes. tllm queries the job's state from Slurm, and stores the state only after Slurm's controller
+has removed the job.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def triton_words(
 
 
 def split_evenly(total: int, nodes: int, what: str) -> int:
-    """Divide `total` by `nodes`. Raise `BadInput` if the result is not a whole number."""
+    """Return `total` divided by `nodes`. Raise `BadInput` if the result is not a whole number."""
     if total % nodes:
         raise BadInput(
             f"{total} {what} cannot be divided evenly among {nodes} nodes.",
@@ -147,7 +147,8 @@ def check_nodes(model: Deployable, nodes: int) -> None:
 def check_image(model: Deployable, image: str | None, option: str = "--image") -> str:
     """Return `image` or, by default, the public image that fits the engine.
 
-    Raise `BadInput` if no public image fits. `option` is the option that sets the image.
+    Raise `BadInput` if no public image fits. The error suggests building an image and passing it
+    with `option`.
     """
     chosen = image or model.image
     if chosen is None:

@@ -94,8 +94,9 @@ class MachineFacts:
 class ModelFacts:
     """The facts about an imported model.
 
-    `misfit` is the error that explains why the engine cannot run on this machine, or None if it can
-    run. `cuda` is the major CUDA version of the container that fits the engine, or None if unknown.
+    `misfit` is the error that explains why the engine cannot run on this machine, or None if the
+    engine can run. `cuda` is the major CUDA version of the container that fits the engine, or None
+    if this version is unknown.
     """
 
     name: str

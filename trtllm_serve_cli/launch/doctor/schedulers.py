@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from trtllm_serve_cli.processes import CommandResult, run_captured
 
-# Patterns for the version in the output of `mpirun --version`, by MPI implementation.
+# Maps each MPI implementation to the pattern of the version that `mpirun --version` prints.
 _MPI = {
     "Open MPI": re.compile(r"\(Open MPI\) (\S+)"),
     "Intel MPI": re.compile(r"Intel\(R\) MPI Library.*?Version (\S+)"),

@@ -56,7 +56,7 @@ _NO_EXIT_TIMEOUT_S = "86400"
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """The arguments of `plan_for_this_machine`, stored to plan the same server again.
+    """The arguments of `plan_for_this_machine`, from which a server can be planned again.
 
     `models` are the names of imported models, `repositories` are the folders of model repositories,
     and `overrides` are the options from the command line.
@@ -371,8 +371,8 @@ def _choose_loaded(
 ) -> tuple[ImportedModel, ...]:
     """Return the models to load at startup.
 
-    Raise `BadInput` if --load-model names an unknown model, or if the model control mode is not
-    explicit.
+    Raise `BadInput` if --load-model is set but the model control mode is not explicit, or if
+    --load-model names an unknown model.
     """
     if not options.load_model:
         return tuple(models)

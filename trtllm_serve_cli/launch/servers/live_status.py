@@ -19,7 +19,10 @@ IN_FLIGHT_TIMEOUT_S = 5.0
 
 
 def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
-    """Return all Triton models, or an empty tuple if the server does not respond."""
+    """Return the state of each Triton model.
+
+    Return an empty tuple if the server does not respond.
+    """
     try:
         return fetch_index(server.endpoint, _TIMEOUT_S)
     except TllmError:
@@ -27,7 +30,10 @@ def read_model_states(server: RunningServer) -> tuple[IndexedModel, ...]:
 
 
 def read_gpu_status(server: RunningServer) -> tuple[GpuRow, ...]:
-    """Return the GPUs in Triton's metrics, or an empty tuple if the server does not respond."""
+    """Return the status of each GPU from Triton's metrics.
+
+    Return an empty tuple if the server does not respond.
+    """
     try:
         return _summarize(server.endpoint, _TIMEOUT_S).host.gpus
     except TllmError:

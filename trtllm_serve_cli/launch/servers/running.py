@@ -89,7 +89,10 @@ class RunningServer:
 
     @property
     def why(self) -> tuple[str, ...]:
-        """The reasons for the phase, including causes from the log if the server died."""
+        """The lines that explain the phase.
+
+        If the server died, they include the causes from its log.
+        """
         if self.state.is_elsewhere:
             return (f"only {self.state.host}, which started the server, can determine its state",)
         if self.phase != "died":

@@ -87,10 +87,10 @@ def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None
 
 @contextlib.contextmanager
 def _prepared(plan: LaunchPlan) -> Iterator[None]:
-    """Write the server's folder for `plan`, and hold the lock for starting the server.
+    """Write the server's folder for `plan`, and hold the server's start lock.
 
-    Raise `LaunchFailed` if the server already exists, or if a port is in use or reserved by a
-    server that is starting.
+    The lock prevents other processes from starting the same server. Raise `LaunchFailed` if the
+    server already exists, or if a port is in use or reserved by a server that is starting.
     """
     import filelock
 
@@ -252,7 +252,7 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait until the processes end, and kill the processes that do not end in time."""
+    """Wait until the processes end, and kill those that are still running after `_KILL_WAIT_S`."""
     _, alive = psutil.wait_procs(processes, timeout=_KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):
@@ -261,7 +261,10 @@ def _end_processes(processes: Sequence[psutil.Process]) -> None:
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
-    """Return the error for a server that failed or was stopped, with the causes from the log."""
+    """Return the error for a server that failed or was stopped before it was ready.
+
+    The error contains the causes from the server's log.
+    """
     from trtllm_serve_cli.build.explain import explain_failure
 
     if state.phase == "stopped":
@@ -288,7 +291,10 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
 
 
 def _spawn_supervisor(directory: Path, *, is_attached: bool = False) -> subprocess.Popen[bytes]:
-    """Start the supervisor. If `is_attached` is set, it stops gracefully when this process ends."""
+    """Start the supervisor as a separate process.
+
+    If `is_attached` is set, the supervisor stops gracefully when this process ends.
+    """
     command = (
         sys.executable,
         "-m",

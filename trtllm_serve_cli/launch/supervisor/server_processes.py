@@ -44,7 +44,7 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
     first = psutil.Process(first_pid)
     if not plan.runs_mpirun:
         return [first]
-    # Skip children of mpirun that only connect to other nodes.
+    # Skip mpirun's other child processes, which only connect to other nodes.
     return [each for each in first.children() if _RANK in each.environ()]
 
 

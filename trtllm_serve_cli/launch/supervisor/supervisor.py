@@ -153,7 +153,10 @@ class Supervisor:
             _remove_shared_memory(self._plan)
 
     def _run_once(self) -> tuple[str, ...]:
-        """Run the server until it ends, loses a process or is stopped, and return the reasons."""
+        """Run the server until it exits, one of its processes dies, or a stop is requested.
+
+        Return the reasons why the server failed. The reasons are empty if it did not fail.
+        """
         if self._stopping.is_set():
             return ()
         try:
@@ -165,8 +168,8 @@ class Supervisor:
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
-            # Clear the reasons for earlier failures, because after a stop request, `why` may only
-            # contain a message about cancelled requests.
+            # Clear the reasons for earlier failures. After a stop request, `why` must contain only
+            # messages about cancelled requests.
             self._state = dataclasses.replace(self._state, why=())
             self._end_server()
         return why
@@ -256,7 +259,10 @@ class Supervisor:
         return ()
 
     def _has_container_ended(self) -> bool:
-        """Return whether the container has ended, after waiting for its exit code."""
+        """Return whether the container has ended and its attached client has exited.
+
+        The client's exit code is the exit code of the container.
+        """
         first = self._state.server_pid
         if self._plan.container is None or first is None or not is_gone(first):
             return False
@@ -279,7 +285,7 @@ class Supervisor:
         return code
 
     def _rotate_log(self) -> None:
-        """Copy a long log to another file and truncate it, because Triton keeps the file open."""
+        """Copy a long log to another file, and truncate the original, which Triton keeps open."""
         log = self._plan.log
         rotated = log.with_suffix(".log.1")
         # A missing log or a full disk must not stop the server.
@@ -331,8 +337,8 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # Kill Triton if one of its processes has died. In this state, Triton would not exit after
-        # SIGTERM until its time limit had passed.
+        # Send SIGKILL if one of Triton's processes has died, because Triton would then not exit
+        # after SIGTERM until its exit timeout has passed.
         may_wait = not find_dead(self._parts) and (
             not self._stopping.is_set() or self._drain(process)
         )
@@ -407,7 +413,10 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
 
 
 def _remove_shared_memory(plan: LaunchPlan) -> None:
-    """Remove shared memory with the server's prefix, which a killed server may have left behind."""
+    """Remove the shared memory regions that a killed server may have left behind.
+
+    The names of these regions start with the server's prefix.
+    """
     for path in Path("/dev/shm").glob(f"tllm-{plan.ports['HTTP']}-*"):
         path.unlink(missing_ok=True)
 

@@ -85,7 +85,10 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
 
 
 def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
-    """Return the flags for the process with number `rank`. `flags` are for the first process."""
+    """Return Triton's flags for the process number `rank`.
+
+    `flags` are the flags for the first process, from which the result is derived.
+    """
     changes: Flags = {
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
     }
@@ -117,7 +120,7 @@ def pool_flags(ranks: Ranks, num_gpus: int, environ: Mapping[str, str]) -> Flags
 
 
 def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
-    """Return the environment variables for all processes."""
+    """Return the environment variables to set for all processes."""
     changes = {}
     if options.gpus and not ranks.gpus:
         changes["CUDA_VISIBLE_DEVICES"] = options.gpus

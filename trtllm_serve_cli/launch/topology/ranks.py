@@ -113,9 +113,14 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
     world_size = options.world_size or 1
     if options.multi_model or options.disable_spawn_processes or options.hostfile is not None:
         raise BadInput(
-            "--multi-model, --disable-spawn-processes and --hostfile require an engine in Triton's "
-            "C++ backend.",
-            why="if the engine runs in Python, each process is a separate server",
+            (
+                "--multi-model, --disable-spawn-processes and --hostfile require an engine that "
+                "runs in Triton's C++ backend."
+            ),
+            why=(
+                "these options apply to MPI ranks, which an engine that runs in Python does "
+                "not have"
+            ),
             next_step="omit --multi-model, --disable-spawn-processes and --hostfile",
         )
     if not gpus:
@@ -123,9 +128,8 @@ def _plan_servers(options: LaunchOptions, gpus: tuple[str, ...]) -> Ranks:
     group_size = len(gpus) // world_size
     if group_size * world_size != len(gpus):
         raise BadInput(
-            f"The number of GPUs, {len(gpus)}, is not a multiple of the number of servers, "
-            f"{world_size}.",
-            why="each server uses the same number of GPUs",
+            f"{len(gpus)} GPUs cannot be divided evenly among {world_size} servers.",
+            why="each server must use the same number of GPUs",
             next_step=f"pass {world_size} GPUs, or a multiple of {world_size}, with --gpus",
         )
     groups = tuple(gpus[rank * group_size : (rank + 1) * group_size] for rank in range(world_size))
@@ -181,8 +185,11 @@ def _highest_participant(engine: EngineInstances) -> int:
         if len(group) != engine.world_size or min(group) < 1:
             raise BadInput(
                 f"participant_ids of {engine.model} does not match its engine.",
-                why=f"{','.join(map(str, group))} must contain {engine.world_size} ranks, and "
-                "rank 0 is reserved for the orchestrator",
+                why=(
+                    f"the engine needs {engine.world_size} ranks other than 0, which is the "
+                    "orchestrator's rank, but participant_ids contains "
+                    f"{','.join(map(str, group))}"
+                ),
                 next_step="set valid ranks, for example with `tllm set NAME participant_ids=1,2`",
             )
     if not engine.participants:

@@ -53,7 +53,10 @@ def clear_drains(directory: Path) -> None:
 
 
 def format_in_flight(in_flight: Mapping[str, int] | None) -> str:
-    """Format the numbers of requests in flight by engine. None means that they are unknown."""
+    """Format the number of requests in flight for each engine.
+
+    `in_flight` is None if the numbers are unknown.
+    """
     if in_flight is None:
         return "an unknown number (the server does not respond)"
     return ", ".join(f"{count} in {engine}" for engine, count in in_flight.items())

@@ -15,7 +15,8 @@ from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
-# Maps flags to values. A tuple repeats the flag for each item. None omits the value.
+# Maps flags to values. A flag with a tuple is repeated for each item. A flag with None is passed
+# without a value.
 Flags = dict[str, str | tuple[str, ...] | None]
 
 _RESTRICTED = "shared-memory,model-repository,trace,logging"
@@ -101,7 +102,10 @@ def triton_flags(
 def chosen_flags(
     triton: TritonInstallation, options: LaunchOptions, loading: tuple[str, ...]
 ) -> Flags:
-    """Return the flags for the user's options. `loading` are the models to load at startup."""
+    """Return Triton's flags for the launch options that the user set.
+
+    `loading` contains the models to load at startup in explicit model control mode.
+    """
     flags: Flags = {}
     if options.model_control_mode == "explicit":
         flags["load-model"] = loading
