@@ -37,9 +37,9 @@ _OPENAI = "OpenAI-compatible API"
 class LaunchOptions:
     """The options for `tllm start` and for the section `launch` in tllm.yaml.
 
-    The options from `world_size` to `oversubscribe` have the same names as in TensorRT-LLM's
-    launch script (`launch_triton_server.py`). The options in the Triton and TLS panels have the
-    same names as in Triton.
+    The options from `world_size` to `oversubscribe` have the same names as in TensorRT-LLM's launch
+    script (`launch_triton_server.py`). The options that `tllm start --help` lists in the panels
+    Triton and TLS have the same names as in Triton.
     """
 
     host: Annotated[

@@ -249,7 +249,7 @@ def test_ports_above_the_range_are_rejected() -> None:
         plan(world_size=3, http_port=65000, grpc_port=65100, metrics_port=65200)
     assert raised.value.why == (
         "each server's ports are 201 higher than the previous server's ports, and the last port "
-        "would be 65602"
+        "would be 65602, which exceeds 65535"
     )
 
 

@@ -340,7 +340,10 @@ def _read_address(directory: Path) -> Endpoint | None:
 
 
 def _update_job_file(directory: Path, **facts: Any) -> None:
-    """Add `facts` to the job file. Hold a lock, because other processes may update the file."""
+    """Add `facts` to the job file.
+
+    Hold a lock during the update, because other processes may also update the file.
+    """
     with hold_lock(directory / "job.lock", on_wait=lambda: None):
         known = json.loads((directory / JOB_FILE).read_text(encoding="utf-8"))
         _write(directory, {**known, **facts})

@@ -26,7 +26,7 @@ _EMBEDDED = "pip install 'trtllm-serve-cli[embedded]'"
 
 
 def diagnose(facts: MachineFacts) -> list[Finding]:
-    """Return the findings of all checks."""
+    """Run all checks on `facts`, and return their findings."""
     return [
         _triton(facts),
         _stub(facts),

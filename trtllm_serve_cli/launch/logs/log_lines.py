@@ -26,8 +26,8 @@ _WORDS: tuple[tuple[str, Level], ...] = (
 _TRACEBACK = "Traceback (most recent call last):"
 # Python prints lines with these prefixes between the tracebacks of chained exceptions.
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
-# Patterns for a model's name, which Triton logs in quotes, before a version or an instance, or in
-# a path.
+# Patterns for a model's name in Triton's messages. Triton logs the name in quotes, before a version
+# or an instance, or in a path.
 _MODEL_PATTERNS = (
     r"'{}'",
     r"(?<![\w.-]){}:-?\d+(?!\d)",

@@ -143,7 +143,10 @@ class LaunchPlan:
         return tuple(each.name for each in self.combined if each.source.parent == folder)
 
     def triton_name(self, owner: str, model: str) -> str:
-        """Return this server's name for `model`, a Triton model of the imported model `owner`."""
+        """Return the name under which this server serves the Triton model `model` of `owner`.
+
+        `owner` is the name of an imported model.
+        """
         return prefixed(owner, model) if self.combined else model
 
     @property
@@ -399,7 +402,7 @@ def _choose_loaded(
 def _list_loaded(
     models: Sequence[ImportedModel], combined: Sequence[PlacedModel]
 ) -> tuple[str, ...]:
-    """Return the names that the Triton models of `models` have in the combined repository."""
+    """Return the Triton models of `models`, with their names in the combined repository."""
     folders = {model.path for model in models}
     return tuple(each.name for each in combined if each.source.parent in folders)
 

@@ -45,7 +45,8 @@ def watch_in_flight(
     engines: Collection[str] | None = None,
     timeout_s: float = IN_FLIGHT_TIMEOUT_S,
 ) -> Iterator[dict[str, int] | None]:
-    """Yield the results of `count_in_flight` until two successive queries find no requests.
+    """Yield the results of `count_in_flight` until two successive queries find no requests in
+    flight.
 
     A single query may miss a request that has arrived but not yet reached the engine. The caller
     must wait between two queries.

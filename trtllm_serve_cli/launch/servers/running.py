@@ -49,7 +49,9 @@ class RunningServer:
 
     @property
     def restart_command(self) -> str:
-        """The command that starts the server again. For a Slurm job, it omits the job's options."""
+        """The command that starts the server again. For a Slurm job, the command omits the job's
+        options.
+        """
         if self.job is not None:
             return f"tllm deploy slurm -m {self.models[0]} --submit"
         return f"tllm restart -u {self.location}"
@@ -59,7 +61,10 @@ class RunningServer:
         return self.plan.models
 
     def text_model(self, model: str | None = None) -> str:
-        """Return the Triton model for the imported `model`, by default the server's first model."""
+        """Return the Triton model that receives the requests for the imported model `model`.
+
+        By default, use the server's first model.
+        """
         served = dict(zip(self.plan.models, self.plan.text_models, strict=True))
         return served[model or self.plan.models[0]]
 
@@ -143,7 +148,9 @@ def _order(server: RunningServer) -> tuple[int, str]:
 
 
 def find_servers(home: Home, model: str | None, address: str | None = None) -> list[RunningServer]:
-    """List the servers that match `model` and `address`. Ignore an argument that is None."""
+    """List the servers that match `model` and `address`. If an argument is None, it matches all
+    servers.
+    """
     return [
         server
         for server in list_servers(home)

@@ -51,7 +51,8 @@ def find_tritons(plan: LaunchPlan, first_pid: int) -> list[psutil.Process]:
 def find_parts(plan: LaunchPlan, first_pid: int) -> Parts:
     """Return the processes that the server requires. `first_pid` is the id of its first process."""
     parts: dict[psutil.Process, Part] = {}
-    # Ignore errors because the server may have exited. The supervisor detects an exit elsewhere.
+    # Ignore errors, because the server may have exited. The supervisor checks for an exit
+    # separately.
     with contextlib.suppress(psutil.Error):
         for triton in find_tritons(plan, first_pid):
             if plan.runs_mpirun:

@@ -384,7 +384,8 @@ class Supervisor:
         """Send a signal to Triton, not to `mpirun`, which would kill its ranks after one second."""
         assert self._process is not None
         if self._plan.container is not None and number == signal.SIGKILL:
-            # Remove the container, because the attached client cannot forward SIGKILL.
+            # Remove the container, because killing the attached client with SIGKILL does not stop
+            # it.
             self._remove_container()
             return
         tritons: list[psutil.Process] = []

@@ -76,8 +76,10 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
     if last > 65535:
         raise BadInput(
             f"There are not enough ports for {ranks.world_size} servers.",
-            why=f"each server's ports are {span} higher than the previous server's ports, and the "
-            f"last port would be {last}",
+            why=(
+                f"each server's ports are {span} higher than the previous server's ports, and "
+                f"the last port would be {last}, which exceeds 65535"
+            ),
             next_step="choose lower ports that are closer together, for example --http-port 8000 "
             "--grpc-port 8001 --metrics-port 8002",
         )

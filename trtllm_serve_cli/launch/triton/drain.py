@@ -1,8 +1,8 @@
 """Drain models by rejecting new requests while requests in flight finish.
 
-Triton does not count the unfinished responses of a decoupled Python model and would abort them. The
-supervisor therefore drains a server before stopping it. The models reject new requests, and the
-engines report the requests in flight (`live_status.watch_in_flight`).
+Triton does not count the unfinished responses of a decoupled Python model, and aborts these
+responses when it stops. The supervisor therefore drains a server before stopping it. The models
+reject new requests, and the engines report the requests in flight (`live_status.watch_in_flight`).
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
     """Return the names of the Triton options in `words`.
 
     An option has the form `--name=value`, `--name value` or `--name`. Raise `BadInput` if a word is
-    neither an option nor an option's value, or if users cannot pass the option.
+    neither an option nor an option's value, or if tllm reserves the option.
     """
     names: list[str] = []
     may_be_value = False

@@ -37,8 +37,9 @@ def plan_tls(certificate: Path | None, key: Path | None, root: Path | None) -> T
 
 
 def _read_name(certificate: Path, key: Path) -> str | None:
-    """Check the files with a TLS handshake in memory, and return the server name in the
-    certificate.
+    """Check the files, and return the server name in the certificate.
+
+    The check performs a TLS handshake in memory.
     """
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
