@@ -35,7 +35,10 @@ _CONNECTIONS: dict[Interface, Callable[[ServedModel, RequestOptions], Connection
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """A worker's progress, excluding its warm-up requests."""
+    """The numbers of requests that a worker has sent, ended and failed so far.
+
+    Failed requests are also counted in `num_ended`. Warm-up requests are not counted.
+    """
 
     num_sent: int = 0
     num_ended: int = 0
@@ -46,10 +49,11 @@ class Counts:
 class WorkerResult:
     """The measurements from one worker.
 
-    `start` is the time when the run started, on the monotonic clock. `num_uncounted` is the number
-    of responses for which the server did not report a token count. If the share's `keeps_text` is
-    true, `texts` maps the request index and turn of each of these responses to its text. Otherwise,
-    `texts` is empty.
+    `load` is the load of the worker process, and `start` is the time when the run started, on the
+    monotonic clock. `was_interrupted` is true if the run was cancelled. `is_server_lost` is true if
+    every contacted target became unreachable. `num_uncounted` is the number of responses for which
+    the server did not report a token count. If the share's `keeps_text` is true, `texts` maps the
+    request index and turn of each uncounted response to its text. Otherwise, `texts` is empty.
     """
 
     records: tuple[RequestRecord, ...]
@@ -137,7 +141,7 @@ async def _run(
 
 
 async def _warm_up(share: Share, connections: Sequence[Connection]) -> None:
-    """Send all warm-up requests to every target at the same time."""
+    """Send every warm-up request to every target simultaneously, and wait for all responses."""
     ready = [
         ReadyRequest(index, connection.encode(spec, f"tllm-warm-up-{index}"), spec, target)
         for target, connection in enumerate(connections)

@@ -1,4 +1,4 @@
-"""Check whether the client was fast enough for valid measurements of the server."""
+"""Check whether the client was fast enough to measure the server correctly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LATE_LOOP_MS = 10.0
 _LATE_SENDING_MS = 1.0
 _LATE_SENDING_FRACTION = 0.05
 _LATE_LOOP_FRACTION = 0.1
-# Shorter runs have too few timer ticks to assess the client's CPU load and its event loop.
+# The minimum duration of a run for judging the client's CPU load and event loop lag. Shorter runs
+# have too few timer ticks.
 _MIN_RUN_S = 0.2
 
 
@@ -42,8 +43,10 @@ class WorkerLoad:
 class ClientReport:
     """The load of the client during a benchmark.
 
-    `busiest_loop` is the highest CPU utilization of an event loop's thread, from 0 to 1.
-    `bottlenecks` contains a sentence for each reason why the client was too slow.
+    `cpu_s` is the CPU time of all worker processes. `busiest_loop` is the highest CPU utilization
+    of an event loop's thread, from 0 to 1. `loop_lag` is the distribution of the delays of the
+    event loops' timers. `bottlenecks` contains a sentence for each reason why the client was too
+    slow.
     """
 
     num_workers: int

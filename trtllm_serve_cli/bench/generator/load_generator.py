@@ -1,8 +1,8 @@
 """Send requests when they are due and timestamp the responses.
 
 An open loop sends requests without waiting for earlier responses, unless a concurrency cap is set.
-Latency is measured from a request's due time. If this process sends a request late, the delay is
-recorded as schedule lag.
+Latency is measured from a request's due time. If the client sends a request after its due time, the
+record of the request includes this delay as schedule lag.
 """
 
 from __future__ import annotations
@@ -38,7 +38,11 @@ _REFUSED_PAUSE_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class ReadyRequest:
-    """A request that is encoded in advance, so that it can be sent as soon as it is due."""
+    """A request that was encoded in advance, so that it can be sent as soon as it is due.
+
+    `index` is the number of the request in the whole run. `payload` is the encoded `spec`. `target`
+    is the index of the connection that sends the request.
+    """
 
     index: int
     payload: bytes

@@ -26,7 +26,10 @@ def find_tokenizer_folder(targets: Iterable[Target]) -> Path:
                 f"{target.model} at {target.address} has {folder}"
                 for folder, target in folders.items()
             ),
-            next_step="pass --tokenizer DIR with a tokenizer that fits all models",
+            next_step=(
+                "run one benchmark per model, or use --tokenizer DIR to specify a tokenizer "
+                "that fits all models"
+            ),
         )
     return next(iter(folders))
 
@@ -55,14 +58,19 @@ def open_tokenizer(folder: Path) -> Tokenizer:
     """
     if not folder.is_dir():
         raise BadInput(
-            f"The folder {folder} does not exist.",
-            next_step="pass the tokenizer's folder with --tokenizer DIR",
+            f"The tokenizer folder {folder} does not exist.",
+            next_step=(
+                "use --tokenizer DIR to specify an existing folder that contains a tokenizer"
+            ),
         )
     try:
         return load_tokenizer(folder)
     except ImportError as error:
         raise MissingPart(
-            f"The tokenizer in {folder} requires the package {error.name}.",
+            (
+                f"The tokenizer in {folder} requires the package {error.name}, which is not "
+                "installed."
+            ),
             why="the tokenizer is in Hugging Face or OpenVINO format",
             next_step=f"run `pip install {(error.name or '').replace('_', '-')}`",
         ) from error
@@ -70,7 +78,7 @@ def open_tokenizer(folder: Path) -> Tokenizer:
         raise BadInput(
             f"{folder} does not contain a readable tokenizer.",
             why=str(error).splitlines()[0] if str(error) else type(error).__name__,
-            next_step="pass the folder that contains tokenizer.json with --tokenizer DIR",
+            next_step="use --tokenizer DIR to specify the folder that contains tokenizer.json",
         ) from error
 
 
@@ -78,5 +86,7 @@ def _unknown(why: str) -> BadInput:
     return BadInput(
         "The model's tokenizer is unknown.",
         why=why,
-        next_step="pass the tokenizer's folder with --tokenizer DIR",
+        next_step=(
+            "use --tokenizer DIR to specify a local folder that contains the model's tokenizer"
+        ),
     )

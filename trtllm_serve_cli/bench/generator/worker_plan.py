@@ -77,8 +77,8 @@ class Share:
     def numbered(self) -> Iterator[tuple[int, int, RequestSpec]]:
         """Yield each request's index in the whole run, the index of its model, and the request.
 
-        The models alternate within the share. If a request's index alone selected the model, each
-        of two workers would send all of its requests to only one of two models.
+        The models alternate within each share. With two workers and two models, selecting the model
+        only by the request's index would make each worker send all of its requests to one model.
         """
         for turn, spec in enumerate(self.specs):
             yield self.first + turn * self.step, (self.first + turn) % len(self.models), spec
@@ -135,9 +135,10 @@ def plan_workers(
 
 
 def find_vocab_size(models: Sequence[ServedModel]) -> int:
-    """Return the smallest vocabulary size of any model. Random token ids are below this size.
+    """Return the smallest vocabulary size among the models.
 
-    If the size is unknown for a model, `FALLBACK_VOCAB_SIZE` is used.
+    Random token ids are below this size, so that they are valid for every model. If a model's
+    vocabulary size is unknown, the function uses `FALLBACK_VOCAB_SIZE` for that model.
     """
     return min(model.vocab_size or FALLBACK_VOCAB_SIZE for model in models)
 

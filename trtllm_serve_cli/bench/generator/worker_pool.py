@@ -51,7 +51,7 @@ def _run_in_process(share: Share, watch: Callable[[Counts], None]) -> WorkerResu
 def _interruptible() -> Iterator[list[Callable[[], object]]]:
     """Yield a list to which the caller adds the functions to call on the first SIGINT.
 
-    The previous handler receives the second SIGINT.
+    A second SIGINT calls the handler that was installed before.
     """
     actions: list[Callable[[], object]] = []
 

@@ -1,1 +1,1 @@
-"""Define the data model for benchmarks: loads, records, metrics, objectives and models."""
+"""Define the data model of benchmarks: loads, records, metrics, objectives and served models."""

@@ -81,12 +81,11 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class RateMetric:
-    """A rate that is computed for a run, per second.
+    """A rate per second that is computed for a whole run.
 
     The fields have the same meaning as in `TimeMetric`. A rate without a `label` appears only in
-    `summary.json`. `upstream` is the name of the same rate in the output of
-    tensorrtllm_backend's `benchmark_core_model.py`. `read` returns `None` if the run did not
-    measure the rate.
+    `summary.json`. `upstream` is the name of the same rate in the output of tensorrtllm_backend's
+    `benchmark_core_model.py`. `read` returns `None` if the run did not measure the rate.
     """
 
     key: str

@@ -71,5 +71,5 @@ def _refuse(text: str, why: str) -> BadInput:
     return BadInput(
         f"The objective {text!r} is invalid.",
         why=why,
-        next_step="pass the objective in quotes, for example --slo 'ttft:p95<500ms'",
+        next_step="pass an objective in this format, in quotes: --slo 'ttft:p95<500ms'",
     )
