@@ -156,7 +156,10 @@ def _draw_axes(frame: _Frame) -> Iterable[str]:
 
 
 def _anchor(frame: _Frame, x: float, tick: float) -> str:
-    """Return `end` if a centred tick label would exceed the right edge, otherwise `middle`."""
+    """Return the SVG `text-anchor` of a tick label on the x axis.
+
+    The result is `end` if a centred label would exceed the right edge, otherwise `middle`.
+    """
     return "end" if x + len(write_number(tick)) * _LETTER / 2 > frame.chart.width else "middle"
 
 

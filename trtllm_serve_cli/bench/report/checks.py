@@ -77,6 +77,8 @@ def _refuse(file: Path, why: str) -> BadInput:
     return BadInput(
         f"The reference file {file} cannot be used.",
         why=why,
-        next_step='use the format of this example: {"KEY": {"Requests/Sec": 100.0}}, '
-        "and pass `--check-perf-key KEY`",
+        next_step=(
+            'pass a JSON file with content such as {"KEY": {"Requests/Sec": 100.0}}, and '
+            "select one of its keys with `--check-perf-key KEY`"
+        ),
     )

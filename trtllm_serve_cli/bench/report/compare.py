@@ -57,7 +57,7 @@ class Measure:
 
     @property
     def declared(self) -> TimeMetric | RateMetric | None:
-        """The metric's declaration, or `None` for the fraction of failed requests."""
+        """The entry in `TIMES` or `RATES`, or `None` for the fraction of failed requests."""
         return NAMED_TIMES.get(self.metric) or NAMED_RATES.get(self.metric)
 
     def __str__(self) -> str:
@@ -111,9 +111,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A difference between two results in settings or environment.
+    """A setting, or a property of the environment, that differs between two results.
 
-    If `is_question` is true, the results are not comparable because of this difference.
+    `what` is its name. `before` and `after` are its values in the first and the second result. If
+    `is_question` is true, the results are not comparable because of this difference.
     """
 
     what: str
@@ -261,7 +262,7 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
 
 
 def _server(summary: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the served models without their addresses, inputs and summaries.
+    """Return the targets of a result without their addresses, inputs and metrics.
 
     Addresses are omitted because the same server may use a different port in each benchmark.
     """

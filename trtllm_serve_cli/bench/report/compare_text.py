@@ -33,7 +33,7 @@ def difference_rows(comparison: Comparison) -> list[tuple[str, str, str]]:
 
 
 def noise_notes(comparison: Comparison) -> Iterable[str]:
-    """Yield sentences that explain whether the confidence intervals cover noise between runs."""
+    """Yield sentences that explain which noise the confidence intervals take into account."""
     before, after = comparison.num_runs
     if min(before, after) > 1:
         yield (

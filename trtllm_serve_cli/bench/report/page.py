@@ -69,8 +69,8 @@ class Table:
 class Section:
     """A section of the page.
 
-    `charts` contains HTML figures. If `are_panels` is true, the charts are stacked and have the
-    same time axis.
+    `charts` contains HTML figures, and `remarks` contains sentences. If `are_panels` is true, the
+    charts are stacked and have the same time axis.
     """
 
     title: str

@@ -32,7 +32,7 @@ _STATISTICS_ACROSS_RUNS = ("mean_ms", "p50_ms", "p90_ms", "p95_ms", "p99_ms")
 
 
 def upstream_rows(summary: Summary) -> dict[str, float]:
-    """Return the measured metrics by their names in the output of tensorrtllm_backend's benchmark.
+    """Map the metric names that tensorrtllm_backend's benchmark prints to the measured values.
 
     Latencies are measured from the due time, whereas tensorrtllm_backend's benchmark measures them
     from the send time.
@@ -57,7 +57,7 @@ def _all_upstream_rows(summary: Summary) -> dict[str, float | None]:
 
 
 def csv_row(summary: Summary) -> dict[str, float]:
-    """Return `upstream_rows` by the metrics' names in tensorrtllm_backend's CSV files."""
+    """Map the metric names in tensorrtllm_backend's CSV files to the values in `upstream_rows`."""
     return {_CSV_NAMES.get(name, name): value for name, value in upstream_rows(summary).items()}
 
 
@@ -117,8 +117,8 @@ def check_output_folder(folder: Path) -> None:
     if folder.exists():
         raise BadInput(
             f"The output path {folder} exists and is not an empty folder.",
-            why="a result is only written to a new or empty folder",
-            next_step=f"specify another folder with `--output {shlex.quote(f'{folder}-2')}`",
+            why="writing the result there could overwrite existing files",
+            next_step=f"choose a new folder, for example `--output {shlex.quote(f'{folder}-2')}`",
         )
 
 

@@ -39,7 +39,7 @@ class StoredResult:
 
     @property
     def figures(self) -> Mapping[str, Any]:
-        """The benchmark's metrics, with the structure of `Summary.to_json`."""
+        """The benchmark's metrics, in the format that `Summary.to_json` returns."""
         figures: Mapping[str, Any] = self.summary["summary"]
         return figures
 
@@ -188,4 +188,8 @@ def _read_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _refuse(what: str, why: str) -> BadInput:
-    return BadInput(what, why=why, next_step="run the benchmark again with `--output DIR`")
+    return BadInput(
+        what,
+        why=why,
+        next_step=("run the benchmark again with `--output DIR` to create a new result"),
+    )

@@ -169,7 +169,7 @@ def probe_rows(probes: Sequence[Probe]) -> list[tuple[str, ...]]:
 
 
 def search_summary(result: SearchResult) -> list[str]:
-    """Return one sentence about the highest rate that met every objective, as a list.
+    """Return a list with one sentence about the highest rate that met every objective.
 
     The list is empty if the search did not find such a rate.
     """

@@ -1,8 +1,8 @@
 """Check that text models return the same text for the same prompt, before a benchmark starts.
 
-Upstream's tools/inflight_batcher_llm/end_to_end_test.py (tags v0.8.0 to v0.19.0 of
-triton-inference-server/tensorrtllm_backend) starts with such a functionality test: it compares the
-response of `ensemble` with that of the models in the ensemble.
+In triton-inference-server/tensorrtllm_backend (tags v0.8.0 to v0.19.0), the benchmark
+tools/inflight_batcher_llm/end_to_end_test.py starts with a similar test. That test compares the
+response of `ensemble` with the response from calling the models of the ensemble one after another.
 """
 
 from __future__ import annotations

@@ -75,6 +75,8 @@ class BenchmarkResult:
     """The records, metrics and environment of a benchmark.
 
     `summary` covers all runs. `summary_of` returns the summary for one run or target.
+    `token_counts` states how the output tokens were counted: by the server, by tokenizing the text
+    again, or as one token per response. `versions` and `machine` describe the client.
     """
 
     settings: BenchmarkSettings
@@ -104,7 +106,9 @@ class BenchmarkResult:
 
     @property
     def error_messages(self) -> list[tuple[str, int]]:
-        """Each distinct failure as `kind: message` with its count, in descending order of count."""
+        """Each distinct failure as `kind: message`, with its count. The most frequent failure is
+        first.
+        """
         failed = (r.error for r in self.records if r.error and not r.is_interrupted)
         return Counter(f"{error.kind}: {error.message}" for error in failed).most_common()
 
@@ -157,7 +161,7 @@ class Benchmark:
         return self.result()
 
     def result(self) -> BenchmarkResult:
-        """Return the result of all runs so far. At least one run is required."""
+        """Return the result of all runs so far. Call this method only after the first run."""
         records = [record for run in self.runs for record in run.records]
         workers = [worker for run in self.runs for worker in run.workers]
         summary = _summarize(records, self.settings)
@@ -273,7 +277,10 @@ def _merge(
 
 
 def _recount(record: RequestRecord, text: str | None, tokenizer: Tokenizer | None) -> RequestRecord:
-    """Count the tokens in `text`, and distribute them evenly over the record's chunks."""
+    """Return the record with the number of tokens in `text`, distributed evenly over its chunks.
+
+    If `text` or `tokenizer` is `None`, return the record unchanged.
+    """
     if text is None or tokenizer is None or not record.chunk_s:
         return record
     # Disable special tokens, which are not part of a response but are added by default.

@@ -2,8 +2,8 @@
 
 The search doubles the rate until the server misses an objective. It then bisects the range between
 the highest rate that met all objectives and the lowest rate that missed an objective. Each step
-measures the geometric mean of these two rates. The search ends when the requested precision is
-reached.
+runs the benchmark at the geometric mean of these two rates. The search ends when the requested
+precision is reached.
 
 A measurement is certain if its 95 % confidence interval excludes the objective's limit. If the
 measurements at a rate are uncertain, the search repeats the benchmark at this rate. With one or two
@@ -73,7 +73,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The measurements at one rate. `rate` is in requests per second."""
+    """The measurements of all objectives at one rate.
+
+    `rate` is in requests per second.
+    """
 
     rate: float
     num_runs: int
@@ -86,7 +89,7 @@ class Probe:
 
     @property
     def is_sure(self) -> bool:
-        """True if the rate certainly misses an objective or certainly meets all of them."""
+        """Return whether the rate certainly misses an objective or certainly meets all of them."""
         if self.is_met:
             return all(each.is_sure for each in self.measured)
         return any(each.is_sure and not each.is_met for each in self.measured)
@@ -134,7 +137,7 @@ def run_search(
     open_at: Callable[[float], Benchmark],
     show_progress: ShowProgress,
 ) -> SearchResult:
-    """Measure rates until the search finds the highest rate that meets the objectives.
+    """Benchmark one rate after another until the highest rate that meets the objectives is found.
 
     `open_at` returns a benchmark for the given rate. A run that does not finish ends the search.
     """
@@ -179,7 +182,8 @@ def conclude(
 ) -> SearchResult:
     """Return the search result for `probes`, the measurements at all rates.
 
-    `ending` is the reason why the search ended. If it is `None`, derive the reason from the probes.
+    `ending` is the reason why the search ended. If it is `None`, the function derives the reason
+    from the probes.
     """
     edge = _lowest_missed(probes)
     met = _met_below(probes, edge)
