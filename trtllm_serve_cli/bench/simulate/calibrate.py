@@ -3,7 +3,8 @@
 Each gap between two consecutive tokens of a request is one engine step. The records of all requests
 show what the engine computed in this step: how many sequences were generating tokens in the middle
 of the step, how long these sequences were, and which requests received their first token at the end
-of the step. If a request ran alone, its time to first token also includes the server's overhead.
+of the step. If a request ran alone, its time to first token consists of one step for the prompt and
+the server's overhead for the request.
 
 Each observation is a linear equation. The least-squares solution without negative values determines
 the fields of `StepTiming`.
@@ -128,7 +129,10 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
 
 
 def calibrate(runs: Sequence[MeasuredRun], limits: SchedulerLimits | None = None) -> Calibration:
-    """Fit a timing to measured runs. Raise `BadInput` if the runs do not determine the timing."""
+    """Estimate the step timing of an engine from measured runs.
+
+    Raise `BadInput` if the runs do not determine the timing.
+    """
     observed = [_observe(run) for run in runs]
     _check_steps_suffice(runs, observed)
     work = np.concatenate([each.work for each in observed])
@@ -157,7 +161,7 @@ def write_timing(simulation: Simulation, path: Path) -> None:
         raise BadInput(
             f"The timing file {path} cannot be written.",
             why=error.strerror or str(error),
-            next_step="choose a file in an existing folder with -o FILE",
+            next_step="use -o to specify a writable file in an existing folder",
         ) from error
 
 
@@ -165,9 +169,10 @@ def write_timing(simulation: Simulation, path: Path) -> None:
 class _Observed:
     """The observed steps of a run.
 
-    Each row of `work` describes one step and contains a factor for each time in `_COLUMNS`.
-    `duration_s` contains the durations of these steps. `sequences` contains the number of sequences
-    in each step, except for the steps that computed the prompts of requests that ran alone.
+    Each row of `work` describes one step. For each time in `_COLUMNS`, the row contains the number
+    by which this time must be multiplied to get its share of the step's duration. `duration_s`
+    contains the durations of these steps. `sequences` contains the number of sequences in each
+    step, except for the steps that computed the prompts of requests that ran alone.
     """
 
     work: Floats
@@ -265,7 +270,10 @@ def _observe_alone(
 
 
 def _fit(work: Floats, duration_s: Floats) -> tuple[Floats, Floats]:
-    """Fit the times to the rows, excluding outliers. Return the times and all relative errors."""
+    """Estimate the times named in `_COLUMNS` by least squares, excluding outliers.
+
+    Return the times, and the relative error of every observation, including outliers.
+    """
     weighted, target = work / duration_s[:, None], np.ones(len(duration_s))
     counts = np.ones(len(duration_s), bool)
     for _ in range(_ROUNDS):

@@ -21,8 +21,8 @@ def open_simulated(
     """Return a benchmark that runs on `replicas` simulated engines, without warm-up.
 
     The requests and their due times are the same as in a benchmark of a server. Raise `BadInput` if
-    the workload is text, because simulated engines cannot tokenize text, or if each request has
-    several prompts.
+    each request has several prompts. Also raise `BadInput` if the workload is text, because
+    simulated engines cannot tokenize text.
     """
     if settings.input_kind == "text" or isinstance(settings.workload, Identity):
         raise BadInput(

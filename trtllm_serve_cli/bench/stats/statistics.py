@@ -138,7 +138,9 @@ class Summary:
     objectives: tuple[Outcome, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the summary as in `summary.json`, with rates and times at the top level."""
+        """Return the summary in the format of `summary.json`, with rates and times at the top
+        level.
+        """
         figures: dict[str, Any] = {}
         for name, value in asdict(self).items():
             figures |= value if name in ("rates", "times") else {name: value}
@@ -194,7 +196,7 @@ def summarize(
 def completed_part(
     records: Sequence[RequestRecord], objectives: Sequence[Objective], *, streamed: bool
 ) -> Completed:
-    """Return the completed requests in `records`, in the form that rates are computed from."""
+    """Return the completed requests in `records`, as input for computing the rates of a run."""
     return Completed(
         [record for record in records if record.is_completed],
         span_s(records),

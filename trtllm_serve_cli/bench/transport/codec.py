@@ -113,7 +113,10 @@ def decode_unary_response(raw: bytes) -> Response:
 
 
 def decode_event(data: bytes) -> Response:
-    """Decode the JSON data of one event or response. Empty data marks the end of the stream."""
+    """Decode the JSON data of one server-sent event or of one complete response.
+
+    Empty data marks the end of the stream.
+    """
     if not data:
         return Response(0, True)
     try:
@@ -231,7 +234,10 @@ def _plan_vllm_tensors(
 
 
 def count_prompt_tokens(spec: RequestSpec, model: ServedModel, options: RequestOptions) -> int:
-    """Return the number of prompt tokens at the start of a request's response."""
+    """Return how many tokens at the start of the response repeat the prompt.
+
+    The result is 0 if the response contains only generated tokens.
+    """
     is_included = model.returns_prompt and spec.text is None and not options.stream
     return spec.input_ids.size if is_included else 0
 

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class SendFailed(Exception):
-    """Raised if a request ends without a final response."""
+    """Raised if a request fails, with the reason in `error`."""
 
     def __init__(self, error: RequestError) -> None:
         super().__init__(error.message)
@@ -30,7 +30,7 @@ class Connection(Protocol):
     def encode(self, spec: RequestSpec, request_id: str) -> bytes: ...
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return the number of prompt tokens at the start of the request's response."""
+        """Return how many tokens at the start of the response repeat the prompt."""
 
     def send(self, payload: bytes) -> AsyncIterator[Arrival]:
         """Send a request and yield its encoded responses as they arrive.

@@ -71,14 +71,14 @@ class GrpcConnection:
         )
 
     def count_prompt_tokens(self, spec: RequestSpec) -> int:
-        """Return the number of prompt tokens at the start of the response."""
+        """Return how many tokens at the start of the response repeat the prompt."""
         return codec.count_prompt_tokens(spec, self._model, self._options)
 
     def encode(self, spec: RequestSpec, request_id: str) -> bytes:
         """Encode the request as a gRPC message.
 
-        The prefix contains a zero byte, which marks the message as uncompressed, and the message's
-        length.
+        The message starts with a zero byte, which marks it as uncompressed, and with the length of
+        its content in four bytes.
         """
         message = codec.encode_request(spec, self._model, request_id, self._options)
         return b"\0" + len(message).to_bytes(4, "big") + message

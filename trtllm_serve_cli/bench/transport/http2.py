@@ -130,7 +130,7 @@ class Http2Connection(asyncio.Protocol):
 
     @property
     def has_room(self) -> bool:
-        """True if a new call can start immediately."""
+        """Return whether a new call can start immediately."""
         return self.is_open and len(self._calls) < self._max_streams
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -60,7 +60,9 @@ class Lengths:
     The output length is `num_output_tokens` if set, otherwise the entry's `num_output_tokens`,
     otherwise the length of the entry's answer. If `tokens_per_word` is set, the answer's length is
     its number of words times `tokens_per_word`. Otherwise, the tokenizer counts the answer's
-    tokens. Without a tokenizer, the answer is assumed to have 1.3 tokens per word.
+    tokens. Without a tokenizer, the answer is assumed to have 1.3 tokens per word. If `ignores_eos`
+    is true, each output has exactly the output length. Otherwise, the end token may end an output
+    earlier.
     """
 
     num_output_tokens: int | None = None
@@ -75,7 +77,8 @@ class Dataset:
 
     After the last entry, the workload starts again with the first entry. An `int` in `requests` is
     the length of a prompt with random ids. `num_left_out` is the number of entries that were
-    skipped because their prompts are empty or too long. `digest` is a digest of all entries.
+    skipped because their prompts are empty or too long. `digest` is a hash of all entries, so that
+    results show whether two benchmarks used the same data.
     """
 
     name: str
@@ -146,8 +149,7 @@ def tokenize(
             return entry.num_input_tokens or 1
         if tokenizer is None:
             raise _no_tokenizer(entry)
-        # Do not add special tokens to an empty prompt, because `_collect` skips only prompts of
-        # length 0 and prompts that are too long.
+        # Keep an empty prompt at length 0, without special tokens, so that `_collect` skips it.
         ids = np.array(tokenizer.encode(entry.prompt) if entry.prompt else [], np.int32)
         end_id = None if lengths.ignores_eos else tokenizer.end_id
         return RequestSpec(ids, _output_length(entry, tokenizer, lengths), end_id=end_id)
@@ -219,7 +221,10 @@ def _output_length(entry: Entry, tokenizer: Tokenizer | None, lengths: Lengths) 
     if entry.answer is None:
         raise BadInput(
             f"The entry at {entry.where} does not have an output length.",
-            why=f"it has neither an answer nor one of the fields {', '.join(_OUTPUT_LENGTHS)}",
+            why=(
+                "the entry has neither an answer nor one of the fields "
+                f"{', '.join(_OUTPUT_LENGTHS)}"
+            ),
             next_step="set the length of all responses, for example --output-tokens 100",
         )
     if tokenizer is None or lengths.tokens_per_word is not None:
@@ -295,5 +300,5 @@ def _no_tokenizer(entry: Entry) -> BadInput:
     return BadInput(
         "The data set cannot be converted to token ids without a tokenizer.",
         why=f"the prompt at {entry.where} is text, but the model `tensorrt_llm` requires token ids",
-        next_step="specify the folder of the model's tokenizer with --tokenizer DIR",
+        next_step=("use --tokenizer DIR to specify the folder that contains the model's tokenizer"),
     )

@@ -49,7 +49,7 @@ class TokenHistogram:
 
     @property
     def num_available(self) -> int:
-        """The number of requests in tensorrtllm_backend's benchmark with these histograms."""
+        """The number of requests for these histograms in tensorrtllm_backend's benchmark."""
         return min(sum(self.inputs.counts), sum(self.outputs.counts))
 
     def draw(
@@ -102,7 +102,10 @@ def find_histogram(key: str, file: Path | None = None) -> TokenHistogram:
             f"The histogram key {key!r} was not found in {origin}.",
             why=f"the histogram {error.args[0]} is missing (available keys: "
             f"{', '.join(keys) or 'none'})",
-            next_step="choose another key with --histogram-key, or a file with --histogram-file",
+            next_step=(
+                "choose an available key with --histogram-key, or another file with "
+                "--histogram-file"
+            ),
         ) from error
 
 
@@ -138,5 +141,5 @@ def _refuse(file: Path, why: str) -> BadInput:
     return BadInput(
         f"The histograms in {file} cannot be read.",
         why=why,
-        next_step=f"use this format: {_FORM}",
+        next_step=f"check the path, and use this format in the file: {_FORM}",
     )

@@ -29,7 +29,7 @@ class Line:
         )
 
     def text(self, *names: str) -> str:
-        """Return the value of the first of the named fields that is set.
+        """Return the first value that is set among the named fields.
 
         Raise `BadInput` if no field is set or if the value is not a string.
         """
@@ -39,7 +39,7 @@ class Line:
         return value
 
     def count(self, *names: str) -> int:
-        """Return the value of the first of the named fields that is set.
+        """Return the first value that is set among the named fields.
 
         Raise `BadInput` if no field is set or if the value is not an integer above 0.
         """
@@ -97,7 +97,7 @@ def _read(file: Path) -> str:
         raise BadInput(
             f"The file {file} cannot be read.",
             why=why,
-            next_step="check the path, and check that the file is UTF-8 text",
+            next_step="check that the path is correct and that the file is UTF-8 text",
         ) from error
 
 
