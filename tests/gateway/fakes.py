@@ -48,7 +48,7 @@ class LetterTokenizer:
 Reply = Callable[[int, Mapping[str, Any]], Iterable[SequenceUpdate]]
 
 
-def say(text: str, finish: str = "stop") -> Reply:
+def generates(text: str, finish: str = "stop") -> Reply:
     """Return a reply that generates `text` in every sequence, one character per step."""
 
     def reply(request_id: int, fields: Mapping[str, Any]) -> Iterable[SequenceUpdate]:
@@ -75,7 +75,7 @@ class FakeBackend:
     With `is_endless`, the updates are repeated until the request is cancelled.
     """
 
-    reply: Reply = field(default_factory=lambda: say("Hello!"))
+    reply: Reply = field(default_factory=lambda: generates("Hello!"))
     is_open: bool = True
     is_endless: bool = False
     submitted: list[Mapping[str, Any]] = field(default_factory=list)

@@ -141,16 +141,16 @@ def read_guide(body: SamplingBody) -> tuple[str, str] | None:
 
 def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
     guides = []
-    if (wanted := body.response_format) is not None:
-        if wanted.type == "json_object":
+    if (format_ := body.response_format) is not None:
+        if format_.type == "json_object":
             guides.append(("json", ""))
-        elif wanted.type == "json_schema":
-            if wanted.json_schema is None:
+        elif format_.type == "json_schema":
+            if format_.json_schema is None:
                 raise invalid(
                     "response_format.json_schema is required for the type json_schema.",
                     "response_format",
                 )
-            guides.append(("json_schema", json.dumps(wanted.json_schema.schema)))
+            guides.append(("json_schema", json.dumps(format_.json_schema.schema)))
     options: Mapping[str, Any] = {
         "json": body.guided_json,
         "regex": body.guided_regex,

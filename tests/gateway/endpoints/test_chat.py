@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, fail, make_client, read_events, say
+from tests.gateway.fakes import FakeBackend, fail, generates, make_client, read_events
 
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -39,7 +39,7 @@ def test_whole_response() -> None:
 
 
 def test_stream_has_role_content_finish_reason_usage_and_end() -> None:
-    with make_client(FakeBackend(say("Hé!"))) as client:
+    with make_client(FakeBackend(generates("Hé!"))) as client:
         options = {"stream": True, "stream_options": {"include_usage": True}}
         response = client.post(PATH, json=body(**options))
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -59,7 +59,7 @@ def test_stream_has_role_content_finish_reason_usage_and_end() -> None:
 
 
 def test_several_choices_and_log_probabilities() -> None:
-    with make_client(FakeBackend(say("ab"))) as client:
+    with make_client(FakeBackend(generates("ab"))) as client:
         answer = client.post(PATH, json=body(n=2, logprobs=True, top_logprobs=0)).json()
     assert [each["message"]["content"] for each in answer["choices"]] == ["ab", "ab"]
     assert answer["usage"]["completion_tokens"] == 4
@@ -72,7 +72,7 @@ def test_several_choices_and_log_probabilities() -> None:
 
 
 def test_stop_string_ends_the_text_and_the_request() -> None:
-    backend = FakeBackend(say("one two three "), is_endless=True)
+    backend = FakeBackend(generates("one two three "), is_endless=True)
     with make_client(backend) as client:
         answer = client.post(PATH, json=body(stop=["three", "tw"])).json()
     assert answer["choices"][0]["message"]["content"] == "one "
@@ -150,7 +150,7 @@ def test_errors_of_the_engine(reply: Any, status: int, kind: str, stream: bool) 
 
 def test_error_after_the_first_token_is_an_event() -> None:
     def reply(request_id: int, fields: Any) -> Any:
-        yield from list(say("ab")(request_id, fields))[:2]
+        yield from list(generates("ab")(request_id, fields))[:2]
         yield from fail("out of memory")(request_id, fields)
 
     with make_client(FakeBackend(reply)) as client:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, make_client, read_events, say
+from tests.gateway.fakes import FakeBackend, generates, make_client, read_events
 
 PATH = "/v1/completions"
 
@@ -15,7 +15,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def test_whole_response_has_sixteen_tokens_by_default() -> None:
-    with make_client(FakeBackend(say("a" * 20))) as client:
+    with make_client(FakeBackend(generates("a" * 20))) as client:
         answer = client.post(PATH, json=body()).json()
     assert answer["object"] == "text_completion"
     assert answer["choices"] == [
@@ -44,7 +44,7 @@ def test_prompts_are_texts_or_token_ids(prompt: Any, prompts: list[str]) -> None
 
 
 def test_echo_returns_the_prompt() -> None:
-    with make_client(FakeBackend(say("b"))) as client:
+    with make_client(FakeBackend(generates("b"))) as client:
         answer = client.post(PATH, json=body(prompt=["x", "y"], echo=True)).json()
         stream = client.post(PATH, json=body(echo=True, stream=True)).text
     assert [each["text"] for each in answer["choices"]] == ["xb", "yb"]
@@ -54,7 +54,7 @@ def test_echo_returns_the_prompt() -> None:
 
 
 def test_log_probabilities_have_offsets() -> None:
-    with make_client(FakeBackend(say("ab"))) as client:
+    with make_client(FakeBackend(generates("ab"))) as client:
         answer = client.post(PATH, json=body(logprobs=0)).json()
     assert answer["choices"][0]["logprobs"] == {
         "tokens": ["a", "b"],

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, say
+from tests.gateway.fakes import FakeBackend, generates
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.balanced_backend import BalancedBackend
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
@@ -40,7 +40,7 @@ def test_requests_go_to_the_open_backend_with_the_fewest_requests() -> None:
 def test_updates_have_the_id_that_submit_returned() -> None:
     async def run() -> list[SequenceUpdate]:
         balanced = BalancedBackend()
-        backends = [FakeBackend(say("ab")), FakeBackend(say("cd"))]
+        backends = [FakeBackend(generates("ab")), FakeBackend(generates("cd"))]
         for backend in backends:
             balanced.add(backend)
         updates: list[SequenceUpdate] = []

@@ -16,7 +16,7 @@ class Backend(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the engine can receive requests now."""
+        """True if the engine can receive requests now."""
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         """Send a request with these fields of `GenerationRequest`, and return its id.
