@@ -1,0 +1,146 @@
+"""The OpenAI-compatible gateway in front of a real server, used by OpenAI's client."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import psutil
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.core import gauge
+from tests.ports import free_ports
+from tests.waiting import wait_until
+from trtllm_serve_cli.client.endpoint import Endpoint
+
+MESSAGES: Any = [{"role": "user", "content": "What is ML?"}]
+
+
+@pytest.fixture(scope="module")
+def address(served: Tllm) -> str:
+    return str(served.status()["openai"])
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
+        yield client
+
+
+def test_chat_has_the_text_that_triton_generates(client: openai.OpenAI, served: Tllm) -> None:
+    answer = client.chat.completions.create(
+        model="demo", messages=MESSAGES, temperature=0, max_tokens=24
+    )
+    expected = served.done("infer", "What is ML?", "--max-tokens", "24", "--top-k", "1")
+    assert (answer.choices[0].message.content or "").strip() == expected.strip()
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 24
+    assert answer.choices[0].finish_reason == "length"
+
+
+def test_stream_equals_the_whole_response(client: openai.OpenAI) -> None:
+    request: Any = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 40}
+    whole = client.chat.completions.create(**request)
+    chunks = list(
+        client.chat.completions.create(
+            **request, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    text = "".join(each.choices[0].delta.content or "" for each in chunks if each.choices)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+
+
+def test_seed_repeats_a_sample(client: openai.OpenAI) -> None:
+    def sample(seed: int | None) -> str:
+        answer = client.completions.create(
+            model="demo", prompt="Once upon", max_tokens=24, seed=seed
+        )
+        return answer.choices[0].text
+
+    assert sample(1) == sample(1) != sample(2)
+    assert len({sample(None) for _ in range(3)}) > 1
+
+
+def test_json_schema_is_followed(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}},
+        "required": ["city"],
+        "additionalProperties": False,
+    }
+    answer = client.chat.completions.create(
+        model="demo",
+        messages=[{"role": "user", "content": "Name a city in France as JSON."}],
+        response_format={"type": "json_schema", "json_schema": {"name": "c", "schema": schema}},
+        max_tokens=60,
+        temperature=0,
+    )
+    assert set(json.loads(answer.choices[0].message.content or "")) == {"city"}
+
+
+def test_many_clients_at_the_same_time(client: openai.OpenAI) -> None:
+    def ask(number: int) -> str:
+        answer = client.completions.create(
+            model="demo", prompt=f"{number} plus", max_tokens=8, temperature=0
+        )
+        return answer.choices[0].text
+
+    with concurrent.futures.ThreadPoolExecutor(16) as pool:
+        together = list(pool.map(ask, range(32)))
+    assert together == [ask(number) for number in range(32)]
+
+
+def test_errors_are_those_of_openais_client(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="The model 'x' does not exist"):
+        client.chat.completions.create(model="x", messages=MESSAGES)
+    with pytest.raises(openai.BadRequestError, match="maximum context length") as raised:
+        client.chat.completions.create(model="demo", messages=MESSAGES, max_tokens=100_000)
+    assert raised.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_client_that_disconnects_cancels_its_request(
+    address: str, endpoint: Endpoint, stream: bool
+) -> None:
+    host, port = address.removeprefix("http://").split(":")
+    body = json.dumps(
+        {"model": "demo", "prompt": "a", "max_tokens": 4000, "ignore_eos": True, "stream": stream}
+    )
+    with socket.create_connection((host, int(port))) as sock:
+        head = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+        sock.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
+        wait_until(lambda: gauge(endpoint, "active") == 1)
+    wait_until(lambda: gauge(endpoint, "active") == 0)
+
+
+def test_gateway_is_restarted_without_the_server(imported: Tllm) -> None:
+    started = imported.start("--openai", f"--openai-port={free_ports(1)[0]}")
+    assert started.returncode == 0, started.stderr
+    http = json.loads(imported.done("status", "--json"))["servers"][-1]
+    try:
+        supervisor = psutil.Process(http["supervisor_pid"])
+        (gateway,) = (
+            each for each in supervisor.children() if "trtllm_serve_cli.gateway" in each.cmdline()
+        )
+        os.kill(gateway.pid, signal.SIGKILL)
+        wait_until(lambda: not gateway.is_running())
+
+        def answers() -> bool:
+            with openai.OpenAI(base_url=f"{http['openai']}/v1", api_key="any") as client:
+                try:
+                    return bool(client.models.list().data)
+                except openai.APIError:
+                    return False
+
+        wait_until(answers, 60)
+        assert json.loads(imported.done("status", "--json"))["servers"][-1]["restarts"] == 0
+    finally:
+        imported.done("stop", "-u", http["http"])
