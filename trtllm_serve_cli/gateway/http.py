@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 
+# Key of the server's own `send` in a scope.
+RAW_SEND = "tllm.send"
 Body = TypeVar("Body")
 Result = TypeVar("Result")
 _JSON_TYPES = ("application/json", "text/json")
@@ -102,17 +104,19 @@ class EventStream(Response):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_while_connected(receive, lambda: self._send_events(send))
+        await run_while_connected(receive, lambda: self._send_events(scope, send))
 
-    async def _send_events(self, send: Send) -> None:
+    async def _send_events(self, scope: Scope, send: Send) -> None:
         task = asyncio.current_task()
         assert task is not None
         watchdog = _SendWatchdog(task, self._send_timeout_s)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            # Send the chunks without Starlette's wrappers of `send`, which take time per chunk.
+            send_chunk = scope.get(RAW_SEND, send)
             async for event in self._events:
                 watchdog.is_sending = True
-                await send({"type": "http.response.body", "body": event, "more_body": True})
+                await send_chunk({"type": "http.response.body", "body": event, "more_body": True})
                 watchdog.is_sending = False
                 watchdog.num_sent += 1
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -173,3 +177,14 @@ async def run_while_connected(
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+class KeepSend:
+    """Middleware that stores the server's `send` in the scope, for `EventStream`."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[RAW_SEND] = send
+        await self._app(scope, receive, send)

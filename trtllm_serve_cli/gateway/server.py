@@ -6,12 +6,13 @@ import uvicorn
 
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.http import KeepSend
 
 
 def serve(config: GatewayConfig) -> None:
     """Serve until SIGTERM or SIGINT, and then finish the requests in flight."""
     uvicorn.run(
-        build_app(config),
+        KeepSend(build_app(config)),
         host=config.host,
         port=config.port,
         http="httptools",
@@ -20,6 +21,7 @@ def serve(config: GatewayConfig) -> None:
         access_log=False,
         log_level="warning",
         server_header=False,
+        proxy_headers=False,
         ssl_certfile=config.tls_certificate,
         ssl_keyfile=config.tls_key,
         timeout_graceful_shutdown=int(config.drain_s),

@@ -51,7 +51,11 @@ class Generation:
         self._requests: dict[int, int] = {}
         try:
             for index, plan in enumerate(plans):
-                self._requests[backend.submit(plan.fields, self._on_update)] = index
+                request_id = backend.submit(plan.fields, self._on_update)
+                self._requests[request_id] = index
+                # Open the decoders now, so that the backend can decode the first tokens of all
+                # requests in one call.
+                self._open_sequences(request_id, index, plan)
         except BaseException:
             self._cancel()
             raise
@@ -102,24 +106,18 @@ class Generation:
         if update.error is not None:
             raise engine_error(update.error, is_rejected=update.rejected)
         number = self._requests[update.request_id]
-        plan = self._plans[number]
-        index = number * plan.num_sequences + update.sequence_index
-        sequence = self._sequences.get(index)
-        if sequence is None:
-            sequence = self._sequences[index] = self._open(update, plan, index)
+        first = number * self._plans[number].num_sequences
+        sequence = self._sequences[first + update.sequence_index]
         return None if sequence.is_ended else sequence.push(update)
 
-    def _open(self, update: SequenceUpdate, plan: GenerationPlan, index: int) -> TextSequence:
-        decoder = self._backend.open_decoder(
-            update.request_id,
-            update.sequence_index,
-            skips_special_tokens=plan.skips_special_tokens,
-        )
+    def _open_sequences(self, request_id: int, number: int, plan: GenerationPlan) -> None:
         words = plan.fields.get("stop_words", ())
-        return TextSequence(
-            index,
-            decoder,
-            plan.stops,
-            frozenset(word[0] for word in words if len(word) == 1),
-            plan.includes_stop,
-        )
+        stop_token_ids = frozenset(word[0] for word in words if len(word) == 1)
+        for sequence_index in range(plan.num_sequences):
+            index = number * plan.num_sequences + sequence_index
+            decoder = self._backend.open_decoder(
+                request_id, sequence_index, skips_special_tokens=plan.skips_special_tokens
+            )
+            self._sequences[index] = TextSequence(
+                index, decoder, plan.stops, stop_token_ids, plan.includes_stop
+            )

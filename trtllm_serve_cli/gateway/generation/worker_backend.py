@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from trtllm_serve_cli.gateway.errors import unavailable
+from trtllm_serve_cli.gateway.errors import ApiError, unavailable
 from trtllm_serve_cli.gateway.generation.backend import OnUpdate
 from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
@@ -26,7 +26,7 @@ from trtllm_serve_cli.runtime.engine import (
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 from trtllm_serve_cli.runtime.text.step_decoder import StepDecoder
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
-from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES, ProtocolError, encode_frame
+from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES
 
 _RECONNECT_S = 0.2
 _LENGTH_BYTES = 4
@@ -65,11 +65,7 @@ class WorkerBackend:
         if self._connection is None or self.limits is None:
             raise unavailable("The engine worker is being restarted; retry the request.")
         request = GenerationRequest(id=next(self._ids), **fields)
-        message = {"do": "submit", "request": request.to_message()}
-        try:
-            self._connection.write(encode_frame(message))
-        except ProtocolError as error:
-            raise unavailable(f"The request is too large for the engine worker: {error}") from error
+        self._connection.write(_encode_frame({"do": "submit", "request": request.to_message()}))
         self._handlers[request.id] = on_update
         self._open_sequences[request.id] = request.num_return_sequences
         return request.id
@@ -79,7 +75,7 @@ class WorkerBackend:
             return
         del self._open_sequences[request_id]
         if self._connection is not None:
-            self._connection.write(encode_frame({"do": "cancel", "id": request_id}))
+            self._connection.write(_encode_frame({"do": "cancel", "id": request_id}))
 
     def open_decoder(
         self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
@@ -141,6 +137,18 @@ class WorkerBackend:
         if update.error is not None or not self._open_sequences[request_id]:
             del self._handlers[request_id], self._open_sequences[request_id]
         handler(update)
+
+
+def _encode_frame(message: dict[str, Any]) -> bytes:
+    """Return a frame of the worker's protocol. Raise `ApiError` (413) if it is too long.
+
+    msgspec encodes a prompt's token ids about five times as fast as `protocol.encode_frame`, which
+    uses the standard library.
+    """
+    payload = msgspec.json.encode(message)
+    if len(payload) > MAX_FRAME_BYTES:
+        raise ApiError(413, f"The request exceeds {MAX_FRAME_BYTES} bytes. Send a smaller request.")
+    return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
 
 
 def _connect(name: str) -> socket.socket:

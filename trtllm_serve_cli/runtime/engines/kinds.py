@@ -9,6 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -46,6 +47,7 @@ def find_kind(name: str) -> RuntimeKind:
     return kind
 
 
+@cache
 def kind_names() -> tuple[str, ...]:
     """Return the names of all engine kinds. Each sub-package of this package is an engine kind."""
     return tuple(each.name for each in pkgutil.iter_modules(_folders()) if each.ispkg)

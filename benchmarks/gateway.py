@@ -1,0 +1,259 @@
+"""Measure what the OpenAI-compatible gateway adds to the engine worker.
+
+    python benchmarks/gateway.py [--streams 1 64 256 1024] [--step-ms 20] [--tokens 100]
+                                 [--source pypi:…|local:DIR] [--json]
+
+Serves a simulated engine, whose steps generate a token for each stream, and sends the same prompts
+as token ids over three paths: directly to the engine worker, to the gateway (completions, as a
+stream), and to Triton over gRPC. All paths have the same client process. Each row has the tokens
+per second, the time to the first token, the gaps between tokens, and the CPU time that the process
+in the middle used: per chunk and per request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import re
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+from cpu import cpu_by_process
+from simulated import DEMO, import_simulated
+
+from trtllm_serve_cli.client.model_info import fetch_model_config
+from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.generation.backend import Backend
+from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
+from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
+from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
+from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
+from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.paths import find_home
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
+
+PORTS = {"http_port": 8130, "grpc_port": 8131, "metrics_port": 8132, "openai_port": 9130}
+# Tokens that are whole words in the default tokenizer, so that each token becomes a chunk.
+PROMPT = list(range(1000, 1128))
+NAME = "gateway-bench"
+_MAX_ROUNDS = 20
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens":(\d+)')
+
+
+@dataclass
+class Stream:
+    """The number of tokens in a stream, and the arrival times of its chunks in seconds."""
+
+    sent_s: float = 0.0
+    num_tokens: int = 0
+    times_s: list[float] = field(default_factory=list)
+
+    def add(self, num_chunks: int) -> None:
+        self.times_s += [time.perf_counter()] * num_chunks
+
+
+class NoTokenizer:
+    """A tokenizer that decodes nothing, because the direct paths are measured in tokens."""
+
+    end_id = pad_id = 0
+
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool = True) -> str:
+        return ""
+
+    def decode_all(self, sequences: Any, *, skip_special_tokens: bool = True) -> list[str]:
+        return [""] * len(sequences)
+
+
+async def stream_from_backend(backend: Backend, num_tokens: int, stream: Stream) -> None:
+    """Send a request to a backend, and wait for its tokens."""
+    is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_update(update: SequenceUpdate) -> None:
+        if update.error:
+            is_over.set_exception(ApiError(500, update.error))
+            return
+        stream.add(bool(update.token_ids))
+        stream.num_tokens += len(update.token_ids)
+        if update.finish_reason is not None and not is_over.done():
+            is_over.set_result(None)
+
+    fields = {"input_ids": tuple(PROMPT), "max_new_tokens": num_tokens, "num_return_sequences": 1}
+    stream.sent_s = time.perf_counter()
+    backend.submit({**fields, "return_log_probs": False, "top_k": 1}, on_update)
+    await is_over
+
+
+class _HttpStream(asyncio.Protocol):
+    """A connection that counts the events of one streamed completion."""
+
+    def __init__(self, request: bytes, stream: Stream) -> None:
+        self._request, self._stream = request, stream
+        self._has_status = False
+        self.is_over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: Any) -> None:
+        self._stream.sent_s = time.perf_counter()
+        self._transport = transport
+        transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._has_status and not data.startswith(b"HTTP/1.1 200"):
+            self.is_over.set_exception(ApiError(500, data.decode(errors="replace")))
+        self._has_status = True
+        self._stream.add(data.count(b'"finish_reason":null'))
+        if b"[DONE]" in data:
+            self._stream.num_tokens = int(_COMPLETION_TOKENS.findall(data)[0])
+            self.is_over.set_result(None)
+            self._transport.close()
+
+
+async def stream_from_gateway(num_tokens: int, stream: Stream) -> None:
+    """Send a completion to the gateway, and wait for its chunks."""
+    body = json.dumps(
+        {"model": NAME, "prompt": PROMPT, "max_tokens": num_tokens, "ignore_eos": True,
+         "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    )  # fmt: skip
+    head = f"Host: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    request = f"POST /v1/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode()
+    loop = asyncio.get_running_loop()
+    _, protocol = await loop.create_connection(
+        lambda: _HttpStream(request, stream), "127.0.0.1", PORTS["openai_port"]
+    )
+    await protocol.is_over
+
+
+Send = Callable[[Stream], Awaitable[None]]
+
+
+async def run(send: Send, num_streams: int, rounds: int) -> list[Stream]:
+    """Run `num_streams` streams at a time, `rounds` times, and return them."""
+    streams = []
+    for _ in range(rounds):
+        batch = [Stream() for _ in range(num_streams)]
+        await asyncio.gather(*map(send, batch))
+        streams += batch
+    return streams
+
+
+def find_gateway(server: RunningServer) -> psutil.Process:
+    """Return the process of the gateway."""
+    children = psutil.Process(server.state.supervisor_pid).children()
+    (gateway,) = (each for each in children if "trtllm_serve_cli.gateway" in each.cmdline())
+    return gateway
+
+
+async def measure(
+    path: str, send: Send, server: RunningServer, num_streams: int, arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Measure one path with one number of streams."""
+    rounds = min(max(2, arguments.requests // num_streams), _MAX_ROUNDS)
+    await run(send, num_streams, 1)
+    gateway = find_gateway(server)
+    before = cpu_by_process(server)
+    gateway_before_s = sum(gateway.cpu_times()[:2])
+    started_s = time.perf_counter()
+    streams = await run(send, num_streams, rounds)
+    duration_s = time.perf_counter() - started_s
+    gateway_s = sum(gateway.cpu_times()[:2]) - gateway_before_s
+    after = cpu_by_process(server)
+    num_tokens = sum(each.num_tokens for each in streams)
+    num_chunks = sum(len(each.times_s) for each in streams)
+    first = sorted(each.times_s[0] - each.sent_s for each in streams)
+    gaps = sorted(
+        later - earlier
+        for each in streams
+        for earlier, later in zip(each.times_s, each.times_s[1:], strict=False)
+    )
+    stub_s = sum(
+        sum(cpu.values()) - sum(before.get(part, {}).values())
+        for part, cpu in after.items()
+        if part.startswith(("stub", "tritonserver"))
+    )
+    middle_s = {"worker": 0.0, "gateway": gateway_s, "grpc": stub_s}[path]
+    return {
+        "path": path,
+        "streams": num_streams,
+        "lost": rounds * num_streams * arguments.tokens - num_tokens,
+        "tokens_per_s": num_tokens / duration_s,
+        "tokens_per_chunk": num_tokens / num_chunks,
+        "ttft_p50_ms": 1000 * statistics.median(first),
+        "ttft_p99_ms": 1000 * first[int(len(first) * 0.99)],
+        "gap_p99_ms": 1000 * gaps[int(len(gaps) * 0.99)],
+        "cpu_us_per_chunk": 1e6 * middle_s / num_chunks,
+        "cpu_s_per_1000_requests": 1000 * middle_s / len(streams),
+        "gateway_memory_mb": gateway.memory_info().rss / 1e6,
+    }
+
+
+async def measure_all(server: RunningServer, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Measure every path with every number of streams."""
+    tokenizer: Any = NoTokenizer()
+    worker = WorkerBackend(lambda: find_worker_socket(server.directory, "tensorrt_llm"), tokenizer)
+    core = fetch_model_config(server.endpoint, "tensorrt_llm")
+    triton = TritonBackend(server.endpoint, core, tokenizer)
+    while not worker.is_open:
+        await asyncio.sleep(0.01)
+    paths: dict[str, Send] = {
+        "worker": lambda stream: stream_from_backend(worker, arguments.tokens, stream),
+        "gateway": lambda stream: stream_from_gateway(arguments.tokens, stream),
+        "grpc": lambda stream: stream_from_backend(triton, arguments.tokens, stream),
+    }
+    rows = [
+        await measure(path, send, server, number, arguments)
+        for number in arguments.streams
+        for path, send in paths.items()
+        if path in arguments.paths
+    ]
+    await asyncio.gather(worker.close(), triton.close())
+    return rows
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 64, 256, 1024])
+    parser.add_argument("--paths", nargs="+", default=["worker", "gateway", "grpc"])
+    parser.add_argument("--step-ms", type=float, default=20)
+    parser.add_argument("--tokens", type=int, default=100)
+    parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--source", default=DEMO)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    home = find_home()
+    import_simulated(
+        home,
+        NAME,
+        arguments.step_ms,
+        source=arguments.source,
+        max_batch_size=max(arguments.streams),
+    )
+    server = launch(plan_for_this_machine(home, [NAME], PORTS), on_progress=lambda loading: None)
+    try:
+        rows = asyncio.run(measure_all(server, arguments))
+    finally:
+        stop_server(server)
+    if arguments.json:
+        print(json.dumps(rows, indent=2))
+        return
+    print(f"{platform.machine()}, {os.cpu_count()} cores; a step of {arguments.step_ms:g} ms, "
+          f"{arguments.tokens} tokens per request")  # fmt: skip
+    print("path     streams  tokens/s  lost  tokens/chunk  TTFT p50 / p99 ms  gap p99 ms  "
+          "CPU us/chunk  CPU s/1000 requests  memory MB")  # fmt: skip
+    for row in rows:
+        print(f"{row['path']:7}  {row['streams']:7}  {row['tokens_per_s']:8.0f}  {row['lost']:4}  "
+              f"{row['tokens_per_chunk']:12.2f}  "
+              f"{row['ttft_p50_ms']:8.1f} / {row['ttft_p99_ms']:6.1f}  {row['gap_p99_ms']:10.1f}  "
+              f"{row['cpu_us_per_chunk']:12.1f}  {row['cpu_s_per_1000_requests']:19.2f}  "
+              f"{row['gateway_memory_mb']:9.0f}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
