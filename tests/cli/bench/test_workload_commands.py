@@ -527,3 +527,10 @@ def test_search_refuses_wrong_usage(arguments: tuple[str, ...], words: str) -> N
     result = _invoke("search", "token-norm-dist", "-u", "127.0.0.1:1", *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_identity_rejects_batches_over_http(server: FakeTriton) -> None:
+    result = CliRunner().invoke(bench_app, ["identity", "-i", "http", "-u", server.endpoint.http])
+    assert isinstance(result.exception, BadInput)
+    assert result.exception.what == "A request over http cannot contain 8 prompts."
+    assert "--batch-size 1" in result.exception.next_step

@@ -20,6 +20,7 @@ from trtllm_serve_cli.cli.bench.bench_options import (
 from trtllm_serve_cli.cli.bench.calibrate_command import calibrate
 from trtllm_serve_cli.cli.bench.run_job import run_job
 from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
+from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
@@ -181,6 +182,12 @@ def identity(
     """
     from trtllm_serve_cli.bench.workloads.identity import Identity
 
+    if batch_size > 1 and common.interface != "grpc":
+        raise BadInput(
+            f"A request over {common.interface} cannot contain {batch_size} prompts.",
+            why="Triton's generate endpoints and tllm's requests to the OpenAI API have one prompt",
+            next_step="add -i grpc, or set --batch-size 1",
+        )
     run_job(Job("identity", common), Identity(batch_size, start_len, output_len))
 
 
