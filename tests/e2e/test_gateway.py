@@ -7,6 +7,8 @@ import json
 import os
 import signal
 import socket
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -119,6 +121,28 @@ def test_client_that_disconnects_cancels_its_request(
         sock.sendall(f"POST /v1/completions HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
         wait_until(lambda: gauge(endpoint, "active") == 1)
     wait_until(lambda: gauge(endpoint, "active") == 0)
+
+
+def test_triton_is_reached_behind_limits(address: str) -> None:
+    def send(path: str, body: Any) -> tuple[int, bytes]:
+        request = urllib.request.Request(f"{address}{path}", body)  # iterators are sent in chunks
+        request.add_header("Content-Type", "application/json")
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, response.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+
+    generate = "/v2/models/demo/generate_stream"
+    body = json.dumps({"text_input": "One, two,", "max_tokens": 3, "stream": True}).encode()
+    status, events = send(generate, body)
+    assert (status, events.count(b"data: {")) == (200, 3)
+    # Each of these requests ends the embedded Triton if it arrives there.
+    large = iter([b'{"text_input": "', b"x" * 5_000_000, b'"}'])
+    assert send(generate, large)[0] == 413
+    assert send(generate, b"[" * 1_000_000)[0] == 400
+    assert send("/v2/repository/models/demo/unload", b"{}")[0] == 404
+    assert send(generate, body) == (status, events)
 
 
 def test_gateway_is_restarted_without_the_server(imported: Tllm) -> None:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.door import kserve
 from trtllm_serve_cli.gateway.endpoints import chat, completions, models, system, tokenize
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
@@ -26,6 +27,7 @@ ROUTES = (
     Route("/detokenize", tokenize.detokenize, methods=["POST"]),
     Route("/health", system.health, methods=["GET"]),
     Route("/version", system.version, methods=["GET"]),
+    Route("/v2{path:path}", kserve.pass_to_triton, methods=["GET", "POST", "PUT", "DELETE"]),
 )
 
 
@@ -36,10 +38,9 @@ def build_app(config: GatewayConfig, registry: ModelRegistry | None = None) -> S
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         known.start()
-        try:
+        async with kserve.open_session() as app.state.triton_session:
             yield
-        finally:
-            await known.close()
+        await known.close()
 
     app = Starlette(
         routes=ROUTES,

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.gateway.app import build_app
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+from trtllm_serve_cli.gateway.door.kserve import check_body, find_server, list_triton_models
+from trtllm_serve_cli.gateway.errors import ApiError
+
+GENERATE = "/v2/models/demo/generate"
+
+
+class Triton(BaseHTTPRequestHandler):
+    """Returns a description of each request, or a stream for `generate_stream`."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        received = {
+            "method": self.command,
+            "path": self.path,
+            "headers": {name.lower(): value for name, value in self.headers.items()},
+            "size": len(body),
+        }
+        answer = json.dumps(received).encode()
+        is_stream = self.path.endswith("_stream")
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream" if is_stream else "application/json")
+        self.send_header("Content-Length", str(len(answer) + 8 * is_stream))
+        self.end_headers()
+        self.wfile.write(b"data: %b\n\n" % answer if is_stream else answer)
+
+    do_POST = do_GET
+
+
+@pytest.fixture
+def client() -> Iterator[TestClient]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Triton)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    served = ServedModel("demo", "demo", Endpoint(http=f"127.0.0.1:{server.server_port}"))
+    config = GatewayConfig((served,), max_body_bytes=4000)
+    registry = LoadedRegistry(config, make_model(FakeBackend()))
+    with TestClient(build_app(config, registry), raise_server_exceptions=False) as client:
+        yield client
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_request_is_passed_with_a_length_and_without_the_token(client: TestClient) -> None:
+    headers = {"tllm-token": "secret", "content-type": "application/json", "x-other": "1"}
+    parts = iter([b'{"text_input":', b'"a"}'])
+    answer = client.post(GENERATE, content=parts, headers=headers).json()
+    assert (answer["method"], answer["path"], answer["size"]) == ("POST", GENERATE, 18)
+    assert answer["headers"]["content-length"] == "18"
+    assert not {"tllm-token", "x-other", "transfer-encoding"} & answer["headers"].keys()
+
+
+def test_stream_is_passed(client: TestClient) -> None:
+    response = client.post("/v2/models/ensemble/generate_stream", json={})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.text.startswith("data: ")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v2", 200),
+        ("GET", "/v2/health/ready", 200),
+        ("GET", "/v2/models/demo", 200),
+        ("GET", "/v2/models/tensorrt_llm/versions/1/ready", 200),
+        ("GET", "/v2/models/preprocessing", 404),
+        ("GET", "/v2/models/demo/generate", 405),
+        ("POST", "/v2/repository/index", 404),
+        ("POST", "/v2/repository/models/demo/unload", 404),
+        ("POST", "/v2/systemsharedmemory/region/x/register", 404),
+        ("GET", "/v2/trace/setting", 404),
+        ("POST", "/v2/models/../repository/index", 404),
+        ("POST", "/v2/models/a%2f..%2fb/infer", 404),
+    ],
+)
+def test_only_inference_and_metadata_are_passed(
+    client: TestClient, method: str, path: str, status: int
+) -> None:
+    response = client.request(method, path, json={} if method == "POST" else None)
+    assert response.status_code == status
+    assert status == 200 or isinstance(response.json()["error"], str)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b'{"a":' * 1_000 + b"1" + b"}" * 1_000, 413),
+        (b"[" * 65 + b"]" * 65, 400),
+        (b'"' + b"a" * 5000 + b'"', 413),
+    ],
+)
+@pytest.mark.parametrize("is_chunked", [False, True])
+def test_dangerous_bodies_are_rejected(
+    client: TestClient, body: bytes, status: int, is_chunked: bool
+) -> None:
+    content: Any = iter([body]) if is_chunked else body
+    response = client.post(GENERATE, content=content)
+    assert (response.status_code, list(response.json())) == (status, ["error"])
+
+
+def test_json_nested_a_million_deep_is_rejected() -> None:
+    with pytest.raises(ApiError, match="nested arrays"):
+        check_body(b"[" * 1_000_000, None)
+
+
+def test_long_strings_are_rejected() -> None:
+    with pytest.raises(ApiError, match="more than 1048576 characters"):
+        check_body(json.dumps({"a": ["x" * ((1 << 20) + 1)]}).encode(), None)
+
+
+def test_binary_tensors_follow_the_json() -> None:
+    head = b'{"inputs":[]}'
+    body = head + struct.pack("<i", 7)
+    check_body(body, str(len(head)))
+    for length in ("99", "-1", "x"):
+        with pytest.raises(ApiError, match="not a length"):
+            check_body(body, length)
+
+
+def test_models_of_several_repositories() -> None:
+    first = ServedModel("a", "a_a", Endpoint(http="one:1"))
+    second = ServedModel("b", "b_ensemble", Endpoint(http="two:2"))
+    assert find_server("GET", "/v2/models/b_ensemble", (first, second)) is second
+    assert list_triton_models("b_ensemble") == {
+        "b_ensemble",
+        "b_tensorrt_llm",
+        "b_tensorrt_llm_bls",
+    }
+
+
+def test_triton_that_does_not_answer() -> None:
+    config = GatewayConfig((ServedModel("demo", "demo", Endpoint(http="127.0.0.1:1")),))
+    registry = LoadedRegistry(config, make_model(FakeBackend()))
+    with TestClient(build_app(config, registry)) as client:
+        response = client.get("/v2/models/demo/ready")
+    assert (response.status_code, "retry-after" in response.headers) == (503, True)

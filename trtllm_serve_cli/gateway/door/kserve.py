@@ -1,0 +1,171 @@
+"""Pass requests of the KServe API (`/v2/…`) to Triton.
+
+Triton's HTTP front end is made for trusted clients. Triton 2.51 ends if it receives a large body
+with the transfer encoding `chunked`, or JSON that is nested very deeply. The gateway therefore
+reads the whole body, checks it, and sends it with a length. It passes only inference and metadata
+requests for the served models, so the APIs that load models or map shared memory cannot be reached.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+import aiohttp
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS, ModelInfo
+from trtllm_serve_cli.gateway.config import ServedModel
+from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.http import (
+    EventStream,
+    JsonResponse,
+    read_body,
+    run_while_connected,
+)
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/[0-9]+)?"
+_ALLOWED: Mapping[str, re.Pattern[str]] = {
+    "GET": re.compile(rf"/v2/?|/v2/health/(?:live|ready)|{_MODEL}(?:/(?:ready|config))?"),
+    "POST": re.compile(rf"{_MODEL}/(?:infer|generate|generate_stream)"),
+}
+_PASSED_HEADERS = (
+    "accept",
+    "content-type",
+    "inference-header-content-length",
+    "traceparent",
+    "tracestate",
+)
+_BINARY_HEADER = "inference-header-content-length"
+_MAX_DEPTH = 64
+_MAX_STRING_CHARS = 1 << 20
+_CONNECT_TIMEOUT_S = 5.0
+
+
+async def pass_to_triton(request: Request) -> Response:
+    """Check a request, send it to Triton, and return Triton's response.
+
+    Errors have the format of Triton's API.
+    """
+    try:
+        return await _pass(request)
+    except ApiError as error:
+        body = msgspec.json.encode({"error": error.message})
+        return JsonResponse(body, error.status, error.headers())
+
+
+async def _pass(request: Request) -> Response:
+    served = find_server(request.method, request.url.path, request.app.state.config.models)
+    config = request.app.state.config
+    body = await read_body(request, config.max_body_bytes)
+    if request.method == "POST":
+        check_body(body, request.headers.get(_BINARY_HEADER))
+    url = f"http://{served.endpoint.http}{request.url.path}"
+    headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
+    session: aiohttp.ClientSession = request.app.state.triton_session
+    response = await run_while_connected(
+        request.receive, lambda: _send(session, request.method, url, headers, body)
+    )
+    if response is None:
+        return Response(status_code=499)
+    if response.content_type == "text/event-stream":
+        return EventStream(_read_events(response), send_timeout_s=config.send_timeout_s)
+    data = await run_while_connected(request.receive, response.read)
+    passed = {
+        name: value
+        for name, value in response.headers.items()
+        if name.lower() in ("content-type", _BINARY_HEADER)
+    }
+    return Response(data or b"", response.status, passed)
+
+
+def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> ServedModel:
+    """Return the server for a request. Raise `ApiError` if the request is not allowed."""
+    pattern = _ALLOWED.get(method)
+    match = pattern.fullmatch(path) if pattern is not None else None
+    if match is None:
+        is_known = any(each.fullmatch(path) for each in _ALLOWED.values())
+        status, what = (405, "method") if is_known else (404, "path")
+        raise ApiError(status, f"The gateway does not pass this {what} to Triton.")
+    name = match.groupdict().get("model")
+    if name is None:
+        return models[0]
+    for served in models:
+        if name in list_triton_models(served.text_model):
+            return served
+    raise ApiError(404, f"The model '{name}' is not served.", code="model_not_found")
+
+
+def list_triton_models(text_model: str) -> set[str]:
+    """Return the Triton models to which clients may send requests."""
+    info = ModelInfo(text_model)
+    return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
+
+
+def check_body(body: bytes, binary_header: str | None) -> None:
+    """Raise `ApiError` (400) if the JSON part of a body is not valid, too deep or has long strings.
+
+    `binary_header` is the length of the JSON part if binary tensors follow it.
+    """
+    if binary_header is not None:
+        if not binary_header.isdecimal() or int(binary_header) > len(body):
+            raise ApiError(400, f"The header {_BINARY_HEADER} is not a length within the body.")
+        body = body[: int(binary_header)]
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError as error:
+        raise _too_deep() from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ApiError(400, f"The request body is not valid JSON: {error}.") from error
+    _check_value(value, 0)
+
+
+def _check_value(value: Any, depth: int) -> None:
+    if isinstance(value, str):
+        if len(value) > _MAX_STRING_CHARS:
+            raise ApiError(400, f"A string has more than {_MAX_STRING_CHARS} characters.")
+        return
+    if not isinstance(value, dict | list):
+        return
+    if depth == _MAX_DEPTH:
+        raise _too_deep()
+    for each in (*value, *value.values()) if isinstance(value, dict) else value:
+        if isinstance(each, str | dict | list):
+            _check_value(each, depth + 1)
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, f"The request body has more than {_MAX_DEPTH} nested arrays and objects.")
+
+
+def open_session() -> aiohttp.ClientSession:
+    """Return the HTTP client for Triton. The caller must close it."""
+    timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_TIMEOUT_S)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=timeout, auto_decompress=False
+    )
+
+
+async def _send(
+    session: aiohttp.ClientSession, method: str, url: str, headers: dict[str, str], body: bytes
+) -> aiohttp.ClientResponse:
+    try:
+        return await session.request(
+            method, url, headers=headers, data=body or None, allow_redirects=False
+        )
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise ApiError(
+            503, f"Triton does not answer ({type(error).__name__}).", retry_after_s=1
+        ) from error
+
+
+async def _read_events(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    try:
+        async for chunk in response.content.iter_any():
+            yield chunk
+    finally:
+        # Closing the connection cancels the request in Triton.
+        response.close()
