@@ -19,6 +19,11 @@ def render(name: str, /, **variables: object) -> str:
     return _environment().get_template(name).render(variables)
 
 
+def read_template(name: str) -> str:
+    """Return the text of the file at the path `name`, which is not a Jinja template."""
+    return (_find_templates() / name).read_text(encoding="utf-8")
+
+
 def quote_pbtxt(text: str) -> str:
     """Return `text` as a string literal in protobuf's text format."""
     from google.protobuf import text_encoding

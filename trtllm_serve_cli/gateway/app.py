@@ -13,12 +13,13 @@ from starlette.routing import Route
 
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
-from trtllm_serve_cli.gateway.endpoints import chat, completions, models, system, tokenize
+from trtllm_serve_cli.gateway.endpoints import chat, completions, models, page, system, tokenize
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
 
 ROUTES = (
+    Route("/", page.show_chat_page, methods=["GET"]),
     Route("/v1/chat/completions", chat.create_chat_completion, methods=["POST"]),
     Route("/v1/completions", completions.create_completion, methods=["POST"]),
     Route("/v1/models", models.list_models, methods=["GET"]),

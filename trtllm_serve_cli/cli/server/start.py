@@ -153,6 +153,7 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
     output.notify(f"  metrics  http://{endpoint.metrics}/metrics")
     if (gateway := server.plan.gateway) is not None:
         output.notify(f"  OpenAI   {gateway.url}/v1")
+        output.notify(f"  chat     {gateway.url}")
     output.notify(f"  log      {server.plan.log}")
     chosen = f" -m {name}" if are_several else ""
     output.notify(f'Next: tllm infer{chosen} "What is ML?"')
