@@ -1,5 +1,6 @@
-"""Implement the engine kinds in one sub-package each, and the code that they share.
+"""Implement the engine kinds, one in each sub-package, and the code that they share.
 
-Each sub-package has the name of its engine kind, and its `kind.py` describes the kind. If an engine
-worker runs the engine, the sub-package's `engine.py` implements `runtime.engine.Engine`.
+A sub-package has the name of its engine kind, and its module `kind.py` describes the engine kind.
+If an engine worker runs the engine, the sub-package also has a module `engine.py`, which implements
+`runtime.engine.Engine`.
 """

@@ -1,9 +1,9 @@
 """Define the optional request features and the capabilities of engine kinds.
 
-Each engine kind declares `Capabilities` in its `kind.py`. This object maps each feature that the
-engine kind does not support to the reason. A request that uses an unsupported feature fails with an
-error. The error names the tensor, the reason, and the engine kinds that support the feature.
-`docs/reference/capabilities.md` is generated from these definitions.
+Each engine kind declares `Capabilities` in its `kind.py`. `Capabilities.unsupported` maps each
+feature that the engine kind does not support to the reason. A request that uses an unsupported
+feature fails with an error. The error names the tensor, the reason, and the engine kinds that
+support the feature. `docs/reference/capabilities.md` is generated from these definitions.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ class Feature:
 class Capabilities:
     """The request features that an engine kind supports.
 
-    `unsupported` maps each unsupported feature to the reason. `notes` maps supported features to
-    their differences from TensorRT-LLM.
+    `unsupported` maps each unsupported feature to the reason why it is not supported. `notes` maps
+    supported features that behave differently than in TensorRT-LLM to a description of the
+    difference.
     """
 
     unsupported: Mapping[Feature, str] = field(default_factory=dict)
@@ -175,8 +176,8 @@ LOGITS_PROCESSORS = Feature(
     ("sampling_param_logits_post_processor_name",),
 )
 
-# The features of upstream's model in the llmapi layout that no engine kind supports, with the
-# reasons.
+# The features that only upstream's model in the layout llmapi supports, and the reason why no
+# engine kind supports them.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
     ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
     LOGITS_PROCESSORS: "only upstream's model in the layout llmapi runs Python code for each token",
@@ -209,5 +210,5 @@ FEATURES = (
 
 
 def find_feature(tensor: str) -> Feature | None:
-    """Return the feature to which `tensor` belongs, or None if it belongs to none."""
+    """Return the feature to which `tensor` belongs, or None if no feature uses it."""
     return next((each for each in FEATURES if tensor in each.tensors), None)

@@ -24,13 +24,13 @@ from .capabilities import Capabilities, find_feature
 class RuntimeKind:
     """The runtime description of an engine kind.
 
-    `worker_config` converts the parameters of the model `tensorrt_llm` to the configuration of its
-    engine worker, which must be serializable as JSON. In the worker process, `load` creates the
-    engine from this configuration. Only `load` imports the engine's packages. `worker_config` and
-    `load` are None if a Triton backend runs the engine.
+    `worker_config` converts the parameters of the model `tensorrt_llm` to the configuration of the
+    model's engine worker. The configuration must be serializable as JSON. In the worker process,
+    `load` creates the engine from this configuration. Only `load` imports the engine's packages.
+    `worker_config` and `load` are None if a Triton backend runs the engine.
 
     If the engine's package defines the format of `model.yaml`, `read_model_yaml` converts the
-    arguments in this file to `config.pbtxt` parameters.
+    arguments in `model.yaml` to `config.pbtxt` parameters. Otherwise, it is None.
     """
 
     capabilities: Capabilities

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 class PrefixBlocks:
     """An LRU cache with up to `capacity` full blocks from earlier prompts.
 
-    A block is identified by its tokens and all preceding tokens, as in engines that reuse blocks.
-    The cache does not track blocks that an engine evicts for running requests. The estimate may
-    therefore be too high under memory pressure.
+    As in engines that reuse blocks, the tokens of a block and all preceding tokens identify the
+    block. The cache does not know which blocks an engine evicts to make room for running requests,
+    so the estimate may be too high if the engine's KV cache is full.
     """
 
     def __init__(self, tokens_per_block: int, capacity: int) -> None:

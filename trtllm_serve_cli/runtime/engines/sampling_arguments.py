@@ -11,10 +11,10 @@ PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def random_sampling(request: GenerationRequest) -> dict[str, Any]:
-    """Return the arguments top_k, top_p and, if the request sets a temperature, temperature.
+    """Return the arguments top_k and top_p, and temperature if the request sets it.
 
-    If the request does not set top_k or top_p, the argument has the value that disables the limit,
-    because engine packages interpret None differently.
+    If the request does not set top_k or top_p, the argument has the value that disables its limit.
+    It is not None, because engine packages interpret None differently.
     """
     arguments: dict[str, Any] = {"top_k": request.top_k or 0, "top_p": request.top_p or 1.0}
     return arguments | copy_set_fields(request, "temperature")
@@ -26,5 +26,5 @@ def copy_set_fields(request: GenerationRequest, *names: str) -> dict[str, Any]:
 
 
 def single_tokens(words: Words) -> list[int]:
-    """Return the tokens of all words that consist of a single token."""
+    """Return the tokens of the words that consist of a single token."""
     return [word[0] for word in words if len(word) == 1]

@@ -25,7 +25,8 @@ def scheduler_config(parameters: Parameters) -> dict[str, Any]:
 def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str, Any]:
     """Return the configuration for a worker that serves a checkpoint with an engine package.
 
-    The worker passes `arguments` to the engine package, and uses all other values itself.
+    The worker passes `arguments` to the engine package. All other values configure the worker
+    itself.
     """
     config: dict[str, Any] = {
         "llm": dict(arguments),

@@ -33,9 +33,9 @@ from .grammar_check import GrammarCheck, structured_output
 from .lora import adapter_properties
 from .request import Drafts, Guide, find_guide, make_config
 
-# The maximum time that a step waits for guide checks if no request is running.
+# The maximum time that a step waits for guide checks if no request is running, in seconds.
 _IDLE_S = 0.02
-# The number of tokens in a KV cache block, which is fixed in OpenVINO's CPU plugin.
+# The number of tokens in a KV cache block. OpenVINO's CPU plugin does not support other sizes.
 TOKENS_PER_BLOCK = 32
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
@@ -43,7 +43,11 @@ _FINISH = openvino_genai.GenerationFinishReason
 
 @dataclass(frozen=True, slots=True)
 class _Unchecked:
-    """A request whose guide is being checked. `problem` is a future for the result of the check."""
+    """A request whose guide is being checked.
+
+    The result of the future `problem` is the reason why the guide cannot be used, or None if the
+    guide is valid.
+    """
 
     request: GenerationRequest
     config: Any
@@ -72,11 +76,11 @@ class OpenVinoEngine:
     max_tokens_in_paged_kv_cache, enable_kv_cache_reuse, vocab_size, num_threads, num_draft_tokens
     and draft_model_dir. If num_threads is 0, the engine uses all cores.
 
-    Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the engine
-    folder draft_model_dir generates the draft tokens. If draft_model_dir is empty, the engine
-    copies draft tokens from the prompt (prompt lookup).
+    Speculative decoding is disabled if num_draft_tokens is 0. Otherwise, the model in the folder
+    draft_model_dir generates the draft tokens. If draft_model_dir is empty, the engine copies draft
+    tokens from the prompt (prompt lookup).
 
-    If `adapter` is set, the engine applies it to all requests.
+    If `adapter` is set, the engine applies this LoRA adapter to all requests.
     """
 
     def __init__(self, config: dict[str, Any], adapter: Adapter | None = None) -> None:
@@ -126,8 +130,8 @@ class OpenVinoEngine:
             running.handle.cancel()
 
     def has_work(self) -> bool:
-        # Check the pipeline, too, because the pipeline removes a cancelled request only in the next
-        # step.
+        # Check the pipeline, too: it removes a cancelled request only in the next step, so a step
+        # must follow.
         return bool(self._running or self._unchecked or self._pipeline.has_non_finished_requests())
 
     def step(self) -> list[SequenceUpdate]:
@@ -176,7 +180,10 @@ class OpenVinoEngine:
         self._grammar_check.close()
 
     def _admit_checked(self) -> list[SequenceUpdate]:
-        """Submit the requests whose guides are valid, and return errors for the others."""
+        """Submit the requests whose guides are valid.
+
+        Return an update with an error for each request whose guide is invalid.
+        """
         updates = []
         for each in list(self._unchecked.values()):
             if not each.problem.done():
@@ -210,8 +217,8 @@ class OpenVinoEngine:
     def _record_scheduled(self, started_ns: int) -> None:
         """Record when requests were first scheduled.
 
-        The scheduler reports only how many requests it has scheduled. It schedules requests in
-        order of arrival, so the oldest requests have been scheduled.
+        The scheduler reports only the number of scheduled requests, not which requests they are. It
+        schedules requests in order of arrival, so they must be the oldest requests.
         """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
@@ -220,8 +227,8 @@ class OpenVinoEngine:
     def _read(self, running: _Running) -> list[SequenceUpdate]:
         """Return the updates for one request from the last step.
 
-        A single sequence is streamed. If the request has several sequences, all of them are
-        returned when the request ends.
+        If the request generates one sequence, its new tokens are returned after each step. If the
+        request generates several sequences, all of them are returned when the request ends.
         """
         status = running.handle.get_status()
         if status == _STATUS.IGNORED:
@@ -251,8 +258,8 @@ class OpenVinoEngine:
             self._record_tokens(running, sum(len(outputs[key][0]) for key in best))
         updates = [self._update(running, index, *outputs[key]) for index, key in enumerate(best)]
         if status == _STATUS.FINISHED:
-            # OpenVINO GenAI merges identical beams. End the missing sequences, so that the client
-            # receives as many sequences as it requested.
+            # OpenVINO GenAI merges identical beams, so it may return fewer sequences than
+            # requested. Send an empty update that ends each missing sequence.
             missing = (
                 range(len(best), num_requested)
                 if running.request.beam_width > 1 or not best
@@ -290,8 +297,8 @@ class OpenVinoEngine:
             return None
         num_sequences = max(request.beam_width, request.num_return_sequences)
         total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
-        # Each step generates one token in addition to the accepted draft tokens, so all tokens
-        # beyond one per step are accepted draft tokens.
+        # Each step generates one token and keeps the accepted draft tokens, so all tokens beyond
+        # one per step are accepted draft tokens.
         num_drafts = self._drafts.num_tokens if self._drafts else 0
         accepted = running.num_tokens - running.num_steps if num_drafts else 0
         return PerfMetrics(
@@ -313,8 +320,8 @@ class OpenVinoEngine:
         if output.finish_reason == _FINISH.STOP and ids and ids[-1] == request.end_id:
             ids, log_probs = ids[:-1], log_probs[:-1]
         finish_reason = _finish_reason(output.finish_reason)
-        # Search the tokens for stop words, because OpenVINO GenAI searches only the text and misses
-        # some stop words that consist of whitespace.
+        # Search the tokens for stop words, because OpenVINO GenAI searches only the text, in which
+        # it misses some stop words that consist of whitespace.
         if (end := self._find_stop(running, index, ids)) is not None:
             ids, log_probs, finish_reason = ids[:end], log_probs[:end], "stop"
         cum = running.cum_log_prob.get(index, 0.0) + sum(log_probs)

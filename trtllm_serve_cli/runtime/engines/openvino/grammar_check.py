@@ -108,8 +108,8 @@ class GrammarCheck:
     def _stop(self) -> None:
         assert self._process is not None
         self._process.kill()
-        # Ignore the error on closing the pipe: the unsent input cannot be flushed to a killed
-        # process.
+        # Ignore `BrokenPipeError`: closing the pipe flushes unsent input, but the process has been
+        # killed.
         with contextlib.suppress(BrokenPipeError), self._process:
             pass
         self._process = None
@@ -141,7 +141,10 @@ def structured_output(guide_type: str, guide: str) -> Any:
 
 
 def make_model(vocab_size: int) -> Any:
-    """Return a language model with one attention layer that makes all tokens equally likely."""
+    """Return a language model that assigns the same probability to all tokens.
+
+    The model has a single attention layer.
+    """
     import numpy as np
     import openvino
     from openvino import opset13 as ops
@@ -187,7 +190,7 @@ def main() -> None:
 
     engine_dir, vocab_size = Path(sys.argv[1]), int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_AS, (_LIMIT_BYTES, _LIMIT_BYTES))
-    # Send the libraries' output to stderr; otherwise, the parent would read it as a response.
+    # Redirect the libraries' output to stderr; otherwise, the parent would read it as a response.
     responses = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     with tempfile.TemporaryDirectory() as folder:
@@ -198,8 +201,8 @@ def main() -> None:
         responses.write('"ready"\n')
         for line in sys.stdin:
             request = json.loads(line)
-            # Normally, the parent kills this process when the time limit is reached. Set an alarm
-            # that ends the process if the parent has died.
+            # Normally, the parent kills this process at the time limit. In case the parent has
+            # died, set an alarm that ends this process.
             signal.alarm(int(COMPILE_LIMIT_S) + 3)
             problem = _find_compile_error(
                 pipeline, structured_output(request["type"], request["guide"])

@@ -11,14 +11,18 @@ import openvino_genai
 from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
 
-# The maximum n-gram length for prompt lookup. Prompt lookup searches for an earlier occurrence of
-# the latest tokens, and drafts the tokens that follow this occurrence.
+# The maximum number of tokens that prompt lookup compares. It searches the prompt for an earlier
+# occurrence of the latest tokens, and drafts the tokens that follow this occurrence.
 _NGRAM_SIZE = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """A guide for decoding. `tensor` is the request tensor from which the guide was created."""
+    """A guide, to which the response must conform.
+
+    `type` is the type of guide, for example json, and `text` is the guide itself. `tensor` is the
+    request tensor from which the guide was created.
+    """
 
     type: str
     text: str
@@ -29,8 +33,8 @@ class Guide:
 class Drafts:
     """The settings for speculative decoding.
 
-    `num_tokens` is the number of draft tokens per step. If `are_looked_up` is true, draft tokens
-    are copied from the prompt. Otherwise, a draft model generates them.
+    `num_tokens` is the number of draft tokens per step. If `are_looked_up` is true, the engine
+    copies draft tokens from the prompt (prompt lookup). Otherwise, a draft model generates them.
     """
 
     num_tokens: int
@@ -71,10 +75,10 @@ def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | Non
 
 
 def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
-    """Return the request's guide or a guide that excludes the request's bad words.
+    """Return the request's guide, or a guide that excludes the request's bad words.
 
     Return None if the request has neither a guide nor bad words. Raise `InvalidRequest` if the
-    request has both, or if no guide can exclude its bad words.
+    request has both, or if the bad words cannot be excluded with a guide.
     """
     if request.guide_type is None and not request.bad_words:
         return None
@@ -83,8 +87,8 @@ def find_guide(request: GenerationRequest, tokenizer: Any) -> Guide | None:
         return Guide("structural_tag", _exclusion_guide(texts), "bad_words_list")
     if request.bad_words:
         raise InvalidRequest(
-            "bad_words_list cannot be combined with guided_decoding_guide_type, because "
-            "both require a grammar, but a request can use only one grammar. Omit bad_words_list, "
+            "bad_words_list cannot be combined with guided_decoding_guide_type, because each "
+            "requires a grammar and a request can use only one grammar. Omit bad_words_list, "
             "and exclude the words in the guide instead."
         )
     return Guide(request.guide_type, request.guide, "guided_decoding_guide")
@@ -96,8 +100,8 @@ def _set_beams(config: Any, request: GenerationRequest) -> None:
     if request.early_stopping:
         config.stop_criteria = openvino_genai.StopCriteria.EARLY
     if request.beam_search_diversity_rate:
-        # Put each beam in its own group, so that a token in one beam is penalized at the same
-        # position in the other beams.
+        # Put each beam in a separate group: the diversity penalty applies to tokens that another
+        # group has selected at the same position.
         config.num_beam_groups = request.beam_width
         config.diversity_penalty = request.beam_search_diversity_rate
 
@@ -126,17 +130,24 @@ def _set_penalties(config: Any, request: GenerationRequest) -> None:
 
 def _exclusion_guide(texts: set[str]) -> str:
     """Return a structural tag that allows any text that contains none of `texts`."""
-    # The structural tag must not contain a word that starts with another word. Omit the longer
-    # word, because excluding the shorter word also excludes the longer word.
+    # A structural tag is invalid if an excluded word starts with another excluded word. Omit the
+    # longer word: excluding the shorter word also excludes the longer one.
     shortest = leave_out_longer(texts)
     if any("\0" in text for text in shortest):
-        raise InvalidRequest("bad_words_list contains a word with a NUL character; omit the word")
+        raise InvalidRequest(
+            "bad_words_list contains a word with a NUL character, which "
+            "OpenVINO GenAI cannot exclude; omit the word"
+        )
     form = {"type": "any_text", "excludes": shortest}
     return json.dumps({"type": "structural_tag", "format": form})
 
 
 def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
-    """Return the words as text, because the same text may have different token ids."""
+    """Return the words as text.
+
+    OpenVINO GenAI matches text instead of token ids, because different tokens may form the same
+    text.
+    """
     texts = set()
     for word in words:
         text = str(tokenizer.decode(list(word), skip_special_tokens=False))

@@ -43,7 +43,7 @@ _ADAPTER_CACHE_PARAMETERS = tuple(
 
 
 def arguments_of(parameters: Mapping[str, str]) -> Arguments:
-    """Return the arguments for `config.pbtxt` parameters, ignoring empty parameters.
+    """Return the `LLM` arguments for `config.pbtxt` parameters, ignoring empty parameters.
 
     Raise `ValueError` if a parameter cannot be parsed.
     """

@@ -34,8 +34,8 @@ from .results import ResultReader
 from .sampling import check_servable, long_bad_words, sampling_arguments
 from .statistics import IterationStatistics
 
-# How long a step may wait for tokens. The limit is short because new requests are submitted only
-# between steps.
+# The maximum time that a step waits for tokens, in seconds. It is short because new requests are
+# submitted only between steps.
 _STEP_WAIT_S = 0.01
 
 
@@ -56,13 +56,13 @@ class _Arrival:
 
 
 class PyTorchEngine:
-    """A GPU engine with in-flight batching, which TensorRT-LLM's `LLM` runs.
+    """A GPU engine with in-flight batching, implemented with TensorRT-LLM's class `LLM`.
 
     `config` contains llm (the arguments for `LLM`), max_seq_len and vocab_size. It may contain any
     field of `LoraOptions`.
 
-    The caller's thread owns `_running`. The thread of the event loop owns `_tasks` and `_batch`,
-    and calls all functions of TensorRT-LLM that concern requests.
+    Only the caller's thread uses `_running`. Only the event loop's thread uses `_tasks` and
+    `_batch`, and calls the functions of TensorRT-LLM that concern requests.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -80,7 +80,8 @@ class PyTorchEngine:
         self._running: dict[int, _Running] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._batch: list[_Arrival] = []
-        # All arrivals of one iteration of the event loop, or the error that ends the engine.
+        # Each item contains all arrivals of one iteration of the event loop, or the error that ends
+        # the engine.
         self._batches: queue.SimpleQueue[list[_Arrival] | Exception] = queue.SimpleQueue()
         self.limits = EngineLimits(
             max_seq_len=int(config["max_seq_len"]),
@@ -124,8 +125,9 @@ class PyTorchEngine:
         return self._statistics.engine_stats(len(self._running))
 
     def close(self) -> None:
-        # End the requests while TensorRT-LLM still accepts that they are aborted. The loop must run
-        # until TensorRT-LLM has shut down, because it delivers the last responses.
+        # Cancel the requests first, because TensorRT-LLM cannot abort them after its shutdown. Keep
+        # the event loop running until the shutdown has ended, because the loop delivers the last
+        # responses.
         self._events.cancel_tasks()
         try:
             self._llm.shutdown()
@@ -135,7 +137,7 @@ class PyTorchEngine:
                 self._adapters.close()
 
     def _take(self, arrival: _Arrival) -> list[SequenceUpdate]:
-        """Return the updates of a request, unless the request was cancelled."""
+        """Return the updates in `arrival`, or an empty list if the request was cancelled."""
         request_id = arrival.running.request.id
         if self._running.get(request_id) is not arrival.running:
             return []
@@ -143,7 +145,7 @@ class PyTorchEngine:
             del self._running[request_id]
         return arrival.updates
 
-    # The thread of the event loop runs all methods below.
+    # All methods below run in the event loop's thread.
 
     def _start(self, running: _Running) -> None:
         running.task = self._events.loop.create_task(self._run(running))
@@ -199,7 +201,10 @@ class PyTorchEngine:
         return adapter and LoRARequest(adapter.name, adapter.number, str(adapter.folder))
 
     def _deliver(self, arrival: _Arrival) -> None:
-        """Add an arrival to the batch, which is delivered when the tasks of this iteration ran."""
+        """Add an arrival to the batch.
+
+        The batch is delivered after the other tasks of this iteration of the event loop.
+        """
         if not self._batch:
             self._events.loop.call_soon(self._flush)
         self._batch.append(arrival)
@@ -215,8 +220,8 @@ def _sampling_params(request: GenerationRequest) -> Any:
         arguments["guided_decoding"] = GuidedDecodingParams(**guide)
     params = SamplingParams(**arguments)
     if words := long_bad_words(request):
-        # Set the token ids directly, so that the API does not convert texts in `bad` to token ids.
-        # `bad` must be set, too, because otherwise the API ignores the token ids.
+        # Set the token ids directly; otherwise, the API would tokenize the texts in `bad`. `bad`
+        # must be set, too, because the API ignores the token ids if `bad` is empty.
         params.bad = [""] * len(words)
         params._bad_word_ids = words
     return params

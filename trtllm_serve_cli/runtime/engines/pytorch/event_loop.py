@@ -1,8 +1,9 @@
-"""Run an asyncio event loop in its own thread.
+"""Run an asyncio event loop in a separate thread.
 
-TensorRT-LLM delivers responses only while the loop that created a request is running: otherwise
-`_SyncQueue.notify_many` (tensorrt_llm/llmapi/utils.py in NVIDIA/TensorRT-LLM, 1.0 to 1.3) raises an
-error, and the response stays in its queue. Therefore, the loop must run all the time.
+TensorRT-LLM delivers the responses of a request only while the event loop that created the request
+is running. Otherwise, `_SyncQueue.notify_many` raises an error and the response stays in its queue
+(tensorrt_llm/llmapi/utils.py in NVIDIA/TensorRT-LLM, 1.0 to 1.3). Therefore, the loop must run all
+the time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ class EventLoopThread:
         self._thread.start()
 
     def call(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call a function in the loop's thread, without waiting for it. Calls keep their order."""
+        """Schedule a function call in the loop's thread, without waiting for it.
+
+        Calls run in the order in which they were scheduled.
+        """
         self.loop.call_soon_threadsafe(function, *arguments)
 
     def cancel_tasks(self) -> None:

@@ -17,12 +17,12 @@ from typing import Any
 from ..engine_arguments import Arguments
 from .arguments import LLM_ARGUMENTS
 
-# Arguments that some versions lack, with the value that such a version always uses. Another value
-# cannot be fulfilled, so the load fails.
+# Arguments that some versions lack, with the value that these versions always use. With a different
+# value, loading the model fails.
 _ALWAYS: Mapping[str, Any] = {"backend": "pytorch", "kv_cache_config.onboard_blocks": True}
 # Arguments that have no effect in the versions that mark them as deprecated.
 _DEPRECATED = ("kv_cache_config.sink_token_length", "speculative_config.allow_advanced_sampling")
-# The field of 1.0 that selects the sampler, and the field of later versions.
+# The argument that selects the sampler: a flag in 1.0, and a type in later versions.
 _SAMPLER_FLAG, _SAMPLER_TYPE = "enable_trtllm_sampler", "sampler_type"
 OLD_SAMPLER = "TRTLLMSampler"
 # Field of a class for speculative decoding -> name of the same field in other versions.
@@ -41,8 +41,9 @@ _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS
 class AdaptedArguments:
     """Arguments that the installed `LLM` accepts.
 
-    `values` does not contain speculative_config. `decoding` is the class for speculative decoding
-    with its arguments, or None. `ignored` explains each argument that is omitted or has no effect.
+    `values` contains all arguments except speculative_config. `decoding` is the class for
+    speculative decoding with its arguments, or None. `ignored` contains an explanation for each
+    argument that is omitted or has no effect.
     """
 
     values: Arguments
@@ -51,7 +52,7 @@ class AdaptedArguments:
 
 
 class _Report:
-    """The arguments that are ignored or cannot be fulfilled."""
+    """The arguments that the installed version ignores, and those that it lacks but would need."""
 
     def __init__(self, version: str) -> None:
         self._package = f"TensorRT-LLM {version}".rstrip()
@@ -73,7 +74,7 @@ class _Report:
         self.ignored.append(f"{_show(path)} has no effect in {self._package}")
 
     def check(self) -> None:
-        """Raise `ValueError` if an argument cannot be fulfilled."""
+        """Raise a `ValueError` that names the missing arguments, if there are any."""
         if self._unknown:
             raise ValueError(
                 f"{self._package} does not have the arguments {', '.join(self._unknown)}; remove "
@@ -84,8 +85,9 @@ class _Report:
 def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> AdaptedArguments:
     """Return the arguments for the installed version.
 
-    `llm_args` is the installed class `TorchLlmArgs`. Raise `ValueError` that names the arguments
-    that the installed classes lack, unless the installed version always uses the requested value.
+    `llm_args` is the installed class `TorchLlmArgs`. If the installed classes lack arguments, raise
+    a `ValueError` that names them. Omit an argument without an error if the installed version
+    always uses the requested value.
     """
     report = _Report(version)
     fields = accepted_fields(llm_args)
@@ -105,7 +107,10 @@ def adapt_arguments(arguments: Arguments, llm_args: type, version: str) -> Adapt
 
 
 def accepted_fields(cls: type) -> dict[str, Any]:
-    """Return the fields of a Pydantic class or dataclass, by each name that its caller may use."""
+    """Return the fields of a Pydantic class or dataclass.
+
+    The keys are all names that a caller may use for the fields, including aliases.
+    """
     fields: Mapping[str, Any] = getattr(cls, "model_fields", None) or getattr(
         cls, "__dataclass_fields__", {}
     )
@@ -128,7 +133,7 @@ def is_deprecated(field: Any) -> bool:
 
 
 def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
-    """Return `arguments` with the installed version's argument for the sampler."""
+    """Return `arguments` with the sampler's argument renamed for the installed version."""
     if _SAMPLER_TYPE in arguments and _SAMPLER_TYPE not in fields and _SAMPLER_FLAG in fields:
         rest = {name: each for name, each in arguments.items() if name != _SAMPLER_TYPE}
         return {**rest, _SAMPLER_FLAG: arguments[_SAMPLER_TYPE] == OLD_SAMPLER}
@@ -141,9 +146,9 @@ def _name_sampler(arguments: Arguments, fields: Mapping[str, Any]) -> Arguments:
 def _adapt_group(
     path: str, group: Mapping[str, Any], classes: list[type], report: _Report
 ) -> Arguments:
-    """Return a group's arguments without those that the classes lack.
+    """Return the arguments in `group` that the classes have, and report the others.
 
-    Without a class, the field accepts any mapping.
+    If there are no classes, return all arguments, because the field accepts any mapping.
     """
     fields = {name: field for cls in classes for name, field in accepted_fields(cls).items()}
     values: Arguments = {}
@@ -197,9 +202,9 @@ def decoding_tag(cls: type) -> str:
 def samples_always(cls: type) -> bool:
     """Return whether this class supports sampling without `allow_advanced_sampling`.
 
-    The class contains the arguments for speculative decoding. From the last release candidates of
-    TensorRT-LLM 1.3 on, each request selects greedy decoding or sampling, so the argument is not
-    needed.
+    The class contains the arguments for speculative decoding. In the last release candidates of
+    TensorRT-LLM 1.3 and later versions, each request selects greedy decoding or sampling, so
+    `allow_advanced_sampling` is not needed.
     """
     fields = accepted_fields(cls)
     if "allow_advanced_sampling" in fields:
@@ -228,6 +233,6 @@ def _classes_in(annotation: Any) -> Iterator[type]:
 
 
 def _show(path: str) -> str:
-    """Return an argument's path, with the template parameter that sets the argument."""
+    """Return an argument's path, and the template parameter that sets the argument, if any."""
     parameter = _PARAMETERS.get(path)
     return f"{path} (the parameter {parameter})" if parameter else path

@@ -17,14 +17,14 @@ from .sampler import SamplerLimits, choose_sampler, find_limits
 
 
 def load_llm(arguments: Arguments) -> tuple[Any, SamplerLimits]:
-    """Load an `LLM`. Return it with the limits of its sampler.
+    """Load an `LLM`, and return it with the limits of its sampler.
 
-    Log the arguments that the installed version ignores. Raise a `ValueError` that names the
-    arguments that the installed version rejects.
+    Log the arguments that the installed version ignores. If the installed version rejects
+    arguments, raise a `ValueError` that names them.
     """
     version = str(getattr(tensorrt_llm, "__version__", ""))
     fields = accepted_fields(TorchLlmArgs)
-    # Requests and results are token ids, so only guided decoding needs the tokenizer.
+    # Prompts and responses are token ids, so only guided decoding needs the tokenizer.
     needs_tokenizer = bool(arguments.get("guided_decoding_backend"))
     defaults: Arguments = {"enable_iter_perf_stats": True}
     if not needs_tokenizer:
@@ -36,7 +36,8 @@ def load_llm(arguments: Arguments) -> tuple[Any, SamplerLimits]:
     for each in adapted.ignored:
         write_log("W", f"engine worker: {each}")
     with explaining_rejections("TensorRT-LLM"):
-        # `update_llm_args_with_extra_dict` converts argument groups to their classes.
+        # `update_llm_args_with_extra_dict` converts each group of arguments to an object of its
+        # Pydantic class.
         values = update_llm_args_with_extra_dict({}, adapted.values)
         if adapted.decoding is not None:
             cls, options = adapted.decoding

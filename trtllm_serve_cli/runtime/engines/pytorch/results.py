@@ -1,8 +1,8 @@
 """Convert results from TensorRT-LLM's LLM API to an engine's updates.
 
-The API updates a result in place. A result has one output per sequence, which contains all tokens
-that have been generated so far. The attribute names are from tensorrt_llm/executor/result.py in
-NVIDIA/TensorRT-LLM (1.0 to 1.3).
+The API updates a result in place. A result has one output per sequence. Each output contains all
+tokens of its sequence that have been generated so far. The attribute names are from
+tensorrt_llm/executor/result.py in NVIDIA/TensorRT-LLM (1.0 to 1.3).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ..sequence_end import find_end
 class ResultReader:
     """A reader for the new tokens in the result of one request.
 
-    The reader searches the tokens for the end of each sequence, because the API reports the end
-    reliably only for the last sequence. In addition, the API does not accept stop words with
-    several tokens as token ids.
+    The reader searches the tokens for the end of each sequence for two reasons: the API reports the
+    end reliably only for the last sequence, and it does not accept stop words with several tokens
+    as token ids.
     """
 
     def __init__(self, request: GenerationRequest) -> None:

@@ -1,8 +1,8 @@
 """Choose TensorRT-LLM's sampler, and find the request fields that the sampler ignores.
 
 Sources: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM, and the pull requests #16052 (bad
-words), #16485 (penalties), #16620 (options of beam search) and #17701 (`enable_penalty`). The
-version numbers follow from the dates of these pull requests.
+words), #16485 (penalties), #16620 (beam search options) and #17701 (`enable_penalty`). The version
+numbers were derived from the dates of these pull requests.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
 }
 # From this version on, no feature requires the old sampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
-# The types of speculative decoding whose drafts come from a second engine or from no model. Their
-# requests can always sample. Each of the listed arguments selects a second engine if it is false.
+# Speculative decoding supports sampling unless the model's engine also generates the draft tokens.
+# The types in the tuple use a second engine or no draft model. The types in the mapping use a
+# second engine if the given argument is false.
 _TWO_ENGINES = ("ngram", "draft_target", "user_provided", "auto")
 _ONE_ENGINE = {
     "eagle": "eagle3_one_model", "eagle3": "eagle3_one_model", "mtp": "mtp_eagle_one_model"
@@ -43,11 +44,13 @@ _ONE_ENGINE = {
 
 @dataclass(frozen=True, slots=True)
 class SamplerLimits:
-    """The fields of requests that the loaded model's sampler ignores.
+    """The limits of the loaded model's sampler.
 
-    `name` describes the sampler in errors. All other fields concern speculative decoding: whether
-    the model can sample tokens instead of greedy decoding, whether it applies penalties, and
-    whether the argument `enable_penalty` would make it apply them.
+    `name` describes the sampler in errors. `ignored` contains the request fields that the sampler
+    ignores. The other fields apply only to speculative decoding: `can_sample` is true if the model
+    supports sampling in addition to greedy decoding. `has_penalties` is true if the model applies
+    penalties. `can_enable_penalties` is true if the argument `enable_penalty` would make the model
+    apply penalties.
     """
 
     name: str = ""
@@ -58,10 +61,11 @@ class SamplerLimits:
 
 
 def choose_sampler(arguments: Arguments, fields: Mapping[str, Any], version: str) -> Arguments:
-    """Return the argument for the old sampler if the model needs it and `arguments` has none.
+    """Return the argument that selects the old sampler, or an empty mapping if it is not needed.
 
-    The new sampler of this version would ignore penalties and bad words. The old sampler does not
-    support speculative decoding.
+    The model needs the old sampler if the new sampler of this version ignores penalties or bad
+    words. The mapping is also empty if `arguments` already selects a sampler, or enables
+    speculative decoding, which the old sampler does not support.
     """
     is_chosen = "sampler_type" in arguments or "enable_trtllm_sampler" in arguments
     if is_chosen or arguments.get("speculative_config") or _release(version) >= _ONE_SAMPLER:
@@ -75,7 +79,7 @@ def find_limits(adapted: AdaptedArguments, version: str) -> SamplerLimits:
     """Return the limits of the sampler that the model was loaded with."""
     if adapted.decoding is not None:
         cls, options = adapted.decoding
-        # Draft trees exclude penalties.
+        # Penalties cannot be combined with draft trees.
         is_tree = bool(options.get("eagle_choices") or options.get("use_dynamic_tree"))
         has_switch = "enable_penalty" in accepted_fields(cls) and not is_tree
         return SamplerLimits(
@@ -92,7 +96,7 @@ def find_limits(adapted: AdaptedArguments, version: str) -> SamplerLimits:
 
 
 def _can_sample(cls: type, options: Mapping[str, Any]) -> bool:
-    """Return whether speculative decoding with this class can sample tokens."""
+    """Return whether a model that uses this class for speculative decoding supports sampling."""
     if samples_always(cls) or options.get("allow_advanced_sampling"):
         return True
     tag = decoding_tag(cls).lower()
@@ -103,7 +107,7 @@ def _can_sample(cls: type, options: Mapping[str, Any]) -> bool:
 
 
 def _release(version: str) -> _Release:
-    """Return a version in a form that can be compared. Release candidates precede their release."""
+    """Return a version as a comparable tuple. Release candidates precede their release."""
     match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?(?:\.?(rc|dev|a|b)(\d*))?", version)
     if match is None:
         return (10**6, 0, 0, 0)

@@ -14,20 +14,20 @@ from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 from .sampler import SamplerLimits
 
-# With this value, the executor has no end token. With None, the executor would use the tokenizer's
-# end token.
+# -1 means that the request has no end token. With None, the executor would use the tokenizer's end
+# token.
 _NO_END = -1
-# Field of a request -> tensor in the errors, if their names differ.
+# Request field -> tensor that errors name instead of the field.
 _TENSORS = {"bad_words": "bad_words_list"}
-# Field of a request -> value that has no effect, if it is not zero, false or empty.
+# Request field -> value that has no effect, for fields in which zero has an effect.
 _NEUTRAL = {"repetition_penalty": 1.0}
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """Return the arguments for `SamplingParams`. Fields that are not set keep their defaults.
+    """Return the arguments for `SamplingParams`. Omit arguments that the request does not set.
 
-    Stop and bad words with several tokens are omitted, because the API accepts such words only as
-    text, which it converts with its tokenizer.
+    Stop and bad words with several tokens are omitted, too, because the API accepts such words only
+    as text, which it converts with its tokenizer.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -68,8 +68,9 @@ def check_servable(
     max_beam_width = int(arguments.get("max_beam_width") or 1)
     if request.beam_width != max_beam_width:
         raise InvalidRequest(
-            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend supports only "
-            f"the model's max_beam_width. Set beam_width to {max_beam_width}."
+            f"beam_width is {request.beam_width}, but TensorRT-LLM's PyTorch backend supports "
+            "only the beam width with which the model was loaded (max_beam_width). Set "
+            f"beam_width to {max_beam_width}."
         )
     if request.beam_width > 1 and any(len(word) > 1 for word in request.stop_words):
         raise InvalidRequest(

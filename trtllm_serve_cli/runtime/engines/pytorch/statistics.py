@@ -13,10 +13,10 @@ from typing import Any
 from ...engine import EngineStats
 from ...log import write_traceback
 
-# The interval between queries. It is long because a query blocks the event loop in some versions of
-# TensorRT-LLM.
+# The interval between queries, in seconds. It is long because a query blocks the event loop in some
+# versions of TensorRT-LLM.
 PERIOD_S = 0.5
-# How long a query waits for the next iteration.
+# How long a query waits for the next iteration, in seconds.
 TIMEOUT_S = 0.01
 
 
@@ -32,10 +32,10 @@ class IterationStatistics:
         self._task: asyncio.Task[None] | None = None
 
     def follow(self, has_requests: Callable[[], bool]) -> None:
-        """Start to read statistics, and continue while `has_requests` returns true.
+        """Start reading statistics, and continue while `has_requests` returns true.
 
-        Call this method in a running event loop, after a request was submitted: before the first
-        request, TensorRT-LLM rejects queries for statistics.
+        Call this method in a running event loop, after a request has been submitted: TensorRT-LLM
+        rejects queries for statistics before the first request.
         """
         is_reading = self._task is not None and not self._task.done()
         if not is_reading and not self._has_failed:
@@ -52,8 +52,8 @@ class IterationStatistics:
 
     async def _read(self) -> None:
         iterations = self._llm.get_stats_async(TIMEOUT_S)
-        # Up to about 1.2.0rc5, the result ends for good at its first timeout, unless it is reset
-        # (`IterationResult` in tensorrt_llm/executor/result.py).
+        # Up to about 1.2.0rc5, the result returns nothing after its first timeout, unless it is
+        # reset (`IterationResult` in tensorrt_llm/executor/result.py).
         if hasattr(iterations, "mark_undone"):
             iterations.mark_undone()
         async for iteration in iterations:
@@ -64,7 +64,8 @@ class IterationStatistics:
     def engine_stats(self, num_requests: int) -> EngineStats:
         """Return the state of an engine that has `num_requests` requests."""
         cache = self._latest.get("kvCacheStats") or {}
-        # If no request is running, the statistics of the latest iteration are outdated.
+        # If no request is running, the statistics of the latest iteration no longer describe the
+        # engine.
         latest = self._latest if num_requests else {}
         batch = latest.get("inflightBatchingStats") or {}
         return EngineStats(

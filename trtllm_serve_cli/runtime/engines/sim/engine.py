@@ -1,7 +1,7 @@
 """Implement an engine that simulates scheduling and timing, and returns meaningless tokens.
 
-Response tokens are drawn from the prompt with the request's seed, so the response to a text prompt
-is text. Each step ends when its simulated duration has passed since the end of the previous step.
+The engine draws response tokens from the prompt with the request's seed, so the response to a text
+prompt is text. A step starts when the previous step ends, and takes the simulated duration.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
 _KIND = "sim"
-# The duration of the busy loop that ends each wait. `time.sleep` alone would be about 0.1 ms late
-# on an idle machine.
+# The duration of the busy loop that ends each wait, in seconds. `time.sleep` alone would return
+# about 0.1 ms late on an idle machine.
 _SPIN_S = 0.0002
-# The limit is high so that the error for a beam search request names the unsupported feature, not
-# the beam width.
+# The limit is high so that a beam search request fails with the error for an unsupported feature,
+# not with an error about the beam width.
 _MAX_BEAM_WIDTH = 64
 
 
@@ -63,8 +63,8 @@ class RealClock:
 def load_simulation(config: Mapping[str, Any]) -> Simulation:
     """Load the simulation from `simulation.json` in the folder `engine_dir`.
 
-    Limits in `config` override the limits in this file. Raise `ValueError` if the file or a limit
-    is invalid.
+    Limits in `config` override the limits in `simulation.json`. Raise `ValueError` if
+    `simulation.json` or a limit is invalid.
     """
     path = Path(config["engine_dir"], SIMULATION_FILE)
     simulation = parse_simulation(path.read_text(encoding="utf-8"))
@@ -75,7 +75,11 @@ def load_simulation(config: Mapping[str, Any]) -> Simulation:
 
 @dataclass(slots=True)
 class _Sequence:
-    """One sequence of a response. `tokens` stays empty if the request has no stop or bad words."""
+    """One sequence of a response.
+
+    `tokens` contains the generated tokens if the request has stop or bad words. Otherwise, it stays
+    empty, because the tokens are not searched.
+    """
 
     rng: Random
     tokens: list[int] = field(default_factory=list)
@@ -142,8 +146,9 @@ class SimEngine:
         step = self._scheduler.step()
         self._iteration += 1
         self._context_tokens = step.work.prompt_tokens
-        # If the planned end has already passed, the next step is counted from now. Otherwise, later
-        # steps would be shortened to catch up, and their tokens would be generated too early.
+        # If the planned end has already passed, the step ends now, and the next step is counted
+        # from now. Otherwise, later steps would be shortened to catch up, and their tokens would be
+        # generated too early.
         from_s = started_s if self._next_start_s is None else self._next_start_s
         end_s = max(from_s + step.duration_s, started_s)
         updates = self._collect_updates(step, _ns(from_s), _ns(end_s))
@@ -211,7 +216,7 @@ class SimEngine:
 
 
 def _check_servable(request: GenerationRequest) -> None:
-    """Raise `InvalidRequest` if the request uses a feature that is listed as unsupported."""
+    """Raise `InvalidRequest` if the request uses a feature that this engine does not support."""
     requested = {
         "beam_width": request.beam_width > 1,
         "return_log_probs": request.return_log_probs,
@@ -228,8 +233,8 @@ def _check_servable(request: GenerationRequest) -> None:
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     """Return the tokens from which the response tokens are drawn.
 
-    These tokens are the prompt's tokens, except the end token and the bad words. If none of these
-    tokens remains, return one token that is not from the prompt.
+    These tokens are the prompt's tokens, except the end token and bad words of one token. If all
+    tokens of the prompt are excluded, return one other token of the vocabulary.
     """
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
     vocabulary = tuple(token for token in request.input_ids if token not in banned)
@@ -252,7 +257,10 @@ def _next_token(running: _Running, sequence: _Sequence) -> tuple[int, FinishReas
 
 
 def _draw(running: _Running, sequence: _Sequence) -> int:
-    """Draw a token that does not complete a bad word, if there is such a token."""
+    """Draw a token that does not complete a bad word.
+
+    If every token completes a bad word, return any token.
+    """
     vocabulary, bad_words = running.vocabulary, running.request.bad_words
     start = sequence.rng.randrange(len(vocabulary))
     if not bad_words:

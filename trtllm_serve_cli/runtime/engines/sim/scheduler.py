@@ -33,8 +33,9 @@ class SimRequest:
     """A request and its progress.
 
     `num_generated` is the number of tokens generated in each sequence. `num_computed` is the number
-    of computed prompt tokens. After a pause, this number includes response tokens. `blocks` is the
-    number of KV cache blocks reserved for the request.
+    of prompt tokens that are in the KV cache. After a pause, response tokens are computed with the
+    prompt and included in this number. `num_reused_blocks` is the number of blocks reused from
+    earlier prompts. `blocks` is the number of KV cache blocks reserved for the request.
     """
 
     id: int
@@ -61,9 +62,9 @@ class SimRequest:
 class Step:
     """The result of one step.
 
-    `tokens` contains the requests for which the step generates one token per sequence, starting
-    with the requests whose prompts this step completed. `started` contains the requests that
-    started for the first time in this step.
+    `tokens` contains the requests for which the step generates one token per sequence. The requests
+    whose prompts this step completed come first. `started` contains the requests that started for
+    the first time in this step.
     """
 
     duration_s: float
@@ -90,7 +91,8 @@ class Scheduler:
         self._decoding: dict[int, SimRequest] = {}
         self._num_sequences = 0
         self._blocks = 0
-        # The number of decoding sequences, and the total number of tokens that they attend to.
+        # The number of sequences that decode a token, and the number of tokens that these sequences
+        # attend to.
         self._num_decoding = 0
         self._kv_tokens = 0
 
@@ -125,11 +127,11 @@ class Scheduler:
         return sum(self._blocks_for(each, each.num_generated) for each in running)
 
     def submit(self, request: SimRequest) -> None:
-        """Queue a request for which `find_problem` has returned None."""
+        """Queue a request. The caller must have checked it with `find_problem`."""
         self._waiting.append(request)
 
     def remove(self, request_id: int) -> None:
-        """Remove a request in any state and free its blocks. Unknown ids are ignored."""
+        """Remove a request in any state, and free its KV cache blocks. Ignore unknown ids."""
         if request := self._prompts.pop(request_id, None):
             self._release(request)
         elif request := self._decoding.pop(request_id, None):
@@ -139,7 +141,7 @@ class Scheduler:
             self._waiting = deque(each for each in self._waiting if each.id != request_id)
 
     def step(self) -> Step:
-        """Run the next step, and update the requests to their states at the end of the step."""
+        """Run the next step, and update its requests to their state at the end of the step."""
         if not self._reserves:
             self._make_room()
         started = self._admit()
@@ -180,9 +182,9 @@ class Scheduler:
         return started
 
     def _make_room(self) -> None:
-        """Reserve the blocks for the next tokens, starting with the oldest request.
+        """Reserve the KV cache blocks for the next tokens, starting with the oldest request.
 
-        If the blocks run out, pause the latest requests.
+        If no blocks are free, pause the requests that started last.
         """
         for request in list(self._decoding.values()):
             if request.id not in self._decoding:
@@ -223,8 +225,9 @@ class Scheduler:
         """Compute prompts within the token budget of the step.
 
         Return the requests whose prompts are complete, the number of computed tokens, and the
-        number of token pairs (see `StepTiming`). A prompt that is alone in a step may exceed the
-        budget, because the generated tokens of a paused request are computed with its prompt.
+        number of token pairs (see `StepTiming`). If nothing else is computed in the step, a prompt
+        may exceed the budget. Otherwise, a paused request might never resume, because its generated
+        tokens are computed with its prompt.
         """
         budget = self._limits.max_num_tokens - num_decoded
         is_chunked = self._limits.enable_chunked_context
@@ -247,9 +250,9 @@ class Scheduler:
         return completed, num_tokens, num_pairs
 
     def _start_decoding(self, request: SimRequest) -> None:
-        """Start decoding a request.
+        """Start decoding a request whose prompt is complete.
 
-        The step that completes the prompt also generates the first token.
+        The step that completed the prompt also generates the first token.
         """
         request.num_generated += 1
         if request.is_done:

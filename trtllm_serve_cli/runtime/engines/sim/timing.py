@@ -1,6 +1,6 @@
 """Define a simulated engine by its scheduler limits and the duration of its steps.
 
-The file `simulation.json` in the engine folder contains the definition. `tllm bench calibrate`
+The definition is stored in the file `simulation.json` in the engine folder. `tllm bench calibrate`
 writes files in this format.
 """
 
@@ -25,14 +25,15 @@ class StepTiming:
 
         step_s + prompt_token_s * p + prompt_pair_s * q + sequence_s * n + kv_token_s * k
 
-    p is the number of prompt tokens that the step computes. q is the number of token pairs. A pair
-    consists of one of these tokens and an earlier token to which it attends. n is the number of
-    sequences that decode a token in the step. k is the number of tokens in the KV cache that these
-    sequences attend to. The coefficients are in seconds.
+    p is the number of prompt tokens that the step computes. q is the number of pairs of such a
+    token and an earlier token to which it attends. n is the number of sequences that decode a token
+    in the step. k is the number of tokens in the KV cache that these sequences attend to. The
+    coefficients are in seconds.
 
     `jitter` is the coefficient of variation of the duration, which is gamma-distributed; 0 disables
-    the jitter. `request_s` is the time that a server and its network add to each request. Only the
-    virtual clock adds this time, because a simulated engine runs behind a real server.
+    the jitter. `request_s` is the time in seconds that a server and its network add to each
+    request. Only the virtual clock adds `request_s`, because a simulated engine runs behind a real
+    server.
     """
 
     step_s: float
@@ -66,7 +67,10 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerLimits:
-    """The limits of a scheduler. The fields have the names of TensorRT-LLM's parameters."""
+    """The limits of the simulated scheduler.
+
+    The fields have the names of TensorRT-LLM's parameters.
+    """
 
     max_batch_size: int = 256
     max_num_tokens: int = 8192
@@ -84,7 +88,10 @@ class SchedulerLimits:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """A simulated engine. `origin` describes the source of the timing."""
+    """A simulated engine: the duration of its steps and the limits of its scheduler.
+
+    `origin` describes where the timing comes from, for example from a measurement.
+    """
 
     timing: StepTiming
     limits: SchedulerLimits = field(default_factory=SchedulerLimits)
@@ -99,7 +106,7 @@ def parse_simulation(text: str) -> Simulation:
     """Parse a `simulation.json`. If a field is invalid, raise a `ValueError` that names it."""
     fields = json.loads(text)
     if not isinstance(fields, dict) or not isinstance(fields.get("timing"), dict):
-        raise ValueError("the object `timing` is missing")
+        raise ValueError("the object `timing` is missing; add it with at least the field step_s")
     if fields.get("schema", SCHEMA) != SCHEMA:
         raise ValueError(f"schema is {fields['schema']}, but only schema {SCHEMA} is supported")
     _reject_unknown("", fields, ("schema", "timing", "limits", "origin"))

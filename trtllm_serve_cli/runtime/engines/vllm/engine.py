@@ -1,9 +1,9 @@
 """Implement an engine with vLLM.
 
 This module requires the package `vllm` and is written for version 0.26. vLLM batches requests in
-separate processes. The engine uses `EngineCoreClient`, as vLLM's own interfaces do. The engine core
-sends one message per step, with the new token ids of all sequences. The engine returns these token
-ids without decoding them to text.
+separate processes. As vLLM's own interfaces do, this module uses `EngineCoreClient` to communicate
+with vLLM's engine core. The engine core sends one message per step, which contains the new token
+ids of all sequences. The engine returns these token ids without decoding them to text.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ..engine_arguments import Arguments, explaining_rejections
 from .outputs import SequenceReader
 from .sampling import check_servable, sampling_arguments, seed_of
 
-# The maximum time that a step waits for tokens. The limit is short because new requests are
+# The maximum time that a step waits for tokens, in seconds. It is short because new requests are
 # submitted only between steps.
 _STEP_WAIT_S = 0.002
 
@@ -53,7 +53,7 @@ _STEP_WAIT_S = 0.002
 class _Running:
     request: GenerationRequest
     params: list[SamplingParams]
-    # Request id in the engine core -> reader for the sequence.
+    # Request id in the engine core, which has one request per sequence -> reader for the sequence.
     readers: dict[str, SequenceReader] = field(default_factory=dict)
 
 
@@ -80,11 +80,12 @@ class VllmEngine:
             log_stats=True,
         )
         self._running: dict[int, _Running] = {}
-        # Request id -> adapter, for requests in `_running` whose adapter files are being written.
+        # Request id -> future for the adapter, for requests in `_running` that wait for their
+        # adapter.
         self._waiting: dict[int, Future[KnownAdapter | None]] = {}
         self._readers: dict[str, SequenceReader] = {}
         self._updates: list[SequenceUpdate] = []
-        # The scheduler's latest statistics.
+        # The latest statistics of the scheduler in the engine core.
         self._scheduler: Any = None
         self._num_steps = self._num_preemptions = self._num_cached = self._num_uncached = 0
         self._num_context_tokens = 0
@@ -104,8 +105,8 @@ class VllmEngine:
         if self._adapters is None:
             check_no_adapter(request, "the largest rank that adapters may have (max_lora_rank)")
         if request.guide_type is not None and request.end_id is None:
-            # Set an end token so that the sequence ends after the guide's last token, because vLLM
-            # allows only the end token at that position.
+            # vLLM allows only the end token after the guide's last token, so set an end token that
+            # ends the sequence there.
             request = replace(request, end_id=self._tokenizer.eos_token_id)
         running = _Running(request, self._sampling_params(request))
         self._running[request.id] = running
@@ -141,7 +142,8 @@ class VllmEngine:
     def stats(self) -> EngineStats:
         cache = self._config.cache_config
         num_blocks = cache.num_gpu_blocks or 0
-        # Ignore the latest statistics if no request is running, because they are outdated.
+        # If no request is running, ignore the latest statistics, because they no longer describe
+        # the engine.
         latest = self._scheduler if self._running else None
         waiting = latest.num_waiting_reqs + latest.num_skipped_waiting_reqs if latest else 0
         unread = sum(not each.has_begun for each in self._readers.values())
@@ -156,7 +158,7 @@ class VllmEngine:
             iteration=self._num_steps,
             context_tokens=self._num_context_tokens if latest else 0,
             preemptions=self._num_preemptions,
-            # Convert tokens to blocks, because vLLM counts cached tokens.
+            # vLLM counts cached tokens, not blocks, so convert the number.
             kv_blocks_reused=self._num_cached // (cache.block_size or 1),
             kv_blocks_missed=self._num_uncached // (cache.block_size or 1),
         )
@@ -168,7 +170,10 @@ class VllmEngine:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer. Only guides require it, because requests contain token ids."""
+        """The tokenizer, which only requests with guides need.
+
+        Prompts and responses are token ids.
+        """
         return cached_tokenizer_from_config(self._config.model_config)
 
     def _sampling_params(self, request: GenerationRequest) -> list[SamplingParams]:
@@ -192,13 +197,16 @@ class VllmEngine:
             raise InvalidRequest(f"vLLM rejects the request: {last_line(error)}") from error
         for params in all_params:
             if request.bad_words:
-                # Set the token ids directly. Otherwise, vLLM would derive them from texts, but the
-                # request contains only token ids.
+                # Set the token ids directly: vLLM would derive them from text, but the request
+                # contains only token ids.
                 params._bad_words_token_ids = [list(word) for word in request.bad_words]
         return all_params
 
     def _start_waiting(self) -> None:
-        """Start the requests whose adapter files are complete."""
+        """Start the requests whose adapters have been read.
+
+        If an adapter could not be read or loaded, fail its request.
+        """
         for request_id in [each for each, found in self._waiting.items() if found.done()]:
             try:
                 adapter = self._waiting.pop(request_id).result()
@@ -239,7 +247,8 @@ class VllmEngine:
     def _next_outputs(self, timeout_s: float) -> Any:
         """Return the outputs of the next step.
 
-        Raise `queue.Empty` after the timeout. If the engine core has failed, raise its error.
+        Raise `queue.Empty` if there are no outputs within `timeout_s` seconds. If the engine core
+        has failed, raise its error.
         """
         try:
             outputs = self._core.outputs_queue.get(block=timeout_s > 0, timeout=timeout_s or None)
@@ -300,7 +309,7 @@ class VllmEngine:
 
 def _configure(arguments: Arguments) -> Any:
     """Return vLLM's config. Raise a `ValueError` that names the arguments that vLLM rejects."""
-    # Disable usage reports, because they would wait for a network connection that may be missing.
+    # Disable usage reports: if the network is not available, vLLM would wait for a connection.
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     unknown = sorted(set(arguments) - set(EngineArgs.__dataclass_fields__))
     if unknown:

@@ -11,8 +11,8 @@ from typing import Any
 from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
 from ..sequence_end import find_end
 
-# The value of vLLM's `EngineCoreEventType.SCHEDULED`, copied because this module does not import
-# vLLM.
+# The value of vLLM's `EngineCoreEventType.SCHEDULED`. It is copied because this module does not
+# import vLLM.
 _SCHEDULED = 2
 # Finish reason of a sequence that ended abnormally -> text for the error message.
 _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
@@ -21,8 +21,8 @@ _ABNORMAL_ENDS = {"abort": "it was aborted", "error": "internal error"}
 class SequenceReader:
     """A reader that converts the outputs for one sequence of a request to updates.
 
-    The reader searches for stop words with several tokens, because vLLM searches for such words
-    only if it decodes the text.
+    The reader searches the tokens for stop words with several tokens, because vLLM finds such stop
+    words only if it decodes the tokens to text.
     """
 
     def __init__(self, request: GenerationRequest, index: int, tokens_per_block: int) -> None:

@@ -11,18 +11,18 @@ from typing import Any
 from ...engine import GenerationRequest, InvalidRequest
 from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, single_tokens
 
-# Field of a request -> the largest absolute value that vLLM accepts. Only penalties may be
-# negative.
+# Request field -> the largest value that vLLM accepts. For penalties, the negative of this value is
+# the smallest that vLLM accepts.
 _LARGEST = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
 # The number of valid seeds. vLLM stores seeds as signed 64-bit integers.
 _NUM_SEEDS = 2**63
 
 
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
-    """Return the `SamplingParams` arguments for one sequence of `request`.
+    """Return the `SamplingParams` arguments for all sequences of `request`.
 
-    The seed, the guide and the bad words are omitted, because the engine sets them. Fields
-    that the request does not set keep their defaults.
+    Omit the seed, the guide and the bad words, which the engine sets itself. Also omit fields that
+    the request does not set, so that they keep vLLM's defaults.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
@@ -39,7 +39,10 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
 
 
 def seed_of(request: GenerationRequest, sequence: int) -> int | None:
-    """Return the seed for one sequence. Each sequence of a request has a different seed."""
+    """Return the seed for one sequence of `request`, or None if the request has no seed.
+
+    The sequences of a request have different seeds.
+    """
     return None if request.seed is None else (request.seed + sequence) % _NUM_SEEDS
 
 
