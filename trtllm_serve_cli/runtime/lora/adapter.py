@@ -42,7 +42,8 @@ _MODULE_IDS = {
 _ID_NAMES = (
     "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate"
 )  # fmt: skip
-# The module for which TensorRT-LLM stores the two halves of B in reverse order.
+# For this module, which combines two projections, TensorRT-LLM stores the two halves of B in
+# reverse order.
 _SWAPPED = "gate_up_proj"
 _MODULE = re.compile(r"(?:.*\.)?layers\.([0-9]+)\.(?:self_attn|mlp)\.([a-z_]+)")
 # The valid numbers of columns in `lora_config`. The fourth column marks DoRA adapters, and older
@@ -58,7 +59,7 @@ class BadAdapter(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class LowRank:
-    """The change to one module's weights, which is the matrix product of `b` and `a`.
+    """A change to the weights of one module: the matrix product of `b` and `a`.
 
     `a` has the shape [r, in]. `b` has the shape [out, r] and includes the scaling.
     """
@@ -67,15 +68,17 @@ class LowRank:
     b: Array
 
 
-# Hugging Face module name (for example model.layers.0.mlp.up_proj) -> change to the weights.
+# The name of a module in Hugging Face models, for example model.layers.0.mlp.up_proj -> the change
+# to its weights.
 Adapter = Mapping[str, LowRank]
 
 
 def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Array]:
-    """Return `lora_weights` [n, longest] and `lora_config` [n, 3] for `adapter`.
+    """Return the tensors `lora_weights` and `lora_config` for `adapter`.
 
-    `dtype` is the type of the weights, which is the name of a NumPy type or bfloat16. Raise
-    `BadAdapter` if TensorRT-LLM has no id for a module, or if a value overflows `dtype`.
+    `dtype` is the type of `lora_weights`: the name of a NumPy type, or bfloat16. `lora_config` has
+    three columns. Raise `BadAdapter` if TensorRT-LLM has no id for a module, or if a value
+    overflows `dtype`.
     """
     rows = sorted((*_layer_and_id(module), module) for module in adapter)
     flat = [_flatten(module, adapter[module]) for _, _, module in rows]
@@ -89,7 +92,7 @@ def encode_adapter(adapter: Adapter, dtype: str = "float16") -> tuple[Array, Arr
 def decode_adapter(weights: Array, config: Array, sites: Sites) -> dict[str, LowRank]:
     """Convert `weights` and `config` to a float32 adapter for a model with the modules `sites`.
 
-    Raise `BadAdapter` with the tensor's name if a tensor is invalid.
+    If a tensor is invalid, raise a `BadAdapter` that names it.
     """
     check_shapes(weights, config)
     values = widen_bfloat16(weights.view(np.uint16)) if weights.dtype == _BFLOAT16 else weights
@@ -122,9 +125,10 @@ def check_shapes(weights: Array, config: Array) -> None:
 
 
 def check_adapter(adapter: Adapter, sites: Sites, max_rank: int) -> None:
-    """Raise `BadAdapter` if `adapter` does not match `sites` or contains NaN or infinity.
+    """Raise `BadAdapter` if `adapter` does not fit a model with the modules `sites`.
 
-    Also raise `BadAdapter` if a module's rank exceeds `max_rank`.
+    Also raise `BadAdapter` if the weights contain NaN or infinity, or if a module's rank exceeds
+    `max_rank`.
     """
     for module, change in adapter.items():
         if module not in sites:

@@ -4,8 +4,8 @@ Requests with different adapters, and requests without an adapter, run concurren
 runs one step of each engine. A thread reads and loads adapters, so that other requests do not wait.
 At most `max_loras` adapters are loaded. If a request needs another adapter, an idle adapter is
 unloaded first. If no adapter is idle, the least recently used adapter is unloaded after its
-requests have ended. The weights of unloaded adapters stay in memory, because these weights are
-small. The weights that clients have sent are limited to `lora_cache_host_memory_bytes`.
+requests have ended. The weights of unloaded adapters stay in memory, because they are small.
+`lora_cache_host_memory_bytes` limits the total size of the weights that clients have sent.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ from .adapter_request import (
 )
 from .peft import read_adapter
 
-# The maximum time that a step waits for an adapter if no requests are running.
+# The maximum time that a step waits for an adapter if no requests are running, in seconds.
 _IDLE_WAIT_S = 0.02
 
 
 class LoraEngine:
     """An engine that runs requests with and without LoRA adapters.
 
-    Requests without an adapter run on `base`, and other requests run on engines that `load`
-    creates. `find_sites` returns the modules that an adapter can change, or raises `BadAdapter` if
-    the model has no such modules. An adapter's key is its name, or its `lora_task_id` as text.
+    Requests without an adapter run on the engine `base`. For each adapter, `load` creates an
+    engine, which runs the requests with this adapter. `find_sites` returns the modules that an
+    adapter can change, or raises `BadAdapter` if the model has no such modules. An adapter's key is
+    its name, or its `lora_task_id` as text.
     """
 
     def __init__(
@@ -61,8 +62,8 @@ class LoraEngine:
         # The loaded adapters, starting with the least recently used adapter.
         self._loaded: OrderedDict[str, Engine] = OrderedDict()
         self._draining: str | None = None
-        # The sums of the counters of all unloaded engines. `stats` adds these sums to its counters,
-        # because the counters must never decrease.
+        # The sums of the counters of all unloaded engines. `stats` includes these sums in its
+        # totals, because counters must never decrease.
         self._retired_counts = dict.fromkeys(COUNTS, 0)
         self._reading: dict[str, Future[Adapter]] = {}
         self._loading: dict[str, Future[Engine]] = {}
@@ -187,7 +188,10 @@ class LoraEngine:
         ]
 
     def _admit(self) -> list[SequenceUpdate]:
-        """Submit the waiting requests whose adapters are loaded, and return their errors."""
+        """Submit the waiting requests whose adapters are loaded.
+
+        Return an update with an error for each request that cannot be submitted.
+        """
         updates: list[SequenceUpdate] = []
         for key in [key for key in self._waiting if key in self._loaded and key != self._draining]:
             self._loaded.move_to_end(key)
@@ -205,7 +209,10 @@ class LoraEngine:
         return updates
 
     def _make_room(self) -> None:
-        """Start loading the adapter that was requested first. If needed, unload an idle adapter."""
+        """Start loading the next adapter that a request needs.
+
+        If `max_loras` adapters are loaded, unload an idle adapter first.
+        """
         self._draining = None
         ready = (key for key in self._waiting if key in self._sent or key in self._prefetched)
         key = next((key for key in ready if key not in self._loaded), None)
@@ -225,17 +232,17 @@ class LoraEngine:
             self._retired_counts = {
                 name: self._retired_counts[name] + getattr(stats, name) for name in COUNTS
             }
-            # Close the engine in the thread, because closing may wait until the engine has checked
-            # a cancelled request's guide.
+            # Close the engine in the thread, because `close` may wait for the guide check of a
+            # cancelled request.
             self._thread.submit(engine.close)
         adapter = self._prefetched.get(key) or self._sent[key]
         self._loading[key] = self._thread.submit(self._load, adapter)
 
     def _evict_sent(self, newest: str) -> None:
-        """Evict adapters that clients have sent until the remaining adapters fit in the limit.
+        """Evict sent adapters until the other sent adapters fit in `lora_cache_host_memory_bytes`.
 
-        The limit is `lora_cache_host_memory_bytes`. Adapters that are loaded or that waiting
-        requests need are not evicted.
+        The adapter `newest`, loaded adapters and adapters that waiting requests need are not
+        evicted.
         """
         used = {newest, *self._loaded, *self._loading, *self._waiting}
         total = sum(map(_size, self._sent.values()))

@@ -47,8 +47,8 @@ class KnownAdapter:
 class AdapterFolders:
     """The adapters in `lora_prefetch_dir` and the adapters that clients have sent.
 
-    Sent adapters are stored in `work_dir`, which is limited to `lora_cache_host_memory_bytes`. If a
-    new adapter exceeds the limit, adapters that no request uses are evicted, starting with the
+    Sent adapters are stored in `work_dir`. If their total size exceeds
+    `lora_cache_host_memory_bytes`, adapters that no request uses are evicted, starting with the
     least recently used adapter. The constructor raises `BadAdapter` if a prefetched adapter does
     not match the modules that `find_sites` returns.
     """
@@ -63,17 +63,17 @@ class AdapterFolders:
         self._prefetched: dict[str, KnownAdapter] = {}
         # The adapters from clients, starting with the least recently used adapter.
         self._sent: OrderedDict[str, KnownAdapter] = OrderedDict()
-        # Adapter key -> ids of the requests that use the adapter. The engine may read the adapter's
-        # folder until these requests have ended.
+        # Adapter key -> ids of the requests that use the adapter. While one of these requests runs,
+        # the engine may read the adapter's folder, so the folder must not be deleted.
         self._users: defaultdict[str, set[int]] = defaultdict(set)
         if options.lora_prefetch_dir:
             self._prefetch(Path(options.lora_prefetch_dir))
 
     def find(self, request: GenerationRequest) -> KnownAdapter | None:
-        """Return the adapter that `request` uses, or None.
+        """Return the adapter that `request` uses, or None if the request uses no adapter.
 
-        The adapter is not evicted until `release` is called. This method may read and write files.
-        Raise `InvalidRequest` if the adapter is unknown or invalid.
+        The adapter is not evicted until `release` is called. This method blocks while it reads and
+        writes the adapter's files. Raise `InvalidRequest` if the adapter is unknown or invalid.
         """
         key = key_of(request)
         if key is None:
@@ -117,7 +117,11 @@ class AdapterFolders:
         try:
             return self._add(key, self._write(adapter))
         except OSError as error:
-            raise InvalidRequest(f"the adapter cannot be stored: {error.strerror}") from error
+            raise InvalidRequest(
+                "the server cannot write the adapter to its temporary folder "
+                f"({error.strerror}); correct this problem on the server and "
+                "send the request again"
+            ) from error
 
     def _check(self, adapter: Adapter) -> None:
         check_adapter(adapter, self._find_sites(), self._options.lora_cache_max_adapter_size)
@@ -182,7 +186,7 @@ class AdapterReader:
 def as_peft(adapter: Adapter) -> tuple[dict[str, Any], bytes]:
     """Return PEFT's config and the content of PEFT's weights file for `adapter`.
 
-    All modules are padded to the same rank.
+    All modules are padded to the largest rank, because the config contains a single rank.
     """
     rank = max(len(change.a) for change in adapter.values())
     config = {

@@ -1,7 +1,7 @@
 """Read a request's adapter from the tensors `lora_*` or from the request parameter `lora_name`.
 
-The engine worker receives the weights in a private file, because the weights are too large for a
-message of the worker protocol.
+Weights in a request are written to a private file for the engine worker, because they are too large
+for a message of the worker protocol.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAME_PARAMETER = "lora_name"
 
 @dataclass(frozen=True, slots=True)
 class LoraOptions:
-    """The options for LoRA adapters, which are named after the parameters in `config.pbtxt`."""
+    """The options for LoRA adapters. Each field has the name of its parameter in `config.pbtxt`."""
 
     lora_prefetch_dir: str = ""
     max_loras: int = 4
@@ -41,26 +41,27 @@ class LoraOptions:
 
 
 def key_of(request: GenerationRequest) -> str | None:
-    """Return the key of the adapter that `request` uses, or None."""
+    """Return the key of the adapter that `request` uses, or None if it uses no adapter."""
     return request.lora_name if request.lora_task_id is None else str(request.lora_task_id)
 
 
 def check_no_adapter(request: GenerationRequest, needed: str) -> None:
     """Raise `InvalidRequest` if the request uses an adapter.
 
-    The error message recommends the import option `needed`.
+    `needed` describes the import option that the error message recommends.
     """
     if key_of(request) is not None:
         raise InvalidRequest(
             "lora_task_id or lora_name selects an adapter, but this model was imported without "
-            f"adapters; import the model again with {needed}"
+            f"adapters; import the model again and specify {needed}"
         )
 
 
 def prefetched_key(name: str) -> str:
     """Return the key of an adapter from the name of its folder.
 
-    If the name is a number, it is a task id. The key is then the number without leading zeros.
+    If the name is a number, this number is a task id, and the key is the number without leading
+    zeros.
     """
     return str(int(name)) if name.isascii() and name.isdecimal() else name
 
@@ -70,8 +71,8 @@ def read_prefetched(
 ) -> Iterator[tuple[str, Path, Adapter]]:
     """Yield the key, the folder and the result of `read` for each adapter in `folder`.
 
-    Raise `BadAdapter` with the folder's name if `folder` does not exist or `read` rejects an
-    adapter.
+    If `folder` does not exist or `read` rejects an adapter, raise a `BadAdapter` that names the
+    folder.
     """
     if not folder.is_dir():
         raise BadAdapter(f"lora_prefetch_dir is {folder}, which is not a folder; set its path")
@@ -95,9 +96,10 @@ def explain_unknown(request: GenerationRequest, prefetched: Iterable[str]) -> st
 
 
 def explain_not_found(task_id: str) -> str:
-    """Return the error message of NVIDIA's backend, followed by the names of the tensors.
+    """Return the error message for a request whose task id has no adapter.
 
-    The words of the backend are unchanged, because clients match the message.
+    The message consists of the unchanged message of NVIDIA's backend, which clients match, and the
+    names of the tensors to send.
     """
     return (
         f"LoRA task {task_id} not found in cache. Please send LoRA weights with request "
@@ -106,7 +108,7 @@ def explain_not_found(task_id: str) -> str:
 
 
 def read_lora_name(parameters: str) -> str | None:
-    """Return the adapter name in a request's parameters, or None.
+    """Return the adapter name in a request's parameters, or None if they contain no name.
 
     `parameters` is the JSON text that Triton passes. Raise `InvalidRequest` if the name is invalid.
     """
@@ -156,7 +158,10 @@ def parse_lora(
 
 
 def read_sent(file: Path) -> tuple[Array, Array]:
-    """Read `lora_weights` and `lora_config` from a file that `parse_lora` wrote, and delete it."""
+    """Return `lora_weights` and `lora_config` from `file`, and delete the file.
+
+    `parse_lora` wrote the file.
+    """
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)

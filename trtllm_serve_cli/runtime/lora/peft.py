@@ -141,5 +141,8 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 
 
 def _drop_batch_dimension(array: Array) -> Array:
-    """Remove the batch dimension, because TensorRT-LLM's files contain request tensors."""
+    """Remove the batch dimension, if any.
+
+    TensorRT-LLM's files contain the tensors of a request, whose first dimension is the batch.
+    """
     return array[0] if array.ndim == 3 and len(array) == 1 else array

@@ -32,9 +32,9 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def read_shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the tensors in `path` by name.
+    """Return the shapes of the tensors in `path` by name, and read only the header.
 
-    Only the header is read. Raise `ValueError` if the file is invalid.
+    Raise `ValueError` if the file is invalid.
     """
     try:
         return {name: entry.shape for name, entry in read_header(path).items()}
@@ -59,13 +59,16 @@ def write_safetensors(tensors: Mapping[str, Array]) -> bytes:
 def widen_bfloat16(bits: Array) -> Array:
     """Convert bfloat16 numbers to float32.
 
-    The bfloat16 numbers are stored as 16-bit integers, because NumPy has no type for them.
+    The bfloat16 numbers must be passed as 16-bit integers, because NumPy has no bfloat16 type.
     """
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
 def narrow_to_bfloat16(values: Array) -> Array:
-    """Convert finite float32 `values` to the nearest bfloat16 numbers, as 16-bit integers."""
+    """Convert finite float32 `values` to the nearest bfloat16 numbers.
+
+    The bfloat16 numbers are returned as 16-bit integers, because NumPy has no bfloat16 type.
+    """
     bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
     # Round to the nearest value, and round ties to even.
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)

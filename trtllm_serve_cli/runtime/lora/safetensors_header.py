@@ -2,9 +2,8 @@
 
 A file contains the header's length (8 bytes, little-endian), the header, and the tensors without
 gaps. The header is a JSON object that maps each tensor's name to its dtype, shape and
-`data_offsets`. The header therefore determines the length of the file, and the offsets of each
-tensor must match its shape and dtype.
-https://github.com/huggingface/safetensors#format
+`data_offsets`. The file is complete if it ends with the last tensor and the offsets of each tensor
+match its shape and dtype. https://github.com/huggingface/safetensors#format
 """
 
 from __future__ import annotations
@@ -100,7 +99,10 @@ def _read_count(value: Any) -> int:
 
 
 def _check_places(tensors: Mapping[str, TensorEntry], end: int, size: int) -> None:
-    """Raise `BadHeader` unless the tensors fill the file from the header's `end` to `size`."""
+    """Check that the tensors fill the file from the header's `end` to `size`.
+
+    Raise `BadHeader` if there are gaps or overlaps, or if the tensors end at a different position.
+    """
     for name, tensor in sorted(tensors.items(), key=lambda each: (each[1].start, each[1].end)):
         if tensor.start != end:
             place = "in the preceding tensor" if tensor.start < end else "after a gap"

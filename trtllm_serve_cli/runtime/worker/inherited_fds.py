@@ -12,11 +12,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def close_in_children(*socks: socket.socket) -> None:
-    """Close `socks` in the processes that this process forks after this call.
+    """Close `socks` in all child processes that this process forks from now on.
 
     If a child process kept a socket open, the peer would not detect that this process has ended.
-    Children that the calling thread forks are also killed when this thread ends, because they would
-    otherwise keep their GPUs.
+    Child processes that the calling thread forks are also killed when the calling thread ends,
+    because they would otherwise keep their GPUs.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     caller = os.getpid(), threading.get_ident()
@@ -29,8 +29,9 @@ def close_in_children(*socks: socket.socket) -> None:
     def after_fork() -> None:
         for sock in socks:
             sock.close()
-        # Request the signal only in children of the calling thread, because the kernel sends the
-        # signal when the forking thread ends. Other threads may end before the process.
+        # Request the signal only in child processes that the calling thread forked: the kernel
+        # sends the signal when the forking thread ends, and other threads may end while this
+        # process is still running.
         if forking_thread == caller:
             libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
             if os.getppid() != caller[0]:  # the parent has already ended

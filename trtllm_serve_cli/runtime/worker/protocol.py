@@ -5,9 +5,9 @@ A frame is a length (four bytes, big-endian), followed by that many bytes of JSO
     {"do": "submit", "request": {...GenerationRequest}}
     {"do": "cancel", "id": 7}
 
-The worker first sends `ready` or `failed`. After `ready`, the worker sends a `step` for each engine
-step that has updates, with the new tokens for all sequences. While idle, the worker sends a `step`
-with statistics:
+The first message of the worker is `ready` or `failed`. After `ready`, the worker sends a `step`
+message for each engine step that has updates. The message contains the new tokens of all
+sequences. While the engine is idle, the worker regularly sends a `step` message with statistics:
 
     {"is": "ready", "limits": {...EngineLimits}}
     {"is": "failed", "why": "..."}
@@ -65,10 +65,10 @@ def read_frame(sock: socket.socket) -> dict[str, Any] | None:
 
 
 def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
-    """Wait for a frame, and return the messages of up to `_MAX_FRAMES` frames that have arrived.
+    """Wait for a frame, and return the messages of all frames that have arrived.
 
-    The list is empty if the peer has closed the socket. Raise `ProtocolError` in the same cases as
-    `read_frame`.
+    Return at most `_MAX_FRAMES` messages, or an empty list if the peer has closed the socket. Raise
+    `ProtocolError` in the same cases as `read_frame`.
     """
     poll = select.poll()
     poll.register(sock, select.POLLIN)

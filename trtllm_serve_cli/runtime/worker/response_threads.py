@@ -1,7 +1,7 @@
 """Deliver engine updates to requests from a small thread pool.
 
-In Triton's Python backend, sending a response blocks until the server has received the response.
-Several threads therefore send the updates of a step, each for different requests. Four threads sent
+In Triton's Python backend, sending a response blocks until the server has received it. Therefore,
+several threads send the updates of a step, each thread for different requests. Four threads sent
 three times as many responses per second as one thread (measured with Triton 2.51, 64 streams and
 two cores).
 """
@@ -17,7 +17,10 @@ NUM_THREADS = 4
 
 
 class ResponseThreads:
-    """A thread pool that handles updates concurrently, but each request's updates in order."""
+    """A thread pool that handles the updates of different requests concurrently.
+
+    The updates of one request are handled in order.
+    """
 
     def __init__(self, handle: Callable[[SequenceUpdate], None]) -> None:
         self._handle = handle

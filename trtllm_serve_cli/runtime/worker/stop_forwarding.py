@@ -1,9 +1,9 @@
 """Forward stop requests to the instance of the model that runs the request.
 
 Each instance of a model is a process, and Triton may send a request to any instance. A stop request
-therefore often reaches the wrong instance, and it may also wait in Triton's queue. To receive stops
-directly, each instance listens on an abstract socket, which leaves no file behind. Other instances
-and the text models find a model's sockets in `/proc/net/unix`.
+therefore often reaches the wrong instance, and may also wait in Triton's queue. To receive stop
+requests directly, each instance listens on an abstract socket, which needs no file. Other
+instances, and other models on the server, find these sockets in `/proc/net/unix`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 _SOCKETS = Path("/proc/net/unix")
-# The time limit for the response of an instance. Instances usually respond much sooner, because
-# they run on this machine and have a thread for stops.
+# The time limit for the response of an instance, in seconds. Instances usually respond much sooner,
+# because they run on this machine and have a thread for stop requests.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -28,11 +28,11 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 class StopForwarder:
-    """A thread that receives stops from other instances in `group` until `close` is called.
+    """A thread that receives stop requests from other instances in `group` until `close` is called.
 
-    The thread calls `stop(request_id)` for each received stop request. `stop` returns whether this
-    instance was running the request. `name` is the name of this instance's abstract socket. A
-    connection that sends no data is closed after `timeout_s`.
+    For each stop request, the thread calls `stop(request_id)`, which returns whether this instance
+    was running the request. `name` is the name of this instance's abstract socket. If a connection
+    sends no data for `timeout_s` seconds, it is closed.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class StopForwarder:
         self._thread.start()
 
     def forward(self, request_id: str) -> bool:
-        """Send a stop to all other instances.
+        """Send a stop request to all other instances.
 
-        Return whether one of them was running the request.
+        Return whether at least one of these instances was running the request.
         """
         return any(forward_stop(self._group, request_id, exclude=self.name))
 
@@ -67,7 +67,7 @@ class StopForwarder:
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed
+            except OSError:  # the listener was closed
                 return
             with contextlib.suppress(OSError), connection:
                 connection.settimeout(self._timeout_s)
@@ -77,33 +77,33 @@ class StopForwarder:
 
 
 def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
-    """Send a stop to each instance in `group` except the one with the socket name `exclude`.
+    """Send a stop request to the instances in `group`, except the one with the socket `exclude`.
 
-    Return, for each instance, whether the instance was running the request.
+    Return, for each of these instances, whether it was running the request.
     """
     # The last field of a line is the socket's name. Collect the names in a set, because an accepted
     # socket has the same name as its listener.
     words = {line.split()[-1] for line in _SOCKETS.read_text().splitlines()}
     names = {word[1:] for word in words if word.startswith(f"@{_prefix_of(group)}")}
-    # Send the stop to all instances, because several requests may have the same id.
+    # Send the stop request to all instances, because several requests may have the same id.
     return [_send_stop(name, request_id) for name in names - {exclude}]
 
 
 def stop_socket_name(model_name: str) -> str:
-    """Return the `group` for this model's instances, which is unique to this server."""
+    """Return the name of the group of this model's instances. It is unique to this server."""
     return f"{identify_server()} {model_name}"
 
 
 def identify_server(triton_pid: int | None = None) -> str:
     """Return an identifier for the Triton process `triton_pid`, by default the parent process.
 
-    All models in the process get the same identifier. Raise `OSError` if the process does not
-    exist.
+    All models in one Triton process get the same identifier. Raise `OSError` if the Triton process
+    does not exist.
     """
     triton = os.getppid() if triton_pid is None else triton_pid
-    # Add the process's start time (field 22) to its id, because containers that share a network may
-    # have processes with the same id. Read the fields after the last parenthesis, because field 2
-    # is a name in parentheses that may contain any characters.
+    # The process id is not unique if containers share a network, so add the process's start time
+    # (field 22). Read the fields after the last parenthesis, because field 2 is a name in
+    # parentheses that may contain any characters.
     stat = Path(f"/proc/{triton}/stat").read_text().rpartition(")")[2].split()
     return f"{triton} {stat[19]}"
 
@@ -113,7 +113,7 @@ def _prefix_of(group: str) -> str:
 
 
 def _send_stop(name: str, request_id: str) -> bool:
-    # Ignore connection errors: the instance has just exited, so it has no request to stop.
+    # Ignore connection errors: they mean that the instance has just exited, so it runs no request.
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
         sock.settimeout(_TIMEOUT_S)
         sock.connect(f"\0{name}")

@@ -39,13 +39,13 @@ from ..log import write_log, write_traceback
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
-# The interval at which an idle worker sends statistics, so that gauges return to zero.
+# The interval in seconds at which an idle worker sends statistics, so that gauges return to zero.
 IDLE_STATS_PERIOD_S = 0.5
 # The low 40 bits of an engine id are the client's request id, and the high bits are the client's
 # number.
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
-# The time after which a client that does not read is disconnected.
+# The time in seconds after which a client that does not read is disconnected.
 _SEND_TIMEOUT_S = 5
 _NAME_RETRY_S = 0.2
 
@@ -64,10 +64,10 @@ def load_engine(kind: str, config: dict[str, Any]) -> Engine:
 
 
 class _Client:
-    """A connected model, which is either the worker's owner or another client.
+    """A connected model: the owner, which started the worker, or another model.
 
-    The owner started the worker. Request ids are unique only within a client, so an engine id also
-    contains the client's number.
+    Request ids are unique only within one client, so the engine's id for a request also contains
+    the client's number.
     """
 
     def __init__(self, number: int, sock: socket.socket) -> None:
@@ -86,10 +86,10 @@ class _Client:
 class Worker:
     """The main loop of an engine worker, which ends when the owner closes its socket.
 
-    Other models connect to `listener` to receive tokens directly instead of through the owner.
-    `client_settings` contains those settings of the owner that the other models require. While
-    `num_slots` requests are running, at most `max_queue_size` requests may wait. If
-    `max_queue_size` is 0, the number of waiting requests is unlimited.
+    The owner is the model that started the worker. Other models connect to `listener` to receive
+    tokens directly instead of through the owner. `client_settings` contains the owner's settings
+    that the other models need. While `num_slots` requests are running, at most `max_queue_size`
+    requests may wait. If `max_queue_size` is 0, the number of waiting requests is unlimited.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the owner closes the socket."""
-        # End without an error if the connection breaks, because the model has then ended.
+        # If the connection breaks, the owner has ended, so end without an error.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
 
@@ -134,8 +134,8 @@ class Worker:
                 return
             if self._engine.has_work():
                 if was_idle:
-                    # Send statistics before the first step, which may take seconds, so that a
-                    # shutdown detects the request and waits for it.
+                    # The first step may take seconds. Send statistics before it, so that a server
+                    # that is shutting down detects the request and waits for it.
                     self._stats_due_s = 0.0
                     self._send_updates(updates)
                     updates = []
@@ -170,7 +170,7 @@ class Worker:
         for number in itertools.count(1):
             try:
                 sock, _ = listener.accept()
-            except OSError:  # closed
+            except OSError:  # the listener was closed
                 return
             if not _is_same_user(sock):
                 sock.close()
@@ -191,7 +191,7 @@ class Worker:
     def _handle_commands(self) -> tuple[list[SequenceUpdate], bool]:
         """Handle the queued commands. If the engine is idle, wait for a command first.
 
-        Return the resulting updates, and whether the owner is still connected.
+        Return the updates that result from the commands, and whether the owner is still connected.
         """
         updates: list[SequenceUpdate] = []
         try:
@@ -263,8 +263,8 @@ class Worker:
         """Raise `InvalidRequest` if the queue is full (`max_queue_size`)."""
         num_in_flight = sum(len(client.open) for client in self._clients.values())
         if self._max_queue_size and num_in_flight >= self._num_slots + self._max_queue_size:
-            # Use the same message as Triton's queue, although NVIDIA's backend uses a different
-            # message.
+            # Use the message of Triton's queue, so that clients need to match only one message.
+            # NVIDIA's backend uses a different message.
             raise InvalidRequest(
                 f"Exceeds maximum queue size. Maximum queue size of {self._max_queue_size} has "
                 "been reached, please try again later"
@@ -330,9 +330,9 @@ def _listen(name: str) -> socket.socket | None:
 
 
 def _listen_when_free(name: str, worker: Worker) -> None:
-    """Wait until `name` is free, then accept clients.
+    """Wait until the socket name `name` is free, then accept clients.
 
-    During a reload, the previous worker still uses the name.
+    While Triton reloads a model, the previous worker still uses the name.
     """
     while (listener := _listen(name)) is None:
         time.sleep(_NAME_RETRY_S)
@@ -340,7 +340,7 @@ def _listen_when_free(name: str, worker: Worker) -> None:
 
 
 def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
-    """Load the engine, report `ready` or the error, and serve the socket `--fd`."""
+    """Load the engine, send `ready` or the error, and serve the socket given by `--fd`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--fd", type=int, required=True)
@@ -372,8 +372,8 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
 def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
     """Run the worker, close the engine, and return the exit code.
 
-    `main` passes the code to `os._exit`, because a regular exit would wait seconds for the engine's
-    threads.
+    `main` passes the exit code to `os._exit`, because a regular exit would wait several seconds for
+    the engine's threads to end.
     """
     code = 0
     try:

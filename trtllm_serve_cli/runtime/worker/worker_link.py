@@ -20,7 +20,7 @@ from .stop_forwarding import identify_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
-# The time within which a worker must start listening.
+# The time in seconds within which a worker must start listening.
 _START_TIMEOUT_S = 60.0
 
 
@@ -32,12 +32,13 @@ class WorkerLink:
     """A model's connection to an engine worker, for sending requests and receiving updates.
 
     `limits` contains the engine's limits, and is set when a worker connects. The reader thread
-    calls `on_step` and `on_stats`, and logs their exceptions. `on_step` receives all updates in a
-    step before the requests' handlers are called.
+    calls `on_step` and `on_stats`, and logs their exceptions. `on_step` receives all updates of a
+    step before they are passed to the handlers of the requests.
 
-    If steps arrive while earlier updates are being delivered, the updates in these steps are merged
-    into one update per sequence. A slow model can then catch up, because Triton's Python stub sends
-    ten tokens in one response as fast as one token. A fast model receives each step immediately.
+    If steps arrive while earlier updates are being delivered, the updates of these steps are merged
+    into one update per sequence. A slow model can therefore catch up: sending ten tokens in one
+    response takes Triton's Python stub no longer than sending one token. A fast model receives each
+    step immediately.
     """
 
     limits: EngineLimits
@@ -50,8 +51,7 @@ class WorkerLink:
         self._on_stats = on_stats
         self._on_step = on_step
         self._lock = threading.Lock()
-        # A lock for writing frames. `_lock` cannot be used for this purpose, because a write may
-        # block.
+        # A lock for writing frames. A write may block, so it must not hold `_lock`.
         self._sending = threading.Lock()
         self._response_threads = ResponseThreads(self._deliver)
         self._handlers: dict[int, OnUpdate] = {}
@@ -61,14 +61,14 @@ class WorkerLink:
 
     @property
     def is_open(self) -> bool:
-        """True while a worker is connected."""
+        """True if a worker is connected."""
         return self._sock is not None
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Send a request with these fields of `GenerationRequest`, and return its id.
+        """Send a request with these fields of `GenerationRequest`, and return the request's id.
 
         `on_update` is called for each update, from one thread at a time, until `forget` or `cancel`
-        is called. An update with an error is the last update. Raise `WorkerFailed` if no worker is
+        is called. No update follows an update with an error. Raise `WorkerFailed` if no worker is
         running or the request is too large.
         """
         request = GenerationRequest(id=next(self._ids), **fields)
@@ -82,7 +82,7 @@ class WorkerLink:
         return request.id
 
     def cancel(self, request_id: int) -> None:
-        """Cancel a request, free its slot and stop delivering its updates."""
+        """Cancel a request, free its slot in the engine, and stop delivering its updates."""
         self.forget(request_id)
         with contextlib.suppress(WorkerFailed):
             self._send({"do": "cancel", "id": request_id})
@@ -121,8 +121,8 @@ class WorkerLink:
             write_log("E", f"the connection to the engine worker failed: {error}")
         with self._lock:
             self._sock = None
-        # Wait until no thread is sending before closing the socket. Otherwise another socket could
-        # reuse the file descriptor, and the thread would write its frame to that socket.
+        # Do not close the socket while a thread is sending. Otherwise, a new socket could get the
+        # same file descriptor, and the thread would write its frame to the new socket.
         with self._sending:
             sock.close()
 
@@ -155,9 +155,9 @@ class WorkerLink:
 class SharedWorkerClient(WorkerLink):
     """A connection to a worker that another model or instance on this server starts.
 
-    If the connection ends, a thread reconnects as soon as the worker is running again. `name` is
-    the name of the worker's socket, which `shared_socket_name` returns. After the client has
-    connected, `excludes_input` is true if the worker's model excludes prompts from responses by
+    `name` is the name of the worker's socket, which `shared_socket_name` returns. If the connection
+    ends, a thread reconnects as soon as the worker is running again. `excludes_input` is set when
+    the client connects. It is true if the worker's model excludes prompts from responses by
     default.
     """
 
@@ -165,8 +165,9 @@ class SharedWorkerClient(WorkerLink):
         super().__init__(on_step=on_step)
         self._name = name
         self.excludes_input = False
-        # Whether a worker has ever been connected. Before the first connection, text models send
-        # business-logic requests. Afterwards, requests fail while the worker restarts.
+        # Whether a worker has ever been connected. Before the first connection, text models such as
+        # `ensemble` send requests through Triton (business logic scripting). Afterwards, requests
+        # fail while the worker restarts.
         self.was_open = False
         # The socket of a worker that is still loading its engine.
         self._loading: socket.socket | None = None

@@ -22,21 +22,21 @@ from .worker_link import WorkerFailed, WorkerLink
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
-# The time after which a running worker is considered healthy. Its next restart uses the first
-# back-off again.
+# The time in seconds after which a running worker is considered healthy. If a healthy worker dies,
+# the first back-off is used again.
 _HEALTHY_AFTER_S = 60.0
-# The time after which a worker that still runs is killed, counted from the end of its socket
-# connection. If it were killed immediately, the engine's processes would keep their GPUs.
+# The time in seconds that a worker has to end after its socket is closed, before it is killed. If
+# it were killed immediately, the engine's processes would keep their GPUs.
 _END_TIMEOUT_S = 15.0
 
 
 class WorkerProcess(WorkerLink):
     """An engine worker process, which is restarted whenever it dies until `close` is called.
 
-    Exceptions in `on_stats` and `on_state(is_up, num_restarts)` are logged. `command` is the
-    command that starts a worker, without the worker's options. By default, the interpreter `python`
-    runs this package's worker. `python_path` is the folder of the worker's package, by default the
-    folder of this package.
+    `on_state(is_up, num_restarts)` is called when the worker starts or dies. Exceptions in
+    `on_stats` and `on_state` are logged. `command` is the command that starts a worker, without the
+    worker's options. By default, the interpreter `python` runs this package's worker. `python_path`
+    is the folder of the worker's package, by default the folder of this package.
     """
 
     def __init__(
@@ -156,7 +156,8 @@ class WorkerProcess(WorkerLink):
     def _restart(self, backoff_s: float) -> float:
         """Try to restart the worker until it runs or `close` is called.
 
-        Return the next back-off.
+        Wait for `backoff_s` seconds before the first attempt, and return the back-off for the next
+        restart.
         """
         while not self._closing.wait(backoff_s):
             backoff_s = min(backoff_s * 2, _LONGEST_BACKOFF_S)
