@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -10,17 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.browser import CHROMIUM, needs_chromium
 from tests.samples.bench_results import make_result, store
 from trtllm_serve_cli.bench.model.arrivals import AllAtOnce, AtConcurrency, AtRate
 from trtllm_serve_cli.bench.model.slo import parse_objective
 from trtllm_serve_cli.bench.report.page import render_page
 from trtllm_serve_cli.bench.report.result_reader import StoredResult, read_results
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), "")
-needs_chromium = pytest.mark.skipif(
-    not CHROMIUM, reason="no Chromium on the PATH: apt-get install chromium"
-)
 # Finds overlapping and clipped text in the browser's layout.
 LAYOUT_CHECK = """
 <script>
