@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openai
 import pytest
 from tritonclient.utils import InferenceServerException
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import infer, tokens
+from tests.ports import free_ports
 from tests.samples.lora_adapters import make_adapter, write_peft
 from trtllm_serve_cli.client.endpoint import Endpoint
 
@@ -66,21 +68,26 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(
+def tllm(
     imported: Tllm, adapters: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Endpoint]:
+) -> Iterator[Tllm]:
     """Serve the demo model with room for two adapters."""
     (gguf,) = imported.home.glob("checkpoints/*/*.gguf")
     tllm = Tllm(tmp_path_factory.mktemp("lora") / "home")
     folder, room = f"--param=lora_prefetch_dir={adapters}", "--param=max_loras=2"
     options = (folder, room, "--param=max_tokens_in_paged_kv_cache=2048", "--max-batch-size=8")
     tllm.done("import", "-m", "demo", "-s", f"gguf:{gguf}", *options)
-    started = tllm.start()
+    started = tllm.start("--openai", f"--openai-port={free_ports(1)[0]}")
     try:
         assert started.returncode == 0, started.stdout + started.stderr
-        yield tllm.endpoint()
+        yield tllm
     finally:
         tllm("stop", "--all")
+
+
+@pytest.fixture(scope="module")
+def server(tllm: Tllm) -> Endpoint:
+    return tllm.endpoint()
 
 
 def sent_as(task_id: int, folder: Path) -> dict[str, Any]:
@@ -147,6 +154,26 @@ def generate_text(endpoint: Endpoint, model: str, **body: Any) -> Any:
             return json.loads(response.read())["text_output"]
     except urllib.error.HTTPError as error:
         return json.loads(error.read())["error"]
+
+
+def test_gateway_serves_adapters_as_models(tllm: Tllm, server: Endpoint) -> None:
+    address = tllm.status()["openai"]
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
+        models = {each.id: each for each in client.models.list()}
+        texts = [
+            client.completions.create(
+                model=model, prompt="What is ML?", temperature=0, max_tokens=NUM_TOKENS
+            )
+            .choices[0]
+            .text
+            for model in ("demo", "poet", "7")
+        ]
+    assert set(models) == {"demo", "poet", "7"}
+    assert [f"What is ML?{text}" for text in texts] == [
+        generate_text(server, "tensorrt_llm_bls"),
+        generate_text(server, "tensorrt_llm_bls", parameters={"lora_name": "poet"}),
+        generate_text(server, "tensorrt_llm_bls", lora_task_id=7),
+    ]
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "demo"])

@@ -22,8 +22,10 @@ class ModelInfo:
     Most fields are parameters that tllm writes to the file. If tllm did not render the model, these
     fields are `None`, empty or false. Only a decoupled model can stream responses. If
     `accumulates_tokens` is true, each streamed response contains the whole text so far.
-    `core_model` is the name of the model `tensorrt_llm` that a text model calls. If `renders_chat`
-    is true, the server applies the chat template to messages, and `chat_template` is `None`.
+    `core_model` is the name of the model `tensorrt_llm` that a text model calls.
+    `lora_prefetch_dir` is the folder of the LoRA adapters that `tensorrt_llm` loads. If
+    `renders_chat` is true, the server applies the chat template to messages, and `chat_template` is
+    `None`.
 
     `inputs` contains the names of all inputs. `required_inputs` contains those that are not
     optional, and `unsigned_inputs` those of the type UINT32.
@@ -47,6 +49,7 @@ class ModelInfo:
     excludes_input: bool = False
     accumulates_tokens: bool = False
     core_model: str = ""
+    lora_prefetch_dir: str = ""
     renders_chat: bool = False
 
     def name_of(self, role: str) -> str:
@@ -105,6 +108,7 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         # Upstream's model tensorrt_llm_bls treats these values as true.
         accumulates_tokens=parameters.get("accumulate_tokens", "").lower()
         in ("true", "yes", "1", "t"),
+        lora_prefetch_dir=_parse_name(parameters.get("lora_prefetch_dir", "")),
         core_model=_parse_name(parameters.get("tensorrt_llm_model_name", "")),
     )
 

@@ -66,7 +66,7 @@ class ModelRegistry:
             raise invalid(f"The model '{name}' does not support this API, because {why}.", "model")
         if name in names:
             raise unavailable(f"{self._describe_loading(name)}; retry the request.")
-        raise model_not_found(name, names)
+        raise model_not_found(name, tuple(dict.fromkeys((*names, *self._models))))
 
     def list_loaded(self) -> list[LoadedModel]:
         """Return the models that can be used."""
@@ -106,12 +106,19 @@ class ModelRegistry:
         """Add a model. If several servers serve it, distribute its requests over them."""
         if not self._has_several_servers(model.name):
             self._models[model.name] = model
+            self._add_adapters(model)
             return
         if (known := self._models.get(model.name)) is None:
             known = dataclasses.replace(model, backend=BalancedBackend())
             self._models[model.name] = known
         assert isinstance(known.backend, BalancedBackend)
         known.backend.add(model.backend)
+
+    def _add_adapters(self, model: LoadedModel) -> None:
+        """Add the LoRA adapters that the engine worker has loaded, as models with their names."""
+        if model.info.lora_prefetch_dir and isinstance(model.backend, WorkerBackend):
+            for name in list_adapters(Path(model.info.lora_prefetch_dir)):
+                self._models.setdefault(name, model.with_adapter(name))
 
     def _has_several_servers(self, name: str) -> bool:
         return sum(each.name == name for each in self._config.models) > 1
@@ -143,6 +150,15 @@ class ModelRegistry:
         return TritonBackend(served.endpoint, core_info, tokenizer)
 
 
+def list_adapters(folder: Path) -> list[str]:
+    """Return the names of the adapters in `folder`, which are the names of its sub-folders."""
+    with contextlib.suppress(OSError):
+        return sorted(
+            each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."
+        )
+    return []
+
+
 class _CannotServe(Exception):
     """Raised if the gateway cannot serve a model, even when its server is ready."""
 
@@ -156,7 +172,8 @@ def _fetch_info(served: ServedModel) -> ModelInfo:
             part = fetch_model_config(served.endpoint, name)
             # Upstream's text models do not have this parameter.
             folder = info.tokenizer_dir or part.tokenizer_dir
-            info = dataclasses.replace(info, tokenizer_dir=folder)
+            adapters = info.lora_prefetch_dir or part.lora_prefetch_dir
+            info = dataclasses.replace(info, tokenizer_dir=folder, lora_prefetch_dir=adapters)
     return dataclasses.replace(info, tokenizer_dir=info.tokenizer_dir or served.tokenizer_dir)
 
 

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
+from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.model_registry import ModelRegistry, list_adapters
+
+SERVED = ServedModel("demo", "demo", Endpoint())
+
+
+def test_unknown_and_loading_models() -> None:
+    registry = ModelRegistry(GatewayConfig((SERVED,)))
+    with pytest.raises(ApiError, match="'demo' is not ready \\(its server is starting") as raised:
+        registry.find("demo")
+    assert raised.value.status == 503
+    with pytest.raises(ApiError, match=r"'x' does not exist\. Available models: demo\.") as raised:
+        registry.find("x")
+    assert raised.value.status == 404
+    assert registry.find_problems() == ["The model 'demo' is not ready (its server is starting)"]
+
+
+def test_adapter_is_a_model_with_the_same_engine() -> None:
+    backend = FakeBackend()
+    model = make_model(backend)
+    adapter = model.with_adapter("poet")
+    registry = LoadedRegistry(GatewayConfig((SERVED,)), model, adapter)
+    found = registry.find("poet")
+    assert (found.lora_name, found.root, found.backend) == ("poet", "demo", backend)
+    assert registry.find_problems() == []
+
+
+def test_adapters_are_folders(tmp_path: Path) -> None:
+    for name in ("poet", "7", ".hidden"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    assert list_adapters(tmp_path) == ["7", "poet"]
+    assert list_adapters(tmp_path / "missing") == []
