@@ -80,7 +80,7 @@ def test_streamed_response_has_all_additional_outputs(vllm: Tllm) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ({"image": ["aGk="]}, "image is not supported by the engine kind openvino"),
+        ({"image": ["aGk="]}, "openvino does not support the input image"),
         ({"stream": True, "exclude_input_in_output": False}, "cannot contain the prompt"),
         ({"sampling_parameters": "{"}, "sampling_parameters is not valid JSON"),
     ],

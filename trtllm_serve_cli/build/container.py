@@ -27,9 +27,10 @@ from trtllm_serve_cli.containers.container_engine import (
 from trtllm_serve_cli.errors import MissingPart
 from trtllm_serve_cli.sources.hub_address import find_hub
 
-# Environment variables of tllm that the container inherits. They configure downloads from the hub,
-# proxies, and the log level of TensorRT-LLM (tensorrt_llm/logger.py). The docker or podman command
-# contains only their names, because the list of processes would otherwise show the token.
+# Environment variables that the container inherits from tllm's process. They configure downloads
+# from the hub, proxies, and the log level of TensorRT-LLM (tensorrt_llm/logger.py). The docker or
+# podman command contains only the names of the variables, because their values in the command, such
+# as HF_TOKEN, would be visible in the list of processes.
 _PASSED_ON = (
     "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",

@@ -20,7 +20,7 @@ from trtllm_serve_cli.errors import BadInput, TllmError
 
 @dataclass(frozen=True, slots=True)
 class RowBatch:
-    """A text model that receives all `prompts` in one request."""
+    """A target that sends all `prompts` to a text model in one request, as rows of its tensors."""
 
     endpoint: Endpoint
     info: ModelInfo

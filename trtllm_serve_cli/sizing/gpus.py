@@ -156,7 +156,7 @@ def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
             f"GPU {cut[0].index} is partitioned into MIG devices.",
             why="the memory bandwidth and compute throughput of the MIG profiles "
             f"{', '.join(cut[0].mig_devices)} are unknown",
-            next_step="plan for a card without MIG devices with --gpu NAME",
+            next_step="pass --gpu NAME to plan for a card without MIG devices",
         )
     names = sorted({gpu.shown_as for gpu in gpus})
     card = find_card(names[0])

@@ -199,14 +199,14 @@ def test_medusa_works_with_fp8() -> None:
             "TensorRT-LLM 0.10.0 does not support --gemm-plugin auto.\n"
             "Why: the values that its trtllm-build accepts for --gemm_plugin are "
             "float16, float32, bfloat16, disable\n"
-            "Next: set --gemm-plugin to a value that the program accepts",
+            "Next: set --gemm-plugin to one of these values",
         ),
         (
             "0.16.0",
             {"kv_cache_dtype": "nvfp4"},
             "TensorRT-LLM 0.16.0 does not support --kv-cache-dtype nvfp4.\n"
             "Why: the values that its quantize.py accepts for --kv_cache_dtype are int8, fp8\n"
-            "Next: set --kv-cache-dtype to a value that the program accepts",
+            "Next: set --kv-cache-dtype to one of these values",
         ),
         (
             "0.10.0",

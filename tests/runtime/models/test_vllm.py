@@ -158,7 +158,7 @@ def test_max_tokens_defaults_to_that_of_vllm(model: Any) -> None:
         ),
         (
             {"image": np.array([b"x"], dtype=object)},
-            "image is not supported by the engine kind openvino; omit image, or serve a "
+            "the engine kind openvino does not support the input image; omit the input, or serve a "
             "multimodal model with the engine kind vllm",
         ),
     ],

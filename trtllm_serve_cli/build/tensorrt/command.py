@@ -87,7 +87,7 @@ def _invalid_choice(
         f"TensorRT-LLM {version} does not support {option} {' '.join(map(str, invalid))}.",
         why=f"the values that its {show_program(program)} accepts for {flag.name} are "
         + ", ".join(map(str, flag.choices)),
-        next_step=f"set {option} to a value that the program accepts",
+        next_step=f"set {option} to one of these values",
     )
 
 

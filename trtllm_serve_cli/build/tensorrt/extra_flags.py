@@ -13,7 +13,8 @@ from trtllm_serve_cli.build.tensorrt.flags import Flag, find_flag, find_owner, i
 from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITHOUT_ENGINES, load_containers
 from trtllm_serve_cli.errors import BadInput
 
-# Return the programs that can build an engine for the model with a version of TensorRT-LLM.
+# A function that returns the programs that can build the model's engine with a version of
+# TensorRT-LLM.
 ProgramsOf = Callable[[Version], Sequence[str]]
 _OPTIONS = frozenset(each.name for each in dataclasses.fields(EngineOptions))
 _SWITCH = {"true": True, "false": False}

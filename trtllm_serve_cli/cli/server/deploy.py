@@ -182,7 +182,8 @@ def k8s(
         typer.Option(
             "-n",
             "--namespace",
-            help="Namespace of the manifests. Default: unset, or `default` for several nodes.",
+            help="Namespace of the manifests. Default: the manifests do not set a namespace, "
+            "except for several nodes, which require one: `default`.",
         ),
     ] = None,
     image: Annotated[

@@ -35,8 +35,8 @@ def plan_container(
         raise BadInput(
             f"{' and '.join(images.values())} cannot be served from one container.",
             why=f"their engines need different images: {' and '.join(images)}",
-            next_step="serve each model in its own container, or pass an image that can serve all "
-            "models with --image",
+            next_step="start one server for each model, or pass --image with an image that can "
+            "serve all models",
         )
     folders = outermost(folder for model in models for folder in model.folders)
     check_mounts(folders)

@@ -58,8 +58,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         images = get("image")
         if images is not None and images.size:
             raise InvalidRequest(
-                f"image is not supported by the engine kind {self._engine_kind}; omit image, or "
-                "serve a multimodal model with the engine kind vllm"
+                f"the engine kind {self._engine_kind} does not support the input image; omit the "
+                "input, or serve a multimodal model with the engine kind vllm"
             )
         # As in upstream's backend, a client may send sampling parameters as request parameters.
         get = partial(_get_or_parameters, get, request.parameters())

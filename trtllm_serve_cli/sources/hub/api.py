@@ -143,9 +143,9 @@ def fetch_from_hub(
 def inspect_on_hub(source: HubAddress, *, hub: Hub, options: FetchOptions) -> Checkpoint | None:
     """Return the checkpoint that `fetch_from_hub` would return, but download only small files.
 
-    If the hub cannot be reached, the cached copy may lack the weights. Return None if the cache
-    lacks config.json. Raise the errors that `fetch_from_hub` would raise before it downloads the
-    first large file.
+    If the hub cannot be reached, return the checkpoint in the cache, which may lack the weights, or
+    None if the cache lacks config.json. Raise the errors that `fetch_from_hub` would raise before
+    it downloads the first large file.
     """
     try:
         listing = _list_repository(source, hub)
