@@ -1,51 +1,55 @@
 """Render chat templates in the same way as `utils/chat_template_utils.py` of Transformers.
 
-A template is part of a checkpoint and therefore untrusted code, so it runs in Jinja's sandbox.
+A template is part of a checkpoint and therefore untrusted code, so it runs in a sandbox that also
+limits its time and its memory.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NoReturn
+from functools import lru_cache
+from types import CodeType
+from typing import Any
 
 import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from trtllm_serve_cli.client.generate import Message
+from trtllm_serve_cli.client.template_budget import Budget
+from trtllm_serve_cli.client.template_sandbox import LimitedSandbox
 from trtllm_serve_cli.errors import BadInput
 
+Message = Mapping[str, Any]
+# The arguments of `render_chat` and the tokenizer's settings, which variables cannot replace.
+RESERVED_VARIABLES = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
+)
 # Exceptions that rendering can raise: Jinja's errors, and Python's errors if an expression in the
-# template fails.
+# template fails or if the code of the template is nested too deeply.
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     ArithmeticError,
     AttributeError,
     LookupError,
+    MemoryError,
     RecursionError,
+    SyntaxError,
     TypeError,
     ValueError,
 )
-
-
-class _Generation(Extension):
-    """The `{% generation %}` block, which marks the assistant's text for training."""
-
-    tags = {"generation"}  # noqa: RUF012 (Jinja declares `tags` as a plain set)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+# Marks the end of the final message in a rendered prompt, as in Transformers. The space at its end
+# shows whether the template removed spaces.
+_END_OF_MESSAGE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 
 def render_chat(
     template: str,
     messages: Sequence[Message],
     *,
+    tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    adds_generation_prompt: bool = True,
+    continues_final_message: bool = False,
+    variables: Mapping[str, Any] | None = None,
     bos_token: str = "",
     eos_token: str = "",
     adds_bos: bool = False,
@@ -53,24 +57,31 @@ def render_chat(
 ) -> str:
     """Return the prompt for the assistant's response to `messages`.
 
-    Each message has the keys `role` and `content`. Set `adds_bos` if the tokenizer adds the BOS
-    token. The BOS token at the start of the rendered prompt is then removed, because the model
-    would otherwise receive the token twice. Raise `BadInput` if the template is invalid or rejects
-    the messages.
+    Each message has at least the keys `role` and `content`. `variables` are additional variables of
+    the template. If `continues_final_message` is set, the prompt ends with the content of the last
+    message, so that the model continues this message.
+
+    Set `adds_bos` if the tokenizer adds the BOS token. The BOS token at the start of the rendered
+    prompt is then removed, because the model would otherwise receive the token twice. Raise
+    `BadInput` if the template is invalid, rejects the messages, takes longer than
+    `template_budget.TIME_LIMIT_S`, or creates too much text.
     """
+    copied = [dict(message) for message in messages]
+    if continues_final_message:
+        copied[-1]["content"] = f"{copied[-1].get('content') or ''}{_END_OF_MESSAGE}"
+    context = {
+        **(variables or {}),
+        "messages": copied,
+        "tools": tools,
+        "documents": documents,
+        "add_generation_prompt": adds_generation_prompt,
+        "bos_token": bos_token,
+        "eos_token": eos_token,
+    }
     try:
-        prompt = (
-            _environment(now)
-            .from_string(template)
-            .render(
-                messages=[dict(message) for message in messages],
-                add_generation_prompt=True,
-                tools=None,
-                documents=None,
-                bos_token=bos_token,
-                eos_token=eos_token,
-            )
-        )
+        prompt = _render(template, context, now)
+        if continues_final_message:
+            prompt = _cut_after_message(prompt)
     except _TEMPLATE_FAULTS as error:
         raise BadInput(
             "The model's chat template cannot render this conversation.",
@@ -81,31 +92,29 @@ def render_chat(
     return prompt.removeprefix(bos_token) if adds_bos else prompt
 
 
-def _environment(now: Callable[[], datetime]) -> jinja2.Environment:
+def _render(source: str, context: Mapping[str, Any], now: Callable[[], datetime]) -> str:
+    code = _compile(source)
+    environment = LimitedSandbox(Budget(context))
+
     def strftime_now(pattern: str) -> str:
         return now().strftime(pattern)
 
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = strftime_now
-    return environment
-
-
-def _raise_exception(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Return `value` as JSON. Unlike Jinja's filter, do not escape HTML characters such as `<`."""
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    template = environment.template_class.from_code(
+        environment, code, environment.make_globals(None)
     )
+    return template.render(context)
+
+
+@lru_cache(maxsize=64)
+def _compile(source: str) -> CodeType:
+    return LimitedSandbox(Budget()).compile(source)
+
+
+def _cut_after_message(prompt: str) -> str:
+    """Return the prompt up to the end of the final message."""
+    end = prompt.rfind(_END_OF_MESSAGE.rstrip())
+    if end < 0:
+        raise ValueError("the template does not render the final message, which is to be continued")
+    is_exact = prompt.startswith(_END_OF_MESSAGE, end)
+    return prompt[:end] if is_exact else prompt[:end].rstrip()

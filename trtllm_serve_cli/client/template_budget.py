@@ -1,0 +1,220 @@
+"""Limit the time and the memory that rendering a chat template uses.
+
+A template runs inside the process, where it cannot be killed. Therefore every operation that can
+take long or create large values spends from a `Budget` before it runs.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import jinja2
+from jinja2.utils import Namespace
+
+# Units of a budget: one per character, and these for an item of a container and for a call.
+ITEM = 16
+CALL = 16
+_MIN_UNITS = 1 << 23
+# Templates copy each message a few times, for example once for each `+`.
+_UNITS_PER_INPUT = 32
+TIME_LIMIT_S = 1.0
+# The maximum number of bits of a product or a power.
+_MAX_BITS = 1 << 12
+_MAX_PRECISION = 100
+_TOO_MANY = 1 << 62
+_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_CONTAINERS = (list, tuple, set, frozenset, *_VIEWS)
+_LARGE_WIDTH = re.compile(r"\d{5,}")
+
+
+class TemplateLimitError(jinja2.TemplateError):
+    """Raised if a template takes too long or creates too much text."""
+
+
+class Budget:
+    """The time and the units that one rendering may still use."""
+
+    def __init__(self, inputs: Any = (), clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._deadline = clock() + TIME_LIMIT_S
+        self._units = _MIN_UNITS + _UNITS_PER_INPUT * measure(inputs)
+
+    def spend(self, units: int) -> bool:
+        """Spend `units`. Return True, so that a template can evaluate this as a condition.
+
+        Raise `TemplateLimitError` if the time or the units are used up.
+        """
+        self._units -= units
+        if self._units < 0:
+            raise TemplateLimitError("the template creates too much text or too many values")
+        self._check_time()
+        return True
+
+    def spend_deeply(self, value: Any) -> None:
+        """Spend the size of `value`, including the values that it contains."""
+        if isinstance(value, str):
+            self.spend(len(value))
+        else:
+            self.spend(measure(value, self._units, self._check_time))
+
+    def _check_time(self) -> None:
+        if self._clock() > self._deadline:
+            raise TemplateLimitError(f"the template takes longer than {TIME_LIMIT_S:g} s")
+
+
+def measure(
+    value: Any, limit: int = _TOO_MANY, check_time: Callable[[], None] = lambda: None
+) -> int:
+    """Return the size of `value` with all values that it contains.
+
+    A value counts as often as it occurs, because its text also occurs as often in the text of the
+    container. The number of occurrences can be exponential, so stop counting above `limit`. Call
+    `check_time` once for every thousand values.
+    """
+    total = num_values = 0
+    stack = [value]
+    while stack and total <= limit:
+        item = stack.pop()
+        num_values += 1
+        if num_values % 1024 == 0:
+            check_time()
+        if isinstance(item, str | bytes):
+            total += len(item)
+        elif isinstance(item, int):
+            total += item.bit_length() // 3
+        elif isinstance(item, Namespace):
+            stack.append(item._Namespace__attrs)  # type: ignore[attr-defined]
+        elif isinstance(item, dict):
+            total += 2 * len(item) * ITEM
+            if total <= limit:
+                stack.extend(item)
+                stack.extend(item.values())
+        elif isinstance(item, range):
+            total += len(item) * ITEM
+        elif isinstance(item, _CONTAINERS):
+            total += len(item) * ITEM
+            if total <= limit:
+                stack.extend(item)
+        total += ITEM
+    return total
+
+
+def measure_shallow(value: Any) -> int:
+    """Return the size of a copy of `value`, whose items are not copied."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    return len(value) * ITEM if isinstance(value, (dict, range, *_CONTAINERS)) else 0
+
+
+def estimate_operator(operator: str, left: Any, right: Any) -> int:
+    """Return an upper bound for the size of the result of a binary operator."""
+    if operator == "+":
+        return measure_shallow(left) + measure_shallow(right)
+    if operator == "*":
+        if isinstance(left, int) and isinstance(right, int):
+            return _check_bits(left.bit_length() + right.bit_length())
+        number, other = (left, right) if isinstance(left, int) else (right, left)
+        return max(number, 0) * measure_shallow(other) if isinstance(number, int) else 0
+    if operator == "**":
+        if isinstance(left, int) and isinstance(right, int):
+            return _check_bits(left.bit_length() * abs(right))
+        return 0
+    if operator == "%" and isinstance(left, str | bytes):
+        return estimate_printf(left, right)
+    return 0
+
+
+def _check_bits(num_bits: int) -> int:
+    return num_bits if num_bits <= _MAX_BITS else _TOO_MANY
+
+
+def estimate_printf(pattern: str | bytes, values: Any) -> int:
+    """Return an upper bound for the size of `pattern % values`.
+
+    As in all estimates, the caller has spent the size of the operands before.
+    """
+    text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
+    if _LARGE_WIDTH.search(text) or "*" in text:
+        return _TOO_MANY
+    width = 10**4 if re.search(r"\d", text) else 0
+    return len(text) + text.count("%") * (width + measure(values))
+
+
+def estimate_field(value: Any, spec: str) -> int:
+    """Return an upper bound for the size of a field that `str.format` inserts."""
+    if _LARGE_WIDTH.search(spec):
+        return _TOO_MANY
+    return (10**4 if re.search(r"\d", spec) else 0) + measure(value)
+
+
+def estimate_call(
+    name: str, value: Any, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> int:
+    """Return an upper bound for the result of a filter, or a method of a string or a number.
+
+    The result is only what the call adds to the size of `value` and of its arguments.
+    """
+    given = [*arguments, *options.values()]
+    texts = [len(each) for each in given if isinstance(each, str | bytes)]
+    longest = max(texts, default=0)
+    number = max((abs(each) for each in given if isinstance(each, int)), default=0)
+    size = measure_shallow(value)
+    match name:
+        case "center" | "ljust" | "rjust" | "zfill" | "to_bytes":
+            return number
+        case "batch":
+            return number * ITEM
+        case "round":
+            return 0 if number <= _MAX_PRECISION else _TOO_MANY
+        case "expandtabs":
+            return size * (number or 8)
+        case "indent" if isinstance(value, str):
+            num_lines = len(value.splitlines()) + 1
+            return num_lines * max(number, longest, 4)
+        case "replace" if isinstance(value, str | bytes):
+            return _count(value, arguments) * longest
+        case "translate" if given and isinstance(given[0], Mapping):
+            replacements = given[0].values()
+            return size * max((len(each) for each in replacements if isinstance(each, str)), default=1)
+        case "join":
+            # The filter joins `value`, the method joins its argument.
+            items = value if not isinstance(value, str | bytes) else given[0] if given else ()
+            separator = longest if items is value else len(value)
+            return separator * len(items) if hasattr(items, "__len__") else 0
+        case "tojson":
+            # Each item is on a line of its own, which is indented once for each level.
+            separators = sum(measure(each) for each in given if isinstance(each, tuple))
+            per_item = max(number, longest) * _depth(value) + separators
+            return per_item * measure(value) // ITEM if per_item else 0
+        case "sum":
+            is_number = all(isinstance(each, int | float | str) for each in given)
+            return 0 if is_number else measure(value) * (size // ITEM)
+    return 0
+
+
+def _count(value: str | bytes, arguments: Sequence[Any]) -> int:
+    old = arguments[0] if arguments else None
+    return value.count(old) if isinstance(old, type(value)) else len(value) + 1
+
+
+def _depth(value: Any) -> int:
+    """Return the number of levels of a value of JSON, at most 1000."""
+    level, depth = [value], 0
+    while level and depth < 1000:
+        containers = [each for each in level if isinstance(each, dict | list | tuple)]
+        level = [
+            item
+            for each in containers
+            for item in (each.values() if isinstance(each, dict) else each)
+            if isinstance(item, dict | list | tuple)
+        ]
+        depth += 1
+    return depth
+
+
+def read_iterator(value: Any) -> Any:
+    """Return an iterator's items as a list, so that they can be measured, or else `value`."""
+    return list(value) if isinstance(value, Iterator) else value
