@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from types import CodeType
+from threading import get_ident
 from typing import Any
 
 import jinja2
 
-from trtllm_serve_cli.client.template_budget import Budget
 from trtllm_serve_cli.client.template_sandbox import LimitedSandbox
 from trtllm_serve_cli.errors import BadInput
 
@@ -69,7 +68,12 @@ def render_chat(
     copied = [dict(message) for message in messages]
     if continues_final_message:
         copied[-1]["content"] = f"{copied[-1].get('content') or ''}{_END_OF_MESSAGE}"
+
+    def strftime_now(pattern: str) -> str:
+        return now().strftime(pattern)
+
     context = {
+        "strftime_now": strftime_now,
         **(variables or {}),
         "messages": copied,
         "tools": tools,
@@ -79,7 +83,8 @@ def render_chat(
         "eos_token": eos_token,
     }
     try:
-        prompt = _render(template, context, now)
+        environment, compiled = _compile(template, get_ident())
+        prompt = environment.render(compiled, context)
         if continues_final_message:
             prompt = _cut_after_message(prompt)
     except _TEMPLATE_FAULTS as error:
@@ -92,23 +97,11 @@ def render_chat(
     return prompt.removeprefix(bos_token) if adds_bos else prompt
 
 
-def _render(source: str, context: Mapping[str, Any], now: Callable[[], datetime]) -> str:
-    code = _compile(source)
-    environment = LimitedSandbox(Budget(context))
-
-    def strftime_now(pattern: str) -> str:
-        return now().strftime(pattern)
-
-    environment.globals["strftime_now"] = strftime_now
-    template = environment.template_class.from_code(
-        environment, code, environment.make_globals(None)
-    )
-    return template.render(context)
-
-
 @lru_cache(maxsize=64)
-def _compile(source: str) -> CodeType:
-    return LimitedSandbox(Budget()).compile(source)
+def _compile(source: str, thread: int) -> tuple[LimitedSandbox, jinja2.Template]:
+    """Compile a template for a thread, because an environment is not thread-safe."""
+    environment = LimitedSandbox()
+    return environment, environment.from_string(source)
 
 
 def _cut_after_message(prompt: str) -> str:

@@ -37,9 +37,13 @@ class TemplateLimitError(jinja2.TemplateError):
 class Budget:
     """The time and the units that one rendering may still use."""
 
-    def __init__(self, inputs: Any = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._deadline = clock() + TIME_LIMIT_S
+        self.restart(())
+
+    def restart(self, inputs: Any) -> None:
+        """Start the budget of a new rendering with these variables."""
+        self._deadline = self._clock() + TIME_LIMIT_S
         self._units = _MIN_UNITS + _UNITS_PER_INPUT * measure(inputs)
 
     def spend(self, units: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import BuiltinMethodType, GeneratorType, MethodType
 from typing import Any, NoReturn
 
@@ -57,18 +57,18 @@ class _Generation(Extension):
 
 
 class LimitedSandbox(ImmutableSandboxedEnvironment):
-    """The environment of one rendering, with the settings and functions of Transformers."""
+    """An environment for one thread, with the settings and functions of Transformers."""
 
     intercepted_binops = frozenset(("+", "*", "**", "%"))
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self) -> None:
         super().__init__(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=[_Generation, loopcontrols],
             optimized=False,
         )
-        self._budget = budget
+        self._budget = Budget()
         self.finalize = self._spend_output
         del self.globals["lipsum"]
         self.globals["raise_exception"] = _raise_exception
@@ -77,11 +77,16 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
             for name, function in {**self.filters, **_FILTERS}.items()
             if name not in _MISSING_FILTERS
         }
-        self.filters[_SPEND] = budget.spend
+        self.filters[_SPEND] = self._budget.spend
         self.filters[_SPEND_VALUE] = self._spend_value
         self.filters[_SPEND_COPY] = self._spend_copy
         self.filters[_CONCATENATE] = self._concatenate
         self.tests = {name: self._limit_test(test) for name, test in self.tests.items()}
+
+    def render(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+        """Render a template of this environment. Raise `TemplateLimitError` if it is hostile."""
+        self._budget.restart(variables)
+        return template.render(variables)
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         tree = super()._parse(source, name, filename)
