@@ -97,6 +97,7 @@ HOSTILE = {
     "many widths in %": "{{ ('%(a)9999d' * 100000) % {'a': 1} }}",
     "width in format": "{{ '{:>9999999999}'.format(1) }}",
     "width argument in format": "{{ '{:{}}'.format(1, 999999999) }}",
+    "width in format_map": "{{ '{a:>9999999999}'.format_map({'a': 1}) }}",
     "many fields in format": "{{ ('{0}' * 100000).format('x' * 100000) }}",
     "format filter": "{{ '%9999999999d' | format(1) }}",
     "to_bytes": "{{ (1).to_bytes(10000000000, 'big') }}",

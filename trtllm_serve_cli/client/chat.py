@@ -17,7 +17,6 @@ import jinja2
 from trtllm_serve_cli.client.template_sandbox import LimitedSandbox
 from trtllm_serve_cli.errors import BadInput
 
-Message = Mapping[str, Any]
 # The arguments of `render_chat` and the tokenizer's settings, which variables cannot replace.
 RESERVED_VARIABLES = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
@@ -42,7 +41,7 @@ _END_OF_MESSAGE = "CONTINUE_FINAL_MESSAGE_TAG "
 
 def render_chat(
     template: str,
-    messages: Sequence[Message],
+    messages: Sequence[Mapping[str, Any]],
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,

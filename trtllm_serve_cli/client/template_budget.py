@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -25,7 +25,7 @@ TIME_LIMIT_S = 1.0
 _MAX_BITS = 1 << 12
 _MAX_PRECISION = 100
 _TOO_MANY = 1 << 62
-_VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
+_VIEWS: tuple[type[Collection[Any]], ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _CONTAINERS = (list, tuple, set, frozenset, *_VIEWS)
 _LARGE_WIDTH = re.compile(r"\d{5,}")
 
@@ -90,7 +90,7 @@ def measure(
         elif isinstance(item, int):
             total += item.bit_length() // 3
         elif isinstance(item, Namespace):
-            stack.append(item._Namespace__attrs)  # type: ignore[attr-defined]
+            stack.append(item._Namespace__attrs)
         elif isinstance(item, dict):
             total += 2 * len(item) * ITEM
             if total <= limit:
@@ -182,7 +182,9 @@ def estimate_call(
             return _count(value, arguments) * longest
         case "translate" if given and isinstance(given[0], Mapping):
             replacements = given[0].values()
-            return size * max((len(each) for each in replacements if isinstance(each, str)), default=1)
+            return size * max(
+                (len(each) for each in replacements if isinstance(each, str)), default=1
+            )
         case "join":
             # The filter joins `value`, the method joins its argument.
             items = value if not isinstance(value, str | bytes) else given[0] if given else ()
@@ -201,7 +203,9 @@ def estimate_call(
 
 def _count(value: str | bytes, arguments: Sequence[Any]) -> int:
     old = arguments[0] if arguments else None
-    return value.count(old) if isinstance(old, type(value)) else len(value) + 1
+    if isinstance(value, str) and isinstance(old, str):
+        return value.count(old)
+    return len(value) + 1
 
 
 def _depth(value: Any) -> int:

@@ -81,7 +81,8 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         self.filters[_SPEND_VALUE] = self._spend_value
         self.filters[_SPEND_COPY] = self._spend_copy
         self.filters[_CONCATENATE] = self._concatenate
-        self.tests = {name: self._limit_test(test) for name, test in self.tests.items()}
+        tests: Mapping[str, Any] = self.tests
+        self.tests = {name: self._limit_test(test) for name, test in tests.items()}
 
     def render(self, template: jinja2.Template, variables: Mapping[str, Any]) -> str:
         """Render a template of this environment. Raise `TemplateLimitError` if it is hostile."""
@@ -120,16 +121,14 @@ class LimitedSandbox(ImmutableSandboxedEnvironment):
         return super().getitem(obj, argument)
 
     def wrap_str_format(self, value: Any) -> Callable[..., str] | None:
-        """Return a limited function for `str.format`, and a function that fails for `format_map`."""
+        """Return a limited function for `str.format` and `str.format_map`."""
         if super().wrap_str_format(value) is None:
             return None
         pattern: str = value.__self__
         formatter = _LimitedFormatter(self, self._budget)
-
-        def format_limited(*args: Any, **kwargs: Any) -> str:
-            return formatter.vformat(pattern, args, kwargs)
-
-        return format_limited if value.__name__ == "format" else None
+        if value.__name__ == "format_map":
+            return lambda values: formatter.vformat(pattern, (), values)
+        return lambda *args, **kwargs: formatter.vformat(pattern, args, kwargs)
 
     @jinja2.pass_context
     def _spend_output(self, context: Context, value: Any) -> Any:

@@ -34,11 +34,12 @@ class GatewayConfig:
 
     `models` may contain several servers for the same name. `server_directory` is the state folder
     of the server that `tllm start` supervises, or None if the servers are elsewhere.
-    `chat_template` is a template that replaces the models' templates. `keys_file` is the file with
-    the hashed API keys. If it is None, the gateway accepts requests without a key. `max_body_bytes`
-    limits the size of a request body. At most `max_in_flight` requests run at the same time, and at
-    most `max_waiting` more requests wait. After `send_timeout_s`, a client that does not read its
-    response is disconnected.
+    `chat_template` is a template that replaces the models' templates. `tool_parser` is the name of
+    the format of tool calls in `prompts/tools/formats.py`. If it is None, the templates show the
+    format. `keys_file` is the file with the hashed API keys. If it is None, the gateway accepts
+    requests without a key. `max_body_bytes` limits the size of a request body. At most
+    `max_in_flight` requests run at the same time, and at most `max_waiting` more requests wait.
+    After `send_timeout_s`, a client that does not read its response is disconnected.
     """
 
     models: tuple[ServedModel, ...]
@@ -47,6 +48,7 @@ class GatewayConfig:
     num_processes: int = 1
     server_directory: str | None = None
     chat_template: str | None = None
+    tool_parser: str | None = None
     keys_file: str | None = None
     cors_origins: tuple[str, ...] = ()
     tls_certificate: str | None = None

@@ -127,7 +127,7 @@ class ModelRegistry:
         info = await asyncio.to_thread(_fetch_info, served)
         tokenizer = await asyncio.to_thread(_load_tokenizer, info)
         backend = await self._make_backend(served, info, tokenizer)
-        template = ChatTemplate.of(info, self._config.chat_template)
+        template = ChatTemplate.of(info, self._config.chat_template, self._config.tool_parser)
         return LoadedModel(served.name, info, tokenizer, backend, template, int(time.time()))
 
     async def _make_backend(

@@ -187,14 +187,20 @@ def _check_capabilities(model: LoadedModel, body: SamplingBody, fields: Mapping[
         "logit_bias": (EMBEDDING_BIAS, bool(body.logit_bias)),
         **{name: (PENALTIES, name in fields) for name in _PENALTIES},
     }
-    kind = model.engine_kind
-    unsupported = find_kind(kind).capabilities.unsupported if kind in kind_names() else {}
     for param, (feature, is_used) in used.items():
-        if is_used and (why := unsupported.get(feature)) is not None:
-            raise invalid(
-                f"{param} is not supported by the engine kind {kind}, because {why}.",
-                param,
-                "unsupported_parameter",
-            )
+        if is_used:
+            require_feature(model, feature, param)
     if body.min_p:
         raise invalid("min_p is not supported. Use top_p.", "min_p", "unsupported_parameter")
+
+
+def require_feature(model: LoadedModel, feature: Feature, param: str) -> None:
+    """Raise `ApiError` (400) if the model's engine kind does not support a feature."""
+    kind = model.engine_kind
+    unsupported = find_kind(kind).capabilities.unsupported if kind in kind_names() else {}
+    if (why := unsupported.get(feature)) is not None:
+        raise invalid(
+            f"{param} is not supported by the engine kind {kind}, because {why}.",
+            param,
+            "unsupported_parameter",
+        )

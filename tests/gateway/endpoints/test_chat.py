@@ -95,7 +95,7 @@ def test_content_parts_and_developer_messages_are_rendered() -> None:
     with make_client(backend) as client:
         client.post(PATH, json=body(messages=messages))
     prompt = "".join(map(chr, backend.submitted[0]["input_ids"]))
-    assert prompt == "system: Be brief.\nuser: ab\nassistant: "
+    assert prompt == "system: Be brief.\nuser: a\nb\nassistant: "
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -16,17 +16,22 @@ from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
+from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
+from trtllm_serve_cli.gateway.prompts.messages import convert_message
 from trtllm_serve_cli.gateway.prompts.output_parser import (
     OutputDelta,
     OutputParser,
     PlainParser,
     ToolCallDelta,
 )
+from trtllm_serve_cli.gateway.prompts.reasoning import ReasoningParser
+from trtllm_serve_cli.gateway.prompts.tool_plan import ToolPlan, plan_tools
 from trtllm_serve_cli.gateway.respond import Batches, respond
-from trtllm_serve_cli.gateway.sampling import plan_generation
-from trtllm_serve_cli.gateway.schema.chat import ChatBody, ChatMessage
+from trtllm_serve_cli.gateway.sampling import plan_generation, require_feature
+from trtllm_serve_cli.gateway.schema.chat import ChatBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
+from trtllm_serve_cli.runtime.engines.capabilities import GUIDED_DECODING
 
 _encode = msgspec.json.encode
 
@@ -38,7 +43,7 @@ class ChatPlan:
     generation: GenerationPlan
     returns_log_probs: bool
     includes_usage: bool
-    new_parser: Any
+    new_parser: Callable[[], OutputParser]
 
 
 async def create_chat_completion(request: Request) -> Response:
@@ -67,11 +72,16 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
             "top_logprobs",
             "unsupported_parameter",
         )
+    tools = plan_tools(model.template, body)
+    if tools.guide is not None:
+        require_feature(model, GUIDED_DECODING, "tool_choice")
     prompt = model.template.render(
         [convert_message(each) for each in body.messages],
-        tools=[msgspec.to_builtins(each) for each in body.tools or ()] or None,
+        tools=tools.tools or None,
+        documents=body.documents,
         adds_generation_prompt=body.add_generation_prompt,
-        variables=body.chat_template_kwargs,
+        continues_final_message=body.continue_final_message,
+        variables=_template_variables(body),
     )
     input_ids = model.tokenizer.encode(prompt)
     generation = plan_generation(
@@ -81,30 +91,45 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         max_tokens=body.max_completion_tokens or body.max_tokens,
         num_sequences=body.num_choices,
         returns_log_probs=bool(body.logprobs),
+        guide=tools.guide,
     )
-    return ChatPlan(generation, bool(body.logprobs), body.includes_usage, PlainParser)
+    new_parser, needs_special_tokens = plan_parser(
+        model.template, tools, prompt, is_guided="guide_type" in generation.fields
+    )
+    if needs_special_tokens:
+        generation = replace(generation, skips_special_tokens=False)
+    return ChatPlan(generation, bool(body.logprobs), body.includes_usage, new_parser)
 
 
-def convert_message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as chat templates expect it: the content is one string."""
-    converted = msgspec.to_builtins(message)
-    content = message.content
-    if isinstance(content, list):
-        converted["content"] = "".join(map(_read_part, content))
-    elif content is None:
-        converted["content"] = ""
-    if message.role == "developer":
-        converted["role"] = "system"
-    return dict(converted)
+def _template_variables(body: ChatBody) -> dict[str, Any]:
+    variables = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        variables.setdefault("reasoning_effort", body.reasoning_effort)
+        if body.reasoning_effort == "none":
+            variables.setdefault("enable_thinking", False)
+    return variables
 
 
-def _read_part(part: Any) -> str:
-    if part.type in ("text", "refusal"):
-        return part.text or part.refusal or ""
-    raise invalid(
-        f"Content of the type '{part.type}' is not supported. Send parts of the type text.",
-        "messages",
-        "unsupported_parameter",
+def plan_parser(
+    template: ChatTemplate, tools: ToolPlan, prompt: str, *, is_guided: bool
+) -> tuple[Callable[[], OutputParser], bool]:
+    """Return a function that creates the parser, and whether it needs the special tokens.
+
+    A guide forces the format of the whole response, so a guided response has no reasoning. It only
+    has tool calls if they are what the guide forces.
+    """
+    if is_guided:
+        return (tools.new_parser if tools.guide else None) or PlainParser, False
+    parser: Callable[[], OutputParser] = tools.new_parser or PlainParser
+    needs_special_tokens = tools.new_parser is not None
+    tags = template.reasoning
+    end_of_prompt = prompt.rstrip()
+    if tags is None or end_of_prompt.endswith(tags.end):
+        return parser, needs_special_tokens
+    is_open = end_of_prompt.endswith(tags.start)
+    return (
+        lambda: ReasoningParser(tags, parser(), is_open=is_open),
+        needs_special_tokens or tags.are_special,
     )
 
 
@@ -257,7 +282,7 @@ class ChatWriter:
         calls = list(choice.tool_calls.values())
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": choice.content if choice.content or not calls else None,
+            "content": choice.content or (None if calls or choice.reasoning else ""),
             "refusal": None,
         }
         if choice.reasoning:

@@ -8,9 +8,9 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.endpoints.chat import convert_message
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.http import json_response, read_json
+from trtllm_serve_cli.gateway.prompts.messages import convert_message
 from trtllm_serve_cli.gateway.schema.chat import ChatMessage, Tool
 from trtllm_serve_cli.gateway.schema.sampling import TokenId
 

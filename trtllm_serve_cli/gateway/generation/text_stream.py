@@ -31,7 +31,7 @@ class TextSequence:
     """The text of one sequence.
 
     Text that may be the start of a stop string is held back until it is clear that it is not. The
-    text ends before the stop string, unless `includes_stop` is set.
+    text ends before the stop string or the stop token, unless `includes_stop` is set.
     """
 
     index: int
@@ -46,8 +46,8 @@ class TextSequence:
     def push(self, update: SequenceUpdate) -> TextDelta:
         """Return the text that an update adds. Later updates are ignored after the last delta."""
         self.num_tokens += len(update.token_ids)
-        text = self.decoder.push(update.token_ids)
         reason = update.finish_reason
+        text = self.decoder.push(self._remove_stop_token(update))
         if reason is not None:
             text += self.decoder.finish()
         stop_reason: str | int | None = None
@@ -60,6 +60,11 @@ class TextSequence:
             stop_reason = last if last in self.stop_token_ids else None
         self.is_ended = reason is not None
         return TextDelta(self.index, text, update.token_ids, update.log_probs, reason, stop_reason)
+
+    def _remove_stop_token(self, update: SequenceUpdate) -> tuple[int, ...]:
+        ids = update.token_ids
+        is_stopped = update.finish_reason == "stop" and ids and ids[-1] in self.stop_token_ids
+        return ids[:-1] if is_stopped and not self.includes_stop else ids
 
     def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
         """Return the text to emit, and the stop string that the text contains."""

@@ -2,49 +2,101 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from trtllm_serve_cli.client.chat import render_chat
+from trtllm_serve_cli.client.chat import RESERVED_VARIABLES, render_chat
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.errors import invalid
+from trtllm_serve_cli.gateway.prompts.reasoning import ReasoningTags, find_reasoning
+from trtllm_serve_cli.gateway.prompts.tools.described_tools import describe_tools
+from trtllm_serve_cli.gateway.prompts.tools.formats import FORMATS, ToolFormat, find_format
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ChatTemplate:
-    """A model's chat template, with the tokenizer's special tokens."""
+    """A model's chat template, with the tokenizer's special tokens.
+
+    `tool_parser` is the name of the format of tool calls. If it is None, the template shows it.
+    """
 
     source: str
     bos_token: str = ""
     eos_token: str = ""
     adds_bos: bool = False
+    tool_parser: str | None = None
 
     @classmethod
-    def of(cls, info: ModelInfo, override: str | None = None) -> ChatTemplate | None:
+    def of(
+        cls, info: ModelInfo, override: str | None = None, tool_parser: str | None = None
+    ) -> ChatTemplate | None:
         """Return the template in a model's configuration, or `override`.
 
-        Return None if the model has no template.
+        Return None if the model has no template. Raise `BadInput` if `tool_parser` is unknown.
         """
+        if tool_parser is not None and tool_parser not in FORMATS:
+            raise BadInput(
+                f"The tool parser {tool_parser!r} does not exist.",
+                next_step=f"use one of {', '.join(sorted(FORMATS))}",
+            )
         source = override or info.chat_template
         if source is None:
             return None
-        return cls(source, info.bos_token, info.eos_token, info.adds_bos)
+        return cls(source, info.bos_token, info.eos_token, info.adds_bos, tool_parser)
+
+    @cached_property
+    def tool_format(self) -> ToolFormat | None:
+        """The format of tool calls, or None if it is not known."""
+        return FORMATS[self.tool_parser] if self.tool_parser else find_format(self.source)
+
+    @cached_property
+    def supports_tools(self) -> bool:
+        """Whether the template renders tools. Otherwise the messages describe them."""
+        return re.search(r"\btools\b", self.source) is not None
+
+    @cached_property
+    def reasoning(self) -> ReasoningTags | None:
+        """The tags around the model's reasoning, or None if it does not reason."""
+        return find_reasoning(self.source)
 
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         adds_generation_prompt: bool = True,
+        continues_final_message: bool = False,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt. Raise `ApiError` (400) if the template rejects the messages."""
+        if continues_final_message and adds_generation_prompt:
+            raise invalid(
+                "continue_final_message and add_generation_prompt exclude each other. Set "
+                "add_generation_prompt to false.",
+                "continue_final_message",
+            )
+        if reserved := sorted(RESERVED_VARIABLES & {*(variables or ())}):
+            raise invalid(
+                f"chat_template_kwargs contains {reserved[0]}, which is a field of the request or "
+                "a setting of the model. Remove it from chat_template_kwargs.",
+                "chat_template_kwargs",
+            )
+        if not self.supports_tools:
+            messages, tools = describe_tools(messages, tools), None
         try:
             return render_chat(
                 self.source,
                 messages,
+                tools=tools,
+                documents=documents,
+                adds_generation_prompt=adds_generation_prompt,
+                continues_final_message=continues_final_message,
+                variables=variables,
                 bos_token=self.bos_token,
                 eos_token=self.eos_token,
                 adds_bos=self.adds_bos,

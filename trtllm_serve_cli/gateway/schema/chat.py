@@ -89,6 +89,7 @@ class ChatBody(SamplingBody, kw_only=True):
     modalities: list[str] | None = None
     # Extensions of vLLM.
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     reasoning_effort: str | None = None

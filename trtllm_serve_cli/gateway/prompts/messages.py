@@ -1,0 +1,47 @@
+"""Convert messages of the API to the messages that chat templates expect."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from trtllm_serve_cli.gateway.errors import invalid
+from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
+
+
+def convert_message(message: ChatMessage) -> dict[str, Any]:
+    """Return a message as chat templates expect it.
+
+    The content is one string, as in vLLM's server: parts are joined with line breaks. The arguments
+    of tool calls are objects, unless they are not valid JSON.
+    """
+    converted: dict[str, Any] = msgspec.to_builtins(message)
+    if isinstance(message.content, list):
+        converted["content"] = "\n".join(map(_read_part, message.content))
+    elif message.content is None:
+        converted["content"] = ""
+    if message.role == "developer":
+        converted["role"] = "system"
+    for call in converted.get("tool_calls") or ():
+        call["function"]["arguments"] = _read_arguments(call["function"].get("arguments", ""))
+    return converted
+
+
+def _read_part(part: ContentPart) -> str:
+    if part.type in ("text", "refusal"):
+        return part.text or part.refusal or ""
+    raise invalid(
+        f"Content of the type '{part.type}' is not supported. Send parts of the type text.",
+        "messages",
+        "unsupported_parameter",
+    )
+
+
+def _read_arguments(text: str) -> Any:
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, dict) else text

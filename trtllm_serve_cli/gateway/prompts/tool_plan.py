@@ -1,0 +1,93 @@
+"""Plan how a chat completion uses its tools."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from trtllm_serve_cli.gateway.errors import invalid
+from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
+from trtllm_serve_cli.gateway.prompts.output_parser import OutputParser
+from trtllm_serve_cli.gateway.prompts.tools.forced import (
+    NO_ARGUMENTS,
+    CallListParser,
+    NamedCallParser,
+    guide_any_call,
+    guide_named_call,
+)
+from trtllm_serve_cli.gateway.prompts.tools.formats import HERMES
+from trtllm_serve_cli.gateway.prompts.tools.tool_parser import ToolOptions, new_call_id
+from trtllm_serve_cli.gateway.schema.chat import ChatBody, FunctionDefinition, NamedTool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolPlan:
+    """The tools to render, and how to parse the response.
+
+    `new_parser` is None if the response is content. `guide` is the type and the text of a guide
+    that forces tool calls.
+    """
+
+    tools: tuple[dict[str, Any], ...] = ()
+    new_parser: Callable[[], OutputParser] | None = None
+    guide: tuple[str, str] | None = None
+
+
+def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
+    """Plan the tool calls of a request. Raise `ApiError` (400) if the tools are not valid."""
+    functions = [each.function for each in body.tools or ()]
+    choice = body.tool_choice or "auto"
+    _check_tools(body, functions)
+    if not functions or choice == "none":
+        return ToolPlan()
+    known = template.tool_format
+    options = ToolOptions(
+        {each.name: _read_schema(each) for each in functions},
+        allows_several=body.parallel_tool_calls is not False,
+        new_id=known.new_id if known else new_call_id,
+    )
+    tools = tuple(msgspec.to_builtins(each) for each in body.tools or ())
+    if isinstance(choice, NamedTool):
+        name = choice.function.name
+        parser = partial(NamedCallParser, options, name)
+        return ToolPlan(tools, parser, guide_named_call(options, name))
+    if choice == "required":
+        return ToolPlan(tools, partial(CallListParser, options), guide_any_call(options))
+    chosen = known if template.supports_tools else HERMES
+    if chosen is None:
+        raise invalid(
+            "The gateway cannot parse the tool calls of this model. Set tool_choice to none or "
+            "required, or set tool_parser in the gateway's configuration.",
+            "tool_choice",
+            "unsupported_parameter",
+        )
+    return ToolPlan(tools, partial(chosen.new_parser, options))
+
+
+def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
+    choice = body.tool_choice
+    if not functions:
+        if choice not in (None, "none"):
+            raise invalid("tool_choice requires tools. Send tools.", "tool_choice")
+        return
+    names = Counter(each.name for each in functions)
+    if repeated := [name for name, count in names.items() if count > 1]:
+        raise invalid(
+            f"tools contains several functions with the name '{repeated[0]}'. Use unique names.",
+            "tools",
+        )
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        raise invalid(
+            f"tool_choice selects the function '{choice.function.name}', which is not in tools. "
+            f"Available functions: {', '.join(names)}.",
+            "tool_choice",
+        )
+
+
+def _read_schema(function: FunctionDefinition) -> dict[str, Any]:
+    return {"type": "object", **function.parameters} if function.parameters else {**NO_ARGUMENTS}

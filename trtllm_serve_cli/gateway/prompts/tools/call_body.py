@@ -1,0 +1,259 @@
+"""Parse the body of one tool call, which arrives one character at a time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
+
+from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall, JsonScanner
+
+_NAME_KEYS = ("name", "function")
+_ARGUMENT_KEYS = ("arguments", "parameters")
+_OTHER_KEYS = ("type", "id")
+
+
+class CallBody(Protocol):
+    """A tool call that is being parsed.
+
+    The call has started when it is clear that the text is a call. From then on, `name` is set.
+    `has_arguments` is true if the arguments are complete. The call itself may end later.
+    """
+
+    name: str
+    id: str | None
+
+    @property
+    def is_started(self) -> bool: ...
+
+    @property
+    def has_arguments(self) -> bool: ...
+
+    @property
+    def is_done(self) -> bool: ...
+
+    def push(self, char: str) -> None:
+        """Parse the next character. Raise `InvalidCall` if the text is not a call."""
+
+    def take(self) -> str:
+        """Return the new part of the arguments, which is JSON."""
+
+
+class ArgumentsBody:
+    """A call whose name is already known. The text is the JSON object with the arguments."""
+
+    def __init__(self, name: str, id: str | None = None) -> None:
+        self.name = name
+        self.id = id
+        self.is_started = False
+        self._scanner = JsonScanner()
+        self._new = ""
+
+    @property
+    def has_arguments(self) -> bool:
+        return self._scanner.is_done
+
+    @property
+    def is_done(self) -> bool:
+        return self._scanner.is_done
+
+    def push(self, char: str) -> None:
+        scanner = self._scanner
+        if not scanner.closers and not char.isspace() and char != "{":
+            raise InvalidCall("the arguments are not a JSON object")
+        text = scanner.push(char)
+        if not scanner.closers and not scanner.is_done:
+            return
+        self._new += text
+        # The first key shows that the text is JSON.
+        if scanner.expects in ("value", "done"):
+            self.is_started = True
+
+    def take(self) -> str:
+        new, self._new = self._new, ""
+        return new
+
+
+class ObjectBody:
+    """A call that is a JSON object with the name and the arguments.
+
+    The arguments are an object, or a string that contains an object. If `names` is not None, only
+    calls of these functions are valid.
+    """
+
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        self.name = ""
+        self.id: str | None = None
+        self._names = names
+        self._scanner = JsonScanner()
+        self._key = ""
+        # The text of the key or value at the top level that is being read.
+        self._text: str | None = None
+        self._arguments: ArgumentsBody | None = None
+
+    @property
+    def is_started(self) -> bool:
+        return bool(self.name) and (
+            self.is_done or (self._arguments is not None and self._arguments.is_started)
+        )
+
+    @property
+    def has_arguments(self) -> bool:
+        return self._arguments is not None and self._arguments.is_done
+
+    @property
+    def is_done(self) -> bool:
+        return self._scanner.is_done
+
+    def push(self, char: str) -> None:
+        scanner = self._scanner
+        is_outer = len(scanner.closers) == 1
+        if self._text is None and is_outer and not char.isspace():
+            self._open_token(char)
+        was_literal = bool(scanner.literal)
+        text = scanner.push(char)
+        if self._text is not None:
+            is_after_literal = was_literal and not scanner.literal
+            if self._arguments is not None and not self.has_arguments:
+                self._arguments.push(char)
+            elif not is_after_literal:
+                self._text += text
+            is_open = len(scanner.closers) > 1 or scanner.is_in_string or scanner.literal
+            if is_after_literal or not is_open:
+                self._close_token()
+        if scanner.is_done:
+            self._finish()
+
+    def take(self) -> str:
+        return self._arguments.take() if self.is_started and self._arguments else ""
+
+    def _open_token(self, char: str) -> None:
+        expects = self._scanner.expects
+        if expects.startswith("key") and char == '"':
+            self._text = ""
+        elif expects == "value":
+            self._text = ""
+            if self._key in _ARGUMENT_KEYS and char == "{":
+                self._arguments = ArgumentsBody("")
+
+    def _close_token(self) -> None:
+        text, self._text = self._text or "", None
+        if self._scanner.expects == "colon":
+            self._key = json.loads(text)
+            if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
+                raise InvalidCall(f"a call has no key {self._key!r}")
+            if self._key in _ARGUMENT_KEYS and self._arguments is not None:
+                raise InvalidCall("a call has arguments only once")
+        elif self._key in _NAME_KEYS:
+            self._read_name(json.loads(text))
+        elif self._key in _ARGUMENT_KEYS:
+            self._arguments = self._arguments or _read_arguments(json.loads(text))
+
+    def _read_name(self, name: Any) -> None:
+        if not isinstance(name, str) or not name or self.name:
+            raise InvalidCall("the name of a call is a string")
+        if self._names is not None and name not in self._names:
+            raise InvalidCall(f"{name!r} is not a tool")
+        self.name = name
+
+    def _finish(self) -> None:
+        if not self.name:
+            raise InvalidCall("a call has a name")
+        if self._arguments is None:
+            self._arguments = _read_arguments({})
+
+
+def _read_arguments(value: Any) -> ArgumentsBody:
+    """Return the arguments that a string contains, or no arguments if `value` is None or {}."""
+    text = value if isinstance(value, str) else json.dumps(value or {})
+    arguments = ArgumentsBody("")
+    for char in text.strip():
+        arguments.push(char)
+    if not arguments.is_done:
+        raise InvalidCall("the arguments are not a JSON object")
+    return arguments
+
+
+class XmlBody:
+    """A call in the format of Qwen3-Coder, with each argument in a tag.
+
+    <function=NAME> <parameter=NAME> VALUE </parameter> </function>
+
+    `tools` maps the names of functions to the JSON schemas of their parameters. The schema shows
+    which values are strings and which are JSON.
+    """
+
+    _FUNCTION, _PARAMETER = "<function=", "<parameter="
+    _END, _VALUE_END = "</function>", "</parameter>"
+
+    def __init__(self, tools: Mapping[str, Mapping[str, Any]]) -> None:
+        self.name = ""
+        self.id: str | None = None
+        self.is_started = False
+        self.is_done = False
+        self.has_arguments = False
+        self._tools = tools
+        self._text = ""
+        self._key: str | None = None
+        self._value: list[str] = []
+        self._num_arguments = 0
+        self._new = ""
+
+    def push(self, char: str) -> None:
+        if self._key is not None:
+            self._value.append(char)
+            length = len(self._VALUE_END)
+            if char == ">" and "".join(self._value[-length:]) == self._VALUE_END:
+                self._add_argument("".join(self._value[:-length]))
+            return
+        if not self._text and char.isspace():
+            return
+        self._text += char
+        tags = (self._PARAMETER, self._END) if self.name else (self._FUNCTION,)
+        if not any(each.startswith(self._text) or self._text.startswith(each) for each in tags):
+            raise InvalidCall(f"{self._text!r} is not a tag of a call")
+        if char == ">":
+            self._close_tag(self._text[:-1])
+
+    def take(self) -> str:
+        new, self._new = self._new, ""
+        return new
+
+    def _close_tag(self, tag: str) -> None:
+        self._text = ""
+        name = tag.partition("=")[2].strip()
+        if tag == self._END[:-1]:
+            self.is_done = self.has_arguments = True
+            self._new += "}"
+        elif not name:
+            raise InvalidCall("a tag of a call has a name")
+        elif self.name:
+            self._key = name
+        else:
+            self.name, self.is_started = name, True
+            self._new += "{"
+
+    def _add_argument(self, text: str) -> None:
+        separator = ", " if self._num_arguments else ""
+        value = text.removeprefix("\n").removesuffix("\n")
+        parameters = self._tools.get(self.name, {}).get("properties", {})
+        schema = parameters.get(self._key, {}) if isinstance(parameters, dict) else {}
+        self._new += f"{separator}{json.dumps(self._key)}: {_to_json(value, schema)}"
+        self._num_arguments += 1
+        self._key, self._value = None, []
+
+
+def _to_json(text: str, schema: Any) -> str:
+    """Return the value of an argument as JSON. It is a string unless the schema allows JSON."""
+    is_string = not isinstance(schema, Mapping) or schema.get("type", "string") == "string"
+    if not is_string or (isinstance(schema, Mapping) and {"anyOf", "oneOf", "$ref"} & {*schema}):
+        lowered = text.strip().lower()
+        try:
+            return json.dumps(
+                json.loads(lowered if lowered in ("true", "false", "null", "none") else text),
+                ensure_ascii=False,
+                allow_nan=False,
+            )
+        except (ValueError, RecursionError):
+            pass
+    return json.dumps(text, ensure_ascii=False)

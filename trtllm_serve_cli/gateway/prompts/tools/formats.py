@@ -1,0 +1,57 @@
+"""Choose the format of tool calls for a chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trtllm_serve_cli.gateway.prompts.tools.hermes import HermesParser
+from trtllm_serve_cli.gateway.prompts.tools.llama3 import Llama3Parser
+from trtllm_serve_cli.gateway.prompts.tools.mistral import MistralParser
+from trtllm_serve_cli.gateway.prompts.tools.tool_parser import (
+    ToolOptions,
+    ToolParser,
+    new_call_id,
+    new_mistral_call_id,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """A format in which models write tool calls.
+
+    A chat template that contains one of `markers` uses this format, unless it contains one of
+    `other_markers`.
+    """
+
+    name: str
+    new_parser: Callable[[ToolOptions], ToolParser]
+    markers: tuple[str, ...]
+    other_markers: tuple[str, ...] = ()
+    new_id: Callable[[], str] = new_call_id
+
+    def is_used_by(self, template: str) -> bool:
+        return any(each in template for each in self.markers) and not any(
+            each in template for each in self.other_markers
+        )
+
+
+HERMES = ToolFormat(
+    "hermes",
+    HermesParser,
+    ("<tool_call>",),
+    # GLM-4.5 and newer use the same tag around another format.
+    ("<arg_key>",),
+)
+LLAMA3 = ToolFormat(
+    "llama3",
+    Llama3Parser,
+    ("<|python_tag|>", '"parameters": dictionary of argument name'),
+)
+MISTRAL = ToolFormat("mistral", MistralParser, ("[TOOL_CALLS]",), new_id=new_mistral_call_id)
+FORMATS = {each.name: each for each in (MISTRAL, HERMES, LLAMA3)}
+
+
+def find_format(template: str) -> ToolFormat | None:
+    """Return the format of the tool calls that a chat template describes to the model."""
+    return next((each for each in FORMATS.values() if each.is_used_by(template)), None)

@@ -1,0 +1,42 @@
+"""Parse the tool calls of Llama 3 models.
+
+{"name": NAME, "parameters": {…}}; {…}
+
+The token <|python_tag|> may precede the calls. Source of the format: the chat templates of
+meta-llama/Llama-3.1-8B-Instruct and meta-llama/Llama-3.2-3B-Instruct.
+"""
+
+from __future__ import annotations
+
+from trtllm_serve_cli.gateway.prompts.tools.call_body import ObjectBody
+from trtllm_serve_cli.gateway.prompts.tools.tool_parser import ToolOptions, ToolParser
+
+
+class Llama3Parser(ToolParser):
+    """A parser for responses that consist of JSON objects.
+
+    An object is a call only if it has the name of a tool, because a response may also be JSON
+    that is not a call.
+    """
+
+    _TAG = "<|python_tag|>"
+
+    def __init__(self, options: ToolOptions) -> None:
+        super().__init__(options)
+        self._state = self._read_start
+
+    def _read_start(self) -> bool:
+        """Start a call if the text starts with an object or with the tag."""
+        if not self._skip_space(";," if self._num_calls else ""):
+            return False
+        if self._buffer[0] == "{":
+            return self._open_body(ObjectBody(self._options.schemas), self._read_start)
+        if self._buffer.startswith(self._TAG):
+            self._buffer = self._buffer.removeprefix(self._TAG)
+            return True
+        if self._TAG.startswith(self._buffer) and not self._is_last:
+            return False
+        return self._give_up()
+
+    def _read_content(self) -> bool:
+        return self._read_until({self._TAG: self._read_start}, keeps_tag=False)
