@@ -25,8 +25,10 @@ TIME_LIMIT_S = 1.0
 _MAX_BITS = 1 << 12
 _MAX_PRECISION = 100
 _TOO_MANY = 1 << 62
-_VIEWS: tuple[type[Collection[Any]], ...] = (type({}.keys()), type({}.values()), type({}.items()))
-_CONTAINERS = (list, tuple, set, frozenset, *_VIEWS)
+_CONTAINERS: tuple[type[Collection[Any]], ...] = (
+    *(list, tuple, set, frozenset),
+    *(type({}.keys()), type({}.values()), type({}.items())),
+)
 _LARGE_WIDTH = re.compile(r"\d{5,}")
 
 

@@ -110,7 +110,7 @@ class ObjectBody:
         is_outer = len(scanner.closers) == 1
         if self._text is None and is_outer and not char.isspace():
             self._open_token(char)
-        was_literal = bool(scanner.literal)
+        was_literal = is_outer and bool(scanner.literal)
         text = scanner.push(char)
         if self._text is not None:
             is_after_literal = was_literal and not scanner.literal
