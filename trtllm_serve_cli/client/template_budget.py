@@ -112,7 +112,9 @@ def measure_shallow(value: Any) -> int:
     """Return the size of a copy of `value`, whose items are not copied."""
     if isinstance(value, str | bytes):
         return len(value)
-    return len(value) * ITEM if isinstance(value, (dict, range, *_CONTAINERS)) else 0
+    if isinstance(value, dict | range):
+        return len(value) * ITEM
+    return len(value) * ITEM if isinstance(value, _CONTAINERS) else 0
 
 
 def estimate_operator(operator: str, left: Any, right: Any) -> int:
