@@ -80,3 +80,42 @@ def test_template_error_suggests_raw(template: str, why: str) -> None:
         render_chat(template, HI)
     assert why in raised.value.why
     assert "--raw" in raised.value.next_step
+
+
+def test_variables_tools_and_documents_reach_the_template() -> None:
+    template = "{{ tools | tojson }}{{ documents[0].text }}{{ enable_thinking }}"
+    prompt = render_chat(
+        template,
+        HI,
+        tools=[{"a": 1}],
+        documents=[{"text": "d"}],
+        variables={"enable_thinking": False},
+    )
+    assert prompt == '[{"a": 1}]dFalse'
+
+
+def test_no_generation_prompt() -> None:
+    assert render_chat(CHATML, HI, adds_generation_prompt=False).endswith("<|im_end|>\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "template", "end"),
+    [
+        ("It is ", CHATML, "assistant\nIt is "),
+        ("It is ", CHATML.replace("['content']", "['content'] | trim"), "assistant\nIt is"),
+    ],
+    ids=["exact", "trimmed"],
+)
+def test_final_message_is_continued(content: str, template: str, end: str) -> None:
+    messages = [*HI, {"role": "assistant", "content": content}]
+    prompt = render_chat(
+        template, messages, adds_generation_prompt=False, continues_final_message=True
+    )
+    assert prompt.endswith(end)
+    assert messages[-1]["content"] == content
+
+
+def test_final_message_that_is_not_rendered_cannot_be_continued() -> None:
+    with pytest.raises(BadInput) as raised:
+        render_chat("{{ messages[0].content }}", [*HI, *HI], continues_final_message=True)
+    assert "does not render the final message" in raised.value.why

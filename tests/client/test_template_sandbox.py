@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from trtllm_serve_cli.client import template_budget
 from trtllm_serve_cli.client.chat import render_chat
 from trtllm_serve_cli.errors import BadInput
 
@@ -113,6 +114,45 @@ HOSTILE = {
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("template", HOSTILE.values(), ids=HOSTILE)
-def test_hostile_template_ends_with_an_error(template: str) -> None:
+def test_hostile_template_ends_with_an_error(
+    template: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_budget, "TIME_LIMIT_S", 0.1)
     with pytest.raises(BadInput, match="chat template cannot"):
         render_chat(template, [{"role": "user", "content": "Hi"}])
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        ("{{ 'a' ~ 1 ~ none }}", "a1None"),
+        ("{{ 'ab' * 2 + 'c' }}{{ 2 ** 10 }}{{ 7 % 4 }}", "ababc10243"),
+        ("{{ '%s-%03d' % ('a', 7) }}{{ '%s' | format(1) }}", "a-0071"),
+        ("{{ '{:>3}{x}'.format(1, x=2) }}{{ '{a}'.format_map({'a': 3}) }}", "  123"),
+        ("{{ 'a,b'.split(',')[::-1] | join('-') }}", "b-a"),
+        ("{{ [3, 1] | sort | map('string') | list }}", "['1', '3']"),
+        (
+            "{{ 'x' | center(3) }}|{{ 'a\nb' | indent(2) }}|{{ 'aa' | replace('a', 'b') }}",
+            " x |a\n  b|bb",
+        ),
+        ("{{ [[1], [2]] | sum(start=[]) }}{{ 2.5 | round(0, 'floor') }}", "[1, 2]2.0"),
+        ("{{ '<' | safe }}{{ '<' | e }}{{ '<' }}", "<&lt;<"),
+        ("{% for x in range(9) if x % 2 %}{{ x }}{% endfor %}", "1357"),
+        (
+            "{% macro f(n) %}{{ n }}{% if n %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(3) }}",
+            "3210",
+        ),
+        ("{% set x %}a{{ 1 }}{% endset %}{{ x | upper }}", "A1"),
+        ("{{ {'a': [1]} == {'a': [1]} }}{{ 'a' in messages[0].content }}", "TrueTrue"),
+        ("{{ messages[0].get('x', 'y') }}{{ messages[0].items() | list | length }}", "y2"),
+        ("{{ '{a.__class__}'.format_map({'a': 1}) }}", ""),
+    ],
+)
+def test_limits_do_not_change_what_templates_render(template: str, text: str) -> None:
+    assert render_chat(template, [{"role": "user", "content": "a"}]) == text
+
+
+def test_limit_grows_with_the_messages() -> None:
+    template = "{% for m in messages %}{{ '[' + m.content.strip() + ']' }}{% endfor %}"
+    messages = [{"role": "user", "content": "x" * 1_000_000}] * 20
+    assert len(render_chat(template, messages)) == 20 * 1_000_002

@@ -124,8 +124,8 @@ def make_model(backend: FakeBackend, **changes: Any) -> LoadedModel:
     """Return a model named `demo` with a context of 200 tokens."""
     info = ModelInfo("demo", max_seq_len=200, engine_kind="openvino", vocab_size=0x110000)
     template = ChatTemplate(TEMPLATE)
-    fields = {"template": template, "created": 1, **changes}
-    return LoadedModel("demo", info, LetterTokenizer(), backend, **fields)
+    fields = {"info": info, "template": template, "created": 1, **changes}
+    return LoadedModel("demo", tokenizer=LetterTokenizer(), backend=backend, **fields)
 
 
 def make_client(

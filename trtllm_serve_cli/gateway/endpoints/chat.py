@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -27,7 +27,7 @@ from trtllm_serve_cli.gateway.prompts.output_parser import (
 from trtllm_serve_cli.gateway.prompts.reasoning import ReasoningParser
 from trtllm_serve_cli.gateway.prompts.tool_plan import ToolPlan, plan_tools
 from trtllm_serve_cli.gateway.respond import Batches, respond
-from trtllm_serve_cli.gateway.sampling import plan_generation, require_feature
+from trtllm_serve_cli.gateway.sampling import plan_generation, read_guide, require_feature
 from trtllm_serve_cli.gateway.schema.chat import ChatBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
@@ -83,6 +83,10 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         continues_final_message=body.continue_final_message,
         variables=_template_variables(body),
     )
+    guide = tools.guide or read_guide(body)
+    new_parser, needs_special_tokens = plan_parser(
+        model.template, tools, prompt, is_guided=guide is not None
+    )
     input_ids = model.tokenizer.encode(prompt)
     generation = plan_generation(
         model,
@@ -91,13 +95,9 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         max_tokens=body.max_completion_tokens or body.max_tokens,
         num_sequences=body.num_choices,
         returns_log_probs=bool(body.logprobs),
-        guide=tools.guide,
+        guide=guide,
+        skips_special_tokens=False if needs_special_tokens else None,
     )
-    new_parser, needs_special_tokens = plan_parser(
-        model.template, tools, prompt, is_guided="guide_type" in generation.fields
-    )
-    if needs_special_tokens:
-        generation = replace(generation, skips_special_tokens=False)
     return ChatPlan(generation, bool(body.logprobs), body.includes_usage, new_parser)
 
 
