@@ -161,9 +161,9 @@ def estimate_field(value: Any, spec: str) -> int:
 def estimate_call(
     name: str, value: Any, arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> int:
-    """Return an upper bound for the result of a filter, or a method of a string or a number.
+    """Return an upper bound for the result of a filter or a method.
 
-    The result is only what the call adds to the size of `value` and of its arguments.
+    The bound excludes the size of `value` and of the arguments.
     """
     given = [*arguments, *options.values()]
     texts = [len(each) for each in given if isinstance(each, str | bytes)]
@@ -195,7 +195,7 @@ def estimate_call(
             separator = longest if items is value else len(value)
             return separator * len(items) if hasattr(items, "__len__") else 0
         case "tojson":
-            # Each item is on a line of its own, which is indented once for each level.
+            # Each item is on a separate line, which is indented once for each level.
             separators = sum(measure(each) for each in given if isinstance(each, tuple))
             per_item = max(number, longest) * _depth(value) + separators
             return per_item * measure(value) // ITEM if per_item else 0

@@ -22,7 +22,8 @@ TOOLS = [
 QWEN = (
     "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
     "{% for m in messages %}{{ m.role }}: {{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.city }}{% endfor %}{{ '\n' }}"
+    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.city }}{% endfor %}"
+    "{{ '\n' }}"
     "{% endfor %}{% if enable_thinking is defined and not enable_thinking %}"
     "<think></think>{% elif opens %}<think>\n{% endif %}"
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -48,3 +49,13 @@ def test_held_back_text_may_start_a_stop_string(text: str, stops: list[str]) -> 
     tails = [text[len(text) - n :] for n in range(1, len(text) + 1)]
     starts = [t for t in tails if any(stop.startswith(t) and stop != t for stop in stops)]
     assert length == max(map(len, starts), default=0)
+
+
+@pytest.mark.parametrize(("includes_stop", "text"), [(False, "a"), (True, "ac")])
+def test_text_ends_before_the_stop_token(includes_stop: bool, text: str) -> None:
+    decoder = StreamDecoder(lambda ids: "".join(map(chr, ids)))
+    sequence = TextSequence(
+        0, decoder, stop_token_ids=frozenset((ord("c"),)), includes_stop=includes_stop
+    )
+    delta = sequence.push(SequenceUpdate(1, 0, (ord("a"), ord("c")), finish_reason="stop"))
+    assert (delta.text, delta.stop_reason) == (text, ord("c"))

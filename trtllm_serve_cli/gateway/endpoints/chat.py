@@ -16,16 +16,13 @@ from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
-from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.prompts.messages import convert_message
 from trtllm_serve_cli.gateway.prompts.output_parser import (
     OutputDelta,
     OutputParser,
-    PlainParser,
     ToolCallDelta,
 )
-from trtllm_serve_cli.gateway.prompts.reasoning import ReasoningParser
-from trtllm_serve_cli.gateway.prompts.tool_plan import ToolPlan, plan_tools
+from trtllm_serve_cli.gateway.prompts.output_plan import plan_parser, plan_tools
 from trtllm_serve_cli.gateway.respond import Batches, respond
 from trtllm_serve_cli.gateway.sampling import plan_generation, read_guide, require_feature
 from trtllm_serve_cli.gateway.schema.chat import ChatBody
@@ -108,29 +105,6 @@ def _template_variables(body: ChatBody) -> dict[str, Any]:
         if body.reasoning_effort == "none":
             variables.setdefault("enable_thinking", False)
     return variables
-
-
-def plan_parser(
-    template: ChatTemplate, tools: ToolPlan, prompt: str, *, is_guided: bool
-) -> tuple[Callable[[], OutputParser], bool]:
-    """Return a function that creates the parser, and whether it needs the special tokens.
-
-    A guide forces the format of the whole response, so a guided response has no reasoning. It only
-    has tool calls if they are what the guide forces.
-    """
-    if is_guided:
-        return (tools.new_parser if tools.guide else None) or PlainParser, False
-    parser: Callable[[], OutputParser] = tools.new_parser or PlainParser
-    needs_special_tokens = tools.new_parser is not None
-    tags = template.reasoning
-    end_of_prompt = prompt.rstrip()
-    if tags is None or end_of_prompt.endswith(tags.end):
-        return parser, needs_special_tokens
-    is_open = end_of_prompt.endswith(tags.start)
-    return (
-        lambda: ReasoningParser(tags, parser(), is_open=is_open),
-        needs_special_tokens or tags.are_special,
-    )
 
 
 @dataclass(slots=True)

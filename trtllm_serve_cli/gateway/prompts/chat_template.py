@@ -55,7 +55,7 @@ class ChatTemplate:
 
     @cached_property
     def supports_tools(self) -> bool:
-        """Whether the template renders tools. Otherwise the messages describe them."""
+        """True if the template renders tools. Otherwise, the messages must describe them."""
         return re.search(r"\btools\b", self.source) is not None
 
     @cached_property

@@ -11,6 +11,8 @@ from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall, Jso
 _NAME_KEYS = ("name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("type", "id")
+# The maximum length of a tag with the name of a function or of an argument.
+_MAX_TAG = 512
 
 
 class CallBody(Protocol):
@@ -47,7 +49,7 @@ class ArgumentsBody:
         self.id = id
         self.is_started = False
         self._scanner = JsonScanner()
-        self._new = ""
+        self._new: list[str] = []
 
     @property
     def has_arguments(self) -> bool:
@@ -64,14 +66,14 @@ class ArgumentsBody:
         text = scanner.push(char)
         if not scanner.closers and not scanner.is_done:
             return
-        self._new += text
+        self._new.append(text)
         # The first key shows that the text is JSON.
         if scanner.expects in ("value", "done"):
             self.is_started = True
 
     def take(self) -> str:
-        new, self._new = self._new, ""
-        return new
+        new, self._new = self._new, []
+        return "".join(new)
 
 
 class ObjectBody:
@@ -88,7 +90,7 @@ class ObjectBody:
         self._scanner = JsonScanner()
         self._key = ""
         # The text of the key or value at the top level that is being read.
-        self._text: str | None = None
+        self._text: list[str] | None = None
         self._arguments: ArgumentsBody | None = None
 
     @property
@@ -117,7 +119,7 @@ class ObjectBody:
             if self._arguments is not None and not self.has_arguments:
                 self._arguments.push(char)
             elif not is_after_literal:
-                self._text += text
+                self._text.append(text)
             is_open = len(scanner.closers) > 1 or scanner.is_in_string or scanner.literal
             if is_after_literal or not is_open:
                 self._close_token()
@@ -130,14 +132,14 @@ class ObjectBody:
     def _open_token(self, char: str) -> None:
         expects = self._scanner.expects
         if expects.startswith("key") and char == '"':
-            self._text = ""
+            self._text = []
         elif expects == "value":
-            self._text = ""
+            self._text = []
             if self._key in _ARGUMENT_KEYS and char == "{":
                 self._arguments = ArgumentsBody("")
 
     def _close_token(self) -> None:
-        text, self._text = self._text or "", None
+        text, self._text = "".join(self._text or ()), None
         if self._scanner.expects == "colon":
             self._key = json.loads(text)
             if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
@@ -210,7 +212,8 @@ class XmlBody:
             return
         self._text += char
         tags = (self._PARAMETER, self._END) if self.name else (self._FUNCTION,)
-        if not any(each.startswith(self._text) or self._text.startswith(each) for each in tags):
+        is_tag = any(each.startswith(self._text) or self._text.startswith(each) for each in tags)
+        if not is_tag or len(self._text) > _MAX_TAG:
             raise InvalidCall(f"{self._text!r} is not a tag of a call")
         if char == ">":
             self._close_tag(self._text[:-1])

@@ -1,6 +1,6 @@
 """Describe tools in the messages, for chat templates that do not support tools.
 
-The description asks for the format that `HermesParser` parses. Tool calls and their results in the
+The description specifies the format that `HermesParser` parses. Tool calls and their results in the
 conversation's history become text in the same format.
 """
 

@@ -15,6 +15,7 @@ from trtllm_serve_cli.gateway.prompts.tools.call_body import ArgumentsBody, Obje
 from trtllm_serve_cli.gateway.prompts.tools.tool_parser import ToolParser
 
 _HEADER = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\]\s*)?")
+_MAX_HEADER = 512
 # The characters of headers, including those of an unfinished tag.
 _HEADER_CHARACTERS = re.compile(r"[\w.\-\s\[\]]*")
 
@@ -54,7 +55,7 @@ class MistralParser(ToolParser):
     def _read_header(self) -> bool:
         """Read the name of a function, up to its arguments."""
         header, brace, _ = self._buffer.partition("{")
-        if not _HEADER_CHARACTERS.fullmatch(header):
+        if len(header) > _MAX_HEADER or not _HEADER_CHARACTERS.fullmatch(header):
             return self._give_up()
         if not brace:
             return False

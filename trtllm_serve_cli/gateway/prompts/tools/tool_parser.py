@@ -113,11 +113,10 @@ class ToolParser:
         body = self._body
         assert body is not None
         for index, char in enumerate(self._buffer):
-            if not self._is_announced:
-                self._raw += char
             try:
                 body.push(char)
             except (InvalidCall, RecursionError, ValueError):
+                self._raw += self._buffer[: index + 1]
                 self._buffer = self._buffer[index + 1 :]
                 self._reject_body(char)
                 return True
@@ -129,9 +128,11 @@ class ToolParser:
                 self._end_call()
                 self._state = self._after_body
                 return True
-        self._buffer = ""
         if self._is_announced:
             self._add_arguments(body.take())
+        else:
+            self._raw += self._buffer
+        self._buffer = ""
         return False
 
     def _read_invalid_arguments(self) -> bool:

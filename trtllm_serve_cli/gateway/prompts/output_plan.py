@@ -1,4 +1,4 @@
-"""Plan how a chat completion uses its tools."""
+"""Plan how generated text becomes content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import msgspec
 
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
-from trtllm_serve_cli.gateway.prompts.output_parser import OutputParser
+from trtllm_serve_cli.gateway.prompts.output_parser import OutputParser, PlainParser
+from trtllm_serve_cli.gateway.prompts.reasoning import ReasoningParser
 from trtllm_serve_cli.gateway.prompts.tools.forced import (
     NO_ARGUMENTS,
     CallListParser,
@@ -67,6 +68,29 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
             "unsupported_parameter",
         )
     return ToolPlan(tools, partial(chosen.new_parser, options))
+
+
+def plan_parser(
+    template: ChatTemplate, tools: ToolPlan, prompt: str, *, is_guided: bool
+) -> tuple[Callable[[], OutputParser], bool]:
+    """Return a function that creates the parser, and whether it needs the special tokens.
+
+    A guide forces the format of the whole response, so a guided response has no reasoning. It only
+    has tool calls if they are what the guide forces.
+    """
+    if is_guided:
+        return (tools.new_parser if tools.guide else None) or PlainParser, False
+    parser: Callable[[], OutputParser] = tools.new_parser or PlainParser
+    needs_special_tokens = tools.new_parser is not None
+    tags = template.reasoning
+    end_of_prompt = prompt.rstrip()
+    if tags is None or end_of_prompt.endswith(tags.end):
+        return parser, needs_special_tokens
+    is_open = end_of_prompt.endswith(tags.start)
+    return (
+        lambda: ReasoningParser(tags, parser(), is_open=is_open),
+        needs_special_tokens or tags.are_special,
+    )
 
 
 def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
