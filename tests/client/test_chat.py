@@ -72,6 +72,7 @@ def test_templates_have_the_environment_of_transformers(template: str, text: str
         ("{{ ''.__class__.__mro__ }}", "SecurityError"),
         ("{{ messages.append(1) }}", "SecurityError"),
         ("{{ 1 // 0 }}", "ZeroDivisionError"),
+        ("{{ 'x' | truncate(1) }}", "AssertionError"),
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "RecursionError"),
     ],
 )

@@ -26,10 +26,11 @@ RESERVED_VARIABLES = frozenset(
 _TEMPLATE_FAULTS = (
     jinja2.TemplateError,
     ArithmeticError,
+    AssertionError,
     AttributeError,
     LookupError,
     MemoryError,
-    RecursionError,
+    RuntimeError,
     SyntaxError,
     TypeError,
     ValueError,
