@@ -14,7 +14,7 @@ from typing import Any
 
 import jinja2
 
-from trtllm_serve_cli.client.template_sandbox import LimitedSandbox
+from trtllm_serve_cli.client.templates.sandbox import LimitedSandbox
 from trtllm_serve_cli.errors import BadInput
 
 # The arguments of `render_chat` and the tokenizer's settings, which variables cannot replace.
@@ -63,7 +63,7 @@ def render_chat(
     Set `adds_bos` if the tokenizer adds the BOS token. The BOS token at the start of the rendered
     prompt is then removed, because the model would otherwise receive the token twice. Raise
     `BadInput` if the template is invalid, rejects the messages, takes longer than
-    `template_budget.TIME_LIMIT_S`, or creates too much text.
+    `templates.budget.TIME_LIMIT_S`, or creates too much text.
     """
     copied = [dict(message) for message in messages]
     if continues_final_message:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.client import template_budget
 from trtllm_serve_cli.client.chat import render_chat
+from trtllm_serve_cli.client.templates import budget
 from trtllm_serve_cli.errors import BadInput
 
 _DOUBLE = "{% set ns = namespace(a=['x']) %}{% for i in range(60) %}"
@@ -117,7 +117,7 @@ HOSTILE = {
 def test_hostile_template_ends_with_an_error(
     template: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_budget, "TIME_LIMIT_S", 0.1)
+    monkeypatch.setattr(budget, "TIME_LIMIT_S", 0.1)
     with pytest.raises(BadInput, match="chat template cannot"):
         render_chat(template, [{"role": "user", "content": "Hi"}])
 

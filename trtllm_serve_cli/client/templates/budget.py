@@ -165,10 +165,10 @@ def estimate_call(
 
     The bound excludes the size of `value` and of the arguments.
     """
-    given = [*arguments, *options.values()]
-    texts = [len(each) for each in given if isinstance(each, str | bytes)]
+    operands = [*arguments, *options.values()]
+    texts = [len(each) for each in operands if isinstance(each, str | bytes)]
     longest = max(texts, default=0)
-    number = max((abs(each) for each in given if isinstance(each, int)), default=0)
+    number = max((abs(each) for each in operands if isinstance(each, int)), default=0)
     size = measure_shallow(value)
     match name:
         case "center" | "ljust" | "rjust" | "zfill" | "to_bytes":
@@ -184,23 +184,23 @@ def estimate_call(
             return num_lines * max(number, longest, 4)
         case "replace" if isinstance(value, str | bytes):
             return _count(value, arguments) * longest
-        case "translate" if given and isinstance(given[0], Mapping):
-            replacements = given[0].values()
+        case "translate" if operands and isinstance(operands[0], Mapping):
+            replacements = operands[0].values()
             return size * max(
                 (len(each) for each in replacements if isinstance(each, str)), default=1
             )
         case "join":
             # The filter joins `value`, the method joins its argument.
-            items = value if not isinstance(value, str | bytes) else given[0] if given else ()
+            items = value if not isinstance(value, str | bytes) else operands[0] if operands else ()
             separator = longest if items is value else len(value)
             return separator * len(items) if hasattr(items, "__len__") else 0
         case "tojson":
             # Each item is on a separate line, which is indented once for each level.
-            separators = sum(measure(each) for each in given if isinstance(each, tuple))
+            separators = sum(measure(each) for each in operands if isinstance(each, tuple))
             per_item = max(number, longest) * _depth(value) + separators
             return per_item * measure(value) // ITEM if per_item else 0
         case "sum":
-            is_number = all(isinstance(each, int | float | str) for each in given)
+            is_number = all(isinstance(each, int | float | str) for each in operands)
             return 0 if is_number else measure(value) * (size // ITEM)
     return 0
 

@@ -23,7 +23,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedFormatter
 from jinja2.visitor import NodeTransformer
 from markupsafe import escape
 
-from trtllm_serve_cli.client.template_budget import (
+from trtllm_serve_cli.client.templates.budget import (
     CALL,
     ITEM,
     Budget,

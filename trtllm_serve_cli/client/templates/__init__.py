@@ -1,0 +1,1 @@
+"""Run chat templates, which are untrusted code, with limits."""
