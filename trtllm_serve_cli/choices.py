@@ -39,6 +39,8 @@ ContainerEngine = Literal["docker", "podman"]
 
 # The format of the log lines of tllm's models, and whether these models log each request.
 LogFormat = Literal["text", "json"]
+# The names of the formats in `gateway/prompts/tools/formats.py`.
+ToolParserName = Literal["hermes", "llama3", "mistral"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
 # Distributions of the intervals between requests, for benchmarks with a request rate.

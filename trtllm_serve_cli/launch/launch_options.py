@@ -18,6 +18,7 @@ from trtllm_serve_cli.choices import (
     LogFormat,
     ModelControlMode,
     RequestLogging,
+    ToolParserName,
 )
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option, OptionField, option_fields
@@ -178,6 +179,14 @@ class LaunchOptions:
         Option(
             "File with a chat template that replaces the models' templates.",
             metavar="FILE",
+            panel=_OPENAI,
+        ),
+    ] = None
+    tool_parser: Annotated[
+        ToolParserName | None,
+        Option(
+            "Format in which the models write tool calls. Default: the format that the chat "
+            "template shows.",
             panel=_OPENAI,
         ),
     ] = None

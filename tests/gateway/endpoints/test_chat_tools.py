@@ -224,7 +224,7 @@ def test_template_with_an_unknown_format_requires_a_parser() -> None:
     with make_client(FakeBackend(), template=ChatTemplate("{{ tools }}")) as client:
         response = client.post(PATH, json=body(tools=TOOLS))
     assert response.status_code == 400
-    assert "tool_parser" in response.json()["error"]["message"]
+    assert "--tool-parser" in response.json()["error"]["message"]
 
 
 def test_forced_call_requires_guided_decoding() -> None:

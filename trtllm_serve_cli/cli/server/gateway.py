@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trtllm_serve_cli.choices import PORT
+from trtllm_serve_cli.choices import PORT, ToolParserName
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.options import DryRunOption
 
@@ -52,6 +52,13 @@ def gateway(
             help="File with a chat template that replaces the models' templates.",
         ),
     ] = None,
+    tool_parser: Annotated[
+        ToolParserName | None,
+        typer.Option(
+            help="Format in which the models write tool calls. Default: the format that the chat "
+            "template shows.",
+        ),
+    ] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Serve an OpenAI-compatible API for Triton servers, until Ctrl-C or SIGTERM.
@@ -79,6 +86,7 @@ def gateway(
         host=host,
         port=port,
         chat_template=read_chat_template(Path(chat_template) if chat_template else None),
+        tool_parser=tool_parser,
     )
     if dry_run:
         print(config.to_json())

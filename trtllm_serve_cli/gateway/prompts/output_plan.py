@@ -63,7 +63,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     if chosen is None:
         raise invalid(
             "The gateway cannot parse the tool calls of this model. Set tool_choice to none or "
-            "required, or set tool_parser in the gateway's configuration.",
+            "required, or start the gateway with --tool-parser.",
             "tool_choice",
             "unsupported_parameter",
         )

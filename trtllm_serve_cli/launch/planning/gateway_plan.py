@@ -42,6 +42,7 @@ def plan_gateway(
         num_processes=options.openai_processes,
         server_directory=str(directory),
         chat_template=read_chat_template(options.chat_template),
+        tool_parser=options.tool_parser,
         cors_origins=options.cors_origin,
         tls_certificate=_absolute(options.openai_cert),
         tls_key=_absolute(options.openai_key),

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.gateway.prompts.tools.parsing import Parsed, options, parse, split
+from trtllm_serve_cli.choices import ToolParserName
 from trtllm_serve_cli.gateway.prompts.output_parser import OutputParser
 from trtllm_serve_cli.gateway.prompts.reasoning import ReasoningParser, ReasoningTags
 from trtllm_serve_cli.gateway.prompts.tools.forced import CallListParser, NamedCallParser
@@ -232,6 +234,10 @@ def test_call_list_parses_all_calls(text: str) -> None:
 def test_template_shows_the_format(template: str, name: str | None) -> None:
     found = find_format(template)
     assert (found.name if found else None) == name
+
+
+def test_options_list_the_formats() -> None:
+    assert sorted(get_args(ToolParserName)) == sorted(FORMATS)
 
 
 def test_mistral_ids_have_nine_letters_and_digits() -> None:
