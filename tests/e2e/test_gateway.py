@@ -49,6 +49,14 @@ def test_chat_has_the_text_that_triton_generates(client: openai.OpenAI, served: 
     assert answer.choices[0].finish_reason == "length"
 
 
+def test_infer_finds_the_gateway(client: openai.OpenAI, served: Tllm) -> None:
+    answer = client.chat.completions.create(
+        model="demo", messages=MESSAGES, temperature=0, max_tokens=12
+    )
+    words = ("infer", "-i", "openai", "What is ML?", "--temperature", "0", "--max-tokens", "12")
+    assert served.done(*words).strip() == (answer.choices[0].message.content or "").strip()
+
+
 def test_stream_equals_the_whole_response(client: openai.OpenAI) -> None:
     request: Any = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 40}
     whole = client.chat.completions.create(**request)

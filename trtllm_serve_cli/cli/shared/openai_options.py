@@ -37,7 +37,7 @@ ApiKeyOption = Annotated[
 
 
 def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint:
-    """Return the server at `url`, or at the URL in the environment variable OPENAI_BASE_URL.
+    """Return the server at `url`, at the URL in OPENAI_BASE_URL, or the only running gateway.
 
     Raise `BadInput` if there is no URL, or if the URL or the key is invalid.
     """
@@ -47,15 +47,29 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
         parse_base_url,
     )
 
-    text = url or os.environ.get(BASE_URL_VARIABLE)
+    text = url or os.environ.get(BASE_URL_VARIABLE) or _find_gateway()
     if not text:
         raise BadInput(
             "The interface openai requires the URL of a server.",
-            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set",
-            next_step="pass a URL such as -u http://127.0.0.1:8000",
+            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and not "
+            "exactly one server with the OpenAI-compatible API is running",
+            next_step="pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`",
         )
     key = parse_api_key(api_key or os.environ.get(API_KEY_VARIABLE))
     return OpenAIEndpoint(parse_base_url(text), key)
+
+
+def _find_gateway() -> str | None:
+    """Return the URL of the only running gateway of `tllm start`, or None."""
+    from trtllm_serve_cli.launch.servers.running import list_servers
+    from trtllm_serve_cli.paths import find_home
+
+    gateways = [
+        server.plan.gateway.url
+        for server in list_servers(find_home())
+        if server.is_running and server.plan.gateway is not None
+    ]
+    return gateways[0] if len(gateways) == 1 else None
 
 
 def check_usage(interface: str, api: str | None, api_key: str | None) -> None:
