@@ -1,0 +1,124 @@
+"""Hostile clients of the gateway: it keeps serving others, and releases what they held."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import socket
+from collections.abc import Iterator
+
+import openai
+import psutil
+import pytest
+
+from tests.e2e.conftest import Tllm
+from tests.e2e.core import gauge
+from tests.waiting import wait_until
+from trtllm_serve_cli.client.endpoint import Endpoint
+
+pytestmark = pytest.mark.e2e
+
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def address(served: Tllm) -> tuple[str, int]:
+    host, _, port = str(served.status()["openai"]).removeprefix("http://").rpartition(":")
+    return host, int(port)
+
+
+@pytest.fixture
+def gateway(served: Tllm, address: tuple[str, int], endpoint: Endpoint) -> Iterator[psutil.Process]:
+    """Check after the test that the same process still serves, and that it holds no more."""
+    supervisor = psutil.Process(served.status()["supervisor_pid"])
+    (process,) = (
+        each for each in supervisor.children() if "trtllm_serve_cli.gateway" in each.cmdline()
+    )
+    ask(address)
+    num_fds, memory = process.num_fds(), process.memory_info().rss
+    yield process
+    ask(address)
+    wait_until(lambda: gauge(endpoint, "active") == 0)
+    wait_until(lambda: process.num_fds() <= num_fds + 5)
+    assert process.is_running()
+    assert process.memory_info().rss < memory + 100e6
+
+
+def ask(address: tuple[str, int]) -> str:
+    """Return the text of a short completion."""
+    url = f"http://{address[0]}:{address[1]}/v1"
+    with openai.OpenAI(base_url=url, api_key="any", max_retries=0, timeout=30) as client:
+        answer = client.completions.create(
+            model="demo", prompt="One, two,", max_tokens=4, temperature=0
+        )
+        return answer.choices[0].text
+
+
+def request(**fields: object) -> bytes:
+    body = json.dumps({"model": "demo", "prompt": "a", "ignore_eos": True, **fields}).encode()
+    return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def read_status(sock: socket.socket) -> int | None:
+    """Return the status of the response, or None if the server closes the connection."""
+    with contextlib.suppress(ConnectionError):
+        line = sock.recv(64)
+        return int(line.split()[1]) if line else None
+    return None
+
+
+def test_connections_that_send_nothing(gateway: psutil.Process, address: tuple[str, int]) -> None:
+    with contextlib.ExitStack() as stack:
+        for number in range(400):
+            sock = stack.enter_context(socket.create_connection(address))
+            if number % 2:
+                sock.sendall(HEAD[: random.Random(number).randrange(1, len(HEAD))])
+        assert ask(address)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00",  # the start of a TLS handshake
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"G\x00ET / HTTP/1.1\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        HEAD + b"X: " + b"a" * 1_000_000 + b"\r\n\r\n",
+        HEAD + b"".join(b"X-%d: a\r\n" % number for number in range(20_000)) + b"\r\n",
+        HEAD + b"Content-Length: 2\r\n\r\n\xff\xfe",
+        request(prompt="\ud800"),
+        request(stop=["\U0001f600"], prompt="\x00\u202e\ufeff", max_tokens=3),
+    ],
+    ids=["tls", "version", "method", "length", "smuggling", "chunk", "header", "headers", "json",
+         "surrogate", "unicode"],
+)  # fmt: skip
+def test_malformed_requests(gateway: psutil.Process, address: tuple[str, int], data: bytes) -> None:
+    with socket.create_connection(address, timeout=20) as sock:
+        with contextlib.suppress(ConnectionError):
+            sock.sendall(data)
+        assert read_status(sock) in (None, 200, 400, 408, 413, 431, 505)
+
+
+def test_clients_that_leave_after_the_first_token(
+    gateway: psutil.Process, address: tuple[str, int]
+) -> None:
+    for _ in range(40):
+        with socket.create_connection(address, timeout=20) as sock:
+            sock.sendall(request(stream=True, max_tokens=2000))
+            assert read_status(sock) == 200
+
+
+def test_clients_that_do_not_read(
+    gateway: psutil.Process, address: tuple[str, int], endpoint: Endpoint
+) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(8):
+            sock = stack.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(address)
+            sock.sendall(request(stream=True, max_tokens=4000))
+        wait_until(lambda: gauge(endpoint, "active") >= 1)
+        assert ask(address)
