@@ -43,6 +43,9 @@ LogFormat = Literal["text", "json"]
 ToolParserName = Literal["hermes", "llama3", "mistral"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
+# When the OpenAI-compatible API requires an API key. With auto, it does so if a key has been added.
+KeyPolicy = Literal["auto", "on", "off"]
+
 # Distributions of the intervals between requests, for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 

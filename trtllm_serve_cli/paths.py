@@ -6,6 +6,7 @@
     servers/<http port>/    state, log and restricted-API token of a server
     servers/slurm-<name>-N/ script, logs and address of a server that runs as a Slurm job
     locks/                  one lock file per model name
+    keys.json               hashed API keys of the OpenAI-compatible API
 
 Each file or folder is written under a temporary name in the same folder and then renamed, so that
 it is never incomplete under its final name.
@@ -52,6 +53,11 @@ class Home:
     @property
     def locks(self) -> Path:
         return self.root / "locks"
+
+    @property
+    def keys(self) -> Path:
+        """The file with the hashed API keys."""
+        return self.root / "keys.json"
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
@@ -154,10 +160,16 @@ def write_aside(final: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_text(final: Path, text: str) -> None:
-    """Write or replace the file `final` atomically. The parent folder must exist."""
+def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
+    """Write or replace the file `final` atomically. The parent folder must exist.
+
+    `mode` are the permissions of the file from its creation on. Default: those of the umask.
+    """
     aside = final.with_name(f".{final.name}.aside")
     try:
+        if mode is not None:
+            aside.unlink(missing_ok=True)
+            aside.touch(mode)
         aside.write_text(text, encoding="utf-8")
         aside.replace(final)
     finally:

@@ -1,6 +1,8 @@
 """Run a gateway until it receives SIGTERM.
 
-python -m trtllm_serve_cli.gateway CONFIG
+python -m trtllm_serve_cli.gateway CONFIG     serve, with as many processes as configured
+python -m trtllm_serve_cli.gateway --member   serve as one of these processes; the configuration
+                                              is on standard input
 """
 
 from __future__ import annotations
@@ -9,12 +11,20 @@ import sys
 from pathlib import Path
 
 from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.process_pool import MEMBER_OPTION, bind_shared, serve_processes
 from trtllm_serve_cli.gateway.server import serve
 
 
 def main() -> None:
     """Serve the configuration in the file that is passed as the first argument."""
-    serve(GatewayConfig.from_json(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    if sys.argv[1] == MEMBER_OPTION:
+        config = GatewayConfig.from_json(sys.stdin.read())
+        serve(config, bind_shared(config))
+        return
+    config = GatewayConfig.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    if config.num_processes > 1:
+        sys.exit(serve_processes(config))
+    serve(config)
 
 
 if __name__ == "__main__":

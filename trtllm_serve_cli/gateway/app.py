@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trtllm_serve_cli.gateway.access.call import Call
+from trtllm_serve_cli.gateway.access.guard import Guard
+from trtllm_serve_cli.gateway.access.keys import KeyRing
+from trtllm_serve_cli.gateway.access.limits import Limits
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
 from trtllm_serve_cli.gateway.endpoints import chat, completions, models, page, system, tokenize
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
+from trtllm_serve_cli.gateway.telemetry.access_log import AccessLog
+from trtllm_serve_cli.gateway.telemetry.metrics import Metrics
 
 ROUTES = (
     Route("/", page.show_chat_page, methods=["GET"]),
@@ -27,30 +37,70 @@ ROUTES = (
     Route("/tokenize", tokenize.tokenize, methods=["POST"]),
     Route("/detokenize", tokenize.detokenize, methods=["POST"]),
     Route("/health", system.health, methods=["GET"]),
+    Route("/metrics", system.metrics, methods=["GET"]),
     Route("/version", system.version, methods=["GET"]),
     Route("/v2{path:path}", kserve.pass_to_triton, methods=["GET", "POST", "PUT", "DELETE"]),
+)
+
+# Headers of responses that scripts of web pages may read.
+_EXPOSED_HEADERS = (
+    "retry-after",
+    "x-request-id",
+    *(
+        f"x-ratelimit-{each}-{what}"
+        for each in ("limit", "remaining", "reset")
+        for what in ("requests", "tokens")
+    ),
 )
 
 
 def build_app(config: GatewayConfig, registry: ModelRegistry | None = None) -> Starlette:
     """Return the application. Tests pass a `registry` with models that are already loaded."""
     known = ModelRegistry(config) if registry is None else registry
+    limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes)
+    metrics = Metrics(limits)
+    log = AccessLog(config.log_format)
+
+    def report(call: Call) -> None:
+        metrics.observe(call)
+        log.record(call)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         known.start()
+        sharing = asyncio.create_task(metrics.share_gauges())
         async with kserve.open_session() as app.state.triton_session:
             yield
+        sharing.cancel()
         await known.close()
 
     app = Starlette(
         routes=ROUTES,
         lifespan=lifespan,
-        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error, 500: _on_bug},
+        middleware=_plan_middleware(config, report),
+        exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error},
     )
     app.state.config = config
     app.state.models = known
+    app.state.limits = limits
+    app.state.metrics = metrics
     return app
+
+
+def _plan_middleware(config: GatewayConfig, report: Callable[[Call], None]) -> list[Middleware]:
+    """Return the middleware, outermost first. CORS applies to rejected requests, too."""
+    keys = KeyRing(Path(config.keys_file) if config.keys_file else None, config.key_policy)
+    guard = Middleware(Guard, keys=keys, max_header_bytes=config.max_header_bytes, on_end=report)
+    if not config.cors_origins:
+        return [guard]
+    cors = Middleware(
+        CORSMiddleware,
+        allow_origins=config.cors_origins,
+        allow_methods=("GET", "POST", "DELETE"),
+        allow_headers=("*",),
+        expose_headers=_EXPOSED_HEADERS,
+    )
+    return [cors, guard]
 
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
@@ -67,8 +117,3 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
     message = messages.get(error.status_code, error.detail)
     body = ApiError(error.status_code, message).body()
     return JsonResponse(body, error.status_code, error.headers)
-
-
-async def _on_bug(request: Request, error: Exception) -> Response:
-    message = "The gateway failed. The reason is in its log."
-    return JsonResponse(ApiError(500, message).body(), 500)

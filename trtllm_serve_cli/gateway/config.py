@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trtllm_serve_cli.choices import KeyPolicy, LogFormat
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 
 DEFAULT_PORT = 9000
@@ -36,10 +37,13 @@ class GatewayConfig:
     of the server that `tllm start` supervises, or None if the servers are elsewhere.
     `chat_template` is a template that replaces the models' templates. `tool_parser` is the name of
     the format of tool calls in `prompts/tools/formats.py`. If it is None, the templates show the
-    format. `keys_file` is the file with the hashed API keys. If it is None, the gateway accepts
-    requests without a key. `max_body_bytes` limits the size of a request body. At most
-    `max_in_flight` requests run at the same time, and at most `max_waiting` more requests wait.
-    After `send_timeout_s`, a client that does not read its response is disconnected.
+    format. `keys_file` is the file with the hashed API keys. With the `key_policy` "auto", requests
+    require a key if this file exists. If `keys_file` is None, the gateway accepts requests without
+    a key. `max_header_bytes` and `max_body_bytes` limit the size of a request. A request whose
+    headers or body have not arrived after `receive_timeout_s` is rejected. At most `max_in_flight`
+    requests run at the same time, and at most `max_waiting` more requests wait. After
+    `send_timeout_s`, a client that does not read its response is disconnected. `log_format` is the
+    format of the access log.
     """
 
     models: tuple[ServedModel, ...]
@@ -50,14 +54,18 @@ class GatewayConfig:
     chat_template: str | None = None
     tool_parser: str | None = None
     keys_file: str | None = None
+    key_policy: KeyPolicy = "auto"
     cors_origins: tuple[str, ...] = ()
     tls_certificate: str | None = None
     tls_key: str | None = None
+    max_header_bytes: int = 32 * 1024
     max_body_bytes: int = 4 * 1024 * 1024
+    receive_timeout_s: float = 30.0
     max_in_flight: int = 1024
     max_waiting: int = 4096
     drain_s: float = 30.0
     send_timeout_s: float = 60.0
+    log_format: LogFormat = "text"
 
     @property
     def url(self) -> str:

@@ -5,6 +5,8 @@ Source of the format and the codes: https://platform.openai.com/docs/guides/erro
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
@@ -24,7 +26,8 @@ class ApiError(Exception):
     """An error response with an HTTP status.
 
     `param` is the field of the request that caused the error, and `code` is a name that programs
-    can compare. `retry_after_s` is the value of the header Retry-After.
+    can compare. `retry_after_s` is the value of the header Retry-After, and `headers` are further
+    headers. `reason` names the limit that rejected the request, for metrics and the access log.
     """
 
     def __init__(
@@ -35,6 +38,8 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         retry_after_s: int | None = None,
+        reason: str = "",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -42,6 +47,8 @@ class ApiError(Exception):
         self.param = param
         self.code = code
         self.retry_after_s = retry_after_s
+        self.reason = reason
+        self._headers = dict(headers or {})
 
     @property
     def type(self) -> str:
@@ -64,7 +71,9 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """Return the additional headers of the response."""
-        return {} if self.retry_after_s is None else {"retry-after": str(self.retry_after_s)}
+        if self.retry_after_s is None:
+            return self._headers
+        return {**self._headers, "retry-after": str(self.retry_after_s)}
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -20,8 +20,24 @@ Result = TypeVar("Result")
 _JSON_TYPES = ("application/json", "text/json")
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """Return the request's body. Raise `ApiError` (413) if it exceeds `max_bytes`."""
+async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
+    """Return the request's body.
+
+    Raise `ApiError` with the status 413 if the body exceeds `max_bytes`, or 408 if it has not
+    arrived after `timeout_s`.
+    """
+    try:
+        return await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
+    except asyncio.TimeoutError as error:
+        raise ApiError(
+            408,
+            f"The request body did not arrive within {timeout_s:g} s. Retry the request.",
+            code="request_timeout",
+            headers={"connection": "close"},
+        ) from error
+
+
+async def _read_body(request: Request, max_bytes: int) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
         raise _too_large(max_bytes)
@@ -45,15 +61,16 @@ def _too_large(max_bytes: int) -> ApiError:
 async def read_json(request: Request, kind: type[Body]) -> Body:
     """Return the request's JSON body as a `kind`.
 
-    Raise `ApiError` with the status 400 for invalid JSON, 413 for a large body, or 415 for another
-    content type.
+    Raise `ApiError` with the status 400 for invalid JSON, 408 for a slow body, 413 for a large
+    body, or 415 for another content type.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
         raise ApiError(
             415, f"The content type {content_type!r} is not supported. Send application/json."
         )
-    data = await read_body(request, request.app.state.config.max_body_bytes)
+    config = request.app.state.config
+    data = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
     return decode_json(data, kind)
 
 

@@ -8,6 +8,8 @@ from typing import Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.access.admission import admit
+from trtllm_serve_cli.gateway.access.call import Call, find_call
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
@@ -41,12 +43,16 @@ async def respond(
     *,
     is_streaming: bool,
 ) -> Response:
-    """Generate a response. The engine's request is cancelled if the client disconnects.
+    """Generate a response as soon as the limits of the gateway allow it.
 
-    A stream starts with the first tokens, so that an error before them still has its HTTP status.
-    Raise `ApiError` in this case.
+    The engine's request is cancelled if the client disconnects. A stream starts with the first
+    tokens, so that an error before them still has its HTTP status. Raise `ApiError` in this case.
     """
-    generation = Generation(model.backend, plans)
+    num_input_tokens = sum(len(plan.input_ids) for plan in plans)
+    if not await admit(request, model.name, num_input_tokens):
+        return Response(status_code=499)
+    call = find_call(request.scope)
+    generation = Generation(model.backend, plans, call.add_tokens)
     batches = generation.batches()
     config = request.app.state.config
     if not is_streaming:
@@ -59,7 +65,7 @@ async def respond(
         await batches.aclose()
         return Response(status_code=499)
     return EventStream(
-        _stream(first, batches, writer, generation), send_timeout_s=config.send_timeout_s
+        _stream(first, batches, writer, generation, call), send_timeout_s=config.send_timeout_s
     )
 
 
@@ -71,7 +77,11 @@ async def _finish(batches: Batches, writer: Writer, generation: Generation) -> b
 
 
 async def _stream(
-    first: Sequence[TextDelta], batches: Batches, writer: Writer, generation: Generation
+    first: Sequence[TextDelta],
+    batches: Batches,
+    writer: Writer,
+    generation: Generation,
+    call: Call,
 ) -> AsyncGenerator[bytes, None]:
     try:
         yield writer.first_events() + b"".join(map(writer.events, first))
@@ -81,6 +91,7 @@ async def _stream(
         yield writer.last_events(generation)
     except ApiError as error:
         # The status has already been sent, so the error is an event.
+        call.late_error = error.status
         yield b"data: " + error.body() + b"\n\n"
     finally:
         await batches.aclose()

@@ -1,28 +1,42 @@
-"""Run the gateway's HTTP server."""
+"""Run the gateway's HTTP server in this process."""
 
 from __future__ import annotations
 
+import socket
+import sys
+
 import uvicorn
 
+from trtllm_serve_cli.gateway.access.http_connection import limit_connections
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.http import KeepSend
 
+_STARTUP_FAILED = 3
 
-def serve(config: GatewayConfig) -> None:
-    """Serve until SIGTERM or SIGINT, and then finish the requests in flight."""
-    uvicorn.run(
-        KeepSend(build_app(config)),
-        host=config.host,
-        port=config.port,
-        http="httptools",
-        loop="uvloop",
-        lifespan="on",
-        access_log=False,
-        log_level="warning",
-        server_header=False,
-        proxy_headers=False,
-        ssl_certfile=config.tls_certificate,
-        ssl_keyfile=config.tls_key,
-        timeout_graceful_shutdown=int(config.drain_s),
+
+def serve(config: GatewayConfig, listener: socket.socket | None = None) -> None:
+    """Serve until SIGTERM or SIGINT, and then finish the requests in flight.
+
+    `listener` is a socket that is bound to the gateway's port. By default, bind a new one.
+    """
+    server = uvicorn.Server(
+        uvicorn.Config(
+            KeepSend(build_app(config)),
+            host=config.host,
+            port=config.port,
+            http=limit_connections(config.max_header_bytes, config.receive_timeout_s),
+            loop="uvloop",
+            lifespan="on",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,
+            ssl_certfile=config.tls_certificate,
+            ssl_keyfile=config.tls_key,
+            timeout_graceful_shutdown=int(config.drain_s),
+        )
     )
+    server.run(sockets=None if listener is None else [listener])
+    if not server.started:
+        sys.exit(_STARTUP_FAILED)

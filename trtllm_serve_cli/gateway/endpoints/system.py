@@ -1,4 +1,4 @@
-"""`GET /health`, `/version` and `/ping`."""
+"""`GET /health`, `/metrics` and `/version`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,12 @@ from starlette.responses import Response
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.gateway.errors import unavailable
 from trtllm_serve_cli.gateway.http import json_response
+from trtllm_serve_cli.gateway.telemetry.metrics import CONTENT_TYPE
+
+
+async def metrics(request: Request) -> Response:
+    """Return the gateway's metrics in Prometheus's text format."""
+    return Response(request.app.state.metrics.render(), media_type=CONTENT_TYPE)
 
 
 async def health(request: Request) -> Response:

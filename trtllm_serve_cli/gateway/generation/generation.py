@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,17 @@ class Generation:
 
     All plans have the same number of sequences. The sequences are numbered across the requests:
     the first sequence of the second request follows the last sequence of the first request.
+    `on_tokens` is called with the number of tokens in each batch of updates.
     """
 
-    def __init__(self, backend: Backend, plans: Sequence[GenerationPlan]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        plans: Sequence[GenerationPlan],
+        on_tokens: Callable[[int], None] = lambda count: None,
+    ) -> None:
         self._backend = backend
+        self._on_tokens = on_tokens
         self._plans = plans
         self._arrived: list[SequenceUpdate] = []
         self._waiter: asyncio.Future[None] | None = None
@@ -79,6 +86,8 @@ class Generation:
         try:
             while num_open:
                 updates = await self._wait()
+                if num_tokens := sum(len(each.token_ids) for each in updates):
+                    self._on_tokens(num_tokens)
                 deltas = [delta for each in updates if (delta := self._push(each)) is not None]
                 num_open -= sum(delta.finish_reason is not None for delta in deltas)
                 if deltas:

@@ -1,0 +1,1 @@
+"""Decide which requests may run: API keys, limits and the request queue."""

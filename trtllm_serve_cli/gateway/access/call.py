@@ -1,0 +1,112 @@
+"""Describe one HTTP request to the gateway, for limits, metrics and the access log."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+
+from starlette.types import Scope
+
+from trtllm_serve_cli.gateway.access.keys import ApiKey
+from trtllm_serve_cli.gateway.access.limits import Ticket
+
+# Key of the `Call` in the scope of an ASGI request.
+SCOPE_KEY = "tllm.call"
+# Longer paths are cut in the log.
+_MAX_PATH = 256
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+# A W3C `traceparent`: version, trace id, parent id, flags. Source: https://www.w3.org/TR/trace-context
+_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+
+
+@dataclass(slots=True)
+class Call:
+    """A request to the gateway, and what is known about its response so far.
+
+    Times are from `time.perf_counter`. `model` is set when the request has found its model.
+    `rejected_by` is the limit that rejected the request. `trace_id` is the id of the client's
+    OpenTelemetry trace.
+    """
+
+    request_id: str
+    method: str
+    path: str
+    trace_id: str = ""
+    key: ApiKey | None = None
+    model: str = ""
+    status: int = 0
+    rejected_by: str = ""
+    num_input_tokens: int = 0
+    num_output_tokens: int = 0
+    started_s: float = field(default_factory=time.perf_counter)
+    first_token_s: float | None = None
+    last_token_s: float | None = None
+    ended_s: float | None = None
+    # True if the whole response was sent. If not, the client disconnected or the gateway failed.
+    is_complete: bool = False
+    # The status of an error that occurred after the status 200 had been sent.
+    late_error: int = 0
+    ticket: Ticket | None = None
+
+    @property
+    def key_name(self) -> str:
+        return "" if self.key is None else self.key.name
+
+    @property
+    def error_type(self) -> str:
+        """The value of OpenTelemetry's attribute `error.type`, or "" for a success."""
+        if self.late_error:
+            return str(self.late_error)
+        if self.status >= 400:
+            return str(self.status)
+        return "" if self.is_complete else "disconnected"
+
+    @property
+    def duration_s(self) -> float:
+        """The time from the request's headers to the end of the response."""
+        return (self.ended_s or time.perf_counter()) - self.started_s
+
+    @property
+    def time_to_first_token_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.started_s
+
+    def add_tokens(self, count: int) -> None:
+        """Count generated tokens that have just arrived."""
+        self.last_token_s = time.perf_counter()
+        if self.first_token_s is None:
+            self.first_token_s = self.last_token_s
+        self.num_output_tokens += count
+        if self.ticket is not None:
+            self.ticket.use_tokens(count)
+
+    def end(self) -> None:
+        """Release what the request holds. The response has ended, or the client has left."""
+        self.ended_s = time.perf_counter()
+        if self.ticket is not None:
+            self.ticket.release()
+
+
+def find_call(scope: Scope) -> Call:
+    """Return the description of an ASGI request, which the guard has stored in its scope."""
+    call: Call = scope[SCOPE_KEY]
+    return call
+
+
+def read_call(scope: Scope) -> Call:
+    """Describe the ASGI request `scope` from its headers."""
+    request_id = trace_parent = ""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id":
+            request_id = value.decode("latin-1")
+        elif name == b"traceparent":
+            trace_parent = value.decode("latin-1")
+    trace = _TRACE_PARENT.fullmatch(trace_parent)
+    return Call(
+        request_id if _REQUEST_ID.fullmatch(request_id) else f"req_{uuid.uuid4().hex}",
+        scope["method"],
+        # The raw path is still percent-encoded, so that it cannot contain a line break.
+        scope.get("raw_path", scope["path"].encode()).decode("latin-1")[:_MAX_PATH],
+        trace[1] if trace else "",
+    )

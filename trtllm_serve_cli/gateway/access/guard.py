@@ -1,0 +1,133 @@
+"""Check the API key of each request, and observe its response.
+
+The guard is pure ASGI: it does not copy bodies or start tasks, and it does not inspect the chunks
+of a stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from trtllm_serve_cli.gateway.access.call import SCOPE_KEY, Call, read_call
+from trtllm_serve_cli.gateway.access.keys import KeyRing
+from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.http import JsonResponse
+
+# Paths that do not require a key: load balancers and browsers cannot send one.
+PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
+
+
+class Guard:
+    """ASGI middleware that checks keys and describes each request in a `Call`.
+
+    `on_end` is called when a response has ended, for example to update metrics. Requests
+    whose headers exceed `max_header_bytes` are rejected.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        keys: KeyRing,
+        max_header_bytes: int,
+        on_end: Callable[[Call], None],
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._max_header_bytes = max_header_bytes
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        call = scope[SCOPE_KEY] = read_call(scope)
+        watched = _watch(call, send)
+        try:
+            try:
+                self._check(call, scope)
+            except ApiError as error:
+                response = JsonResponse(error.body(), error.status, error.headers())
+                await response(scope, receive, watched)
+            else:
+                await self._app(scope, receive, watched)
+        except Exception:
+            if not call.status:
+                response = JsonResponse(_bug(call).body(), 500)
+                await response(scope, receive, watched)
+            call.late_error = 500
+            raise
+        finally:
+            call.end()
+            self._on_end(call)
+
+    def _check(self, call: Call, scope: Scope) -> None:
+        headers = scope["headers"]
+        num_bytes = sum(len(name) + len(value) for name, value in headers)
+        if num_bytes > self._max_header_bytes:
+            raise ApiError(
+                431,
+                f"The request's headers have {num_bytes} bytes. The maximum is "
+                f"{self._max_header_bytes} bytes. Send fewer or shorter headers.",
+                headers={"connection": "close"},
+            )
+        token = find_token(headers)
+        call.key = self._keys.find(token) if token else None
+        if call.key is None and self._keys.is_required and scope["path"] not in PUBLIC_PATHS:
+            call.rejected_by = "key"
+            raise _unauthorized(token)
+
+
+def find_token(headers: list[tuple[bytes, bytes]]) -> str:
+    """Return the API key in `headers`, or "".
+
+    OpenAI's clients send `Authorization: Bearer KEY`, and Anthropic's clients send `x-api-key`.
+    """
+    other = ""
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, token = value.decode("latin-1").partition(" ")
+            if scheme.lower() == "bearer" and token.strip():
+                return token.strip()
+        elif name == b"x-api-key":
+            other = value.decode("latin-1").strip()
+    return other
+
+
+def _unauthorized(token: str) -> ApiError:
+    """Return the error for a missing or wrong key. The message does not contain the key."""
+    message = (
+        "The API key is invalid, expired or revoked. Request a new key from the operator."
+        if token
+        else "The request has no API key. Send it in the header Authorization: Bearer KEY."
+    )
+    headers = {"www-authenticate": 'Bearer realm="tllm"'}
+    return ApiError(401, message, code="invalid_api_key", headers=headers)
+
+
+def _bug(call: Call) -> ApiError:
+    return ApiError(
+        500,
+        "The gateway failed. The reason is in its log, near the line of request "
+        f"{call.request_id}.",
+    )
+
+
+def _watch(call: Call, send: Send) -> Send:
+    """Return a function that records the status and adds headers before it calls `send`."""
+
+    def watched(message: Message) -> Awaitable[Any]:
+        if message["type"] == "http.response.start":
+            call.status = message["status"]
+            headers = [*message["headers"], (b"x-request-id", call.request_id.encode())]
+            if call.ticket is not None:
+                headers += call.ticket.headers
+            message = {**message, "headers": headers}
+        elif not message.get("more_body", False):
+            call.is_complete = True
+        return send(message)
+
+    return watched

@@ -1,0 +1,217 @@
+"""Store the API keys of the gateway, and find the key of a request.
+
+The file contains the SHA-256 hash of each key, so that a copy of the file does not grant access. A
+slow hash such as scrypt protects passwords, which people choose and attackers can guess. A key has
+256 random bits, so it cannot be guessed from its hash, and a fast hash is enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.choices import KeyPolicy
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import hold_lock, write_text
+
+PREFIX = "tllm-"
+_NUM_BYTES = 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
+_VERSION = 1
+_RELOAD_PERIOD_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A stored key with its limits.
+
+    `hash` is the SHA-256 hash of the key in hexadecimal digits. `created_at` and `expires_at` are
+    in seconds since the epoch. A limit that is None does not apply. `models` are the names of the
+    models that the key may use. If `models` is empty, the key may use all models.
+    """
+
+    name: str
+    hash: str
+    created_at: float
+    expires_at: float | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+    models: tuple[str, ...] = ()
+
+    def is_expired(self, now_s: float) -> bool:
+        """Return whether the key has expired at the time `now_s`."""
+        return self.expires_at is not None and now_s >= self.expires_at
+
+    def may_use(self, model: str) -> bool:
+        """Return whether the key may use the model that clients call `model`."""
+        return not self.models or model in self.models
+
+
+def make_key() -> str:
+    """Return a new random key."""
+    return PREFIX + secrets.token_urlsafe(_NUM_BYTES)
+
+
+def hash_key(key: str) -> str:
+    """Return the hash under which a key is stored."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def read_keys(file: Path) -> tuple[ApiKey, ...]:
+    """Return the keys in `file`, or no keys if the file is missing.
+
+    Raise `BadInput` if the file is not readable or not valid.
+    """
+    try:
+        return parse_keys(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return ()
+    except (OSError, ValueError, TypeError, LookupError) as error:
+        why = getattr(error, "strerror", None) or f"it is not a valid key file ({error})"
+        raise BadInput(
+            f"The API keys in {file} cannot be read.",
+            why=why,
+            next_step=f"correct the file, or delete it and add the keys again: rm {file}",
+        ) from error
+
+
+def parse_keys(text: str) -> tuple[ApiKey, ...]:
+    """Read the text of a key file. Raise `ValueError`, `TypeError` or `LookupError`."""
+    content = json.loads(text)
+    if content["version"] != _VERSION:
+        raise ValueError(f"version {content['version']!r} is not supported")
+    keys = [ApiKey(**{**each, "models": tuple(each["models"])}) for each in content["keys"]]
+    for key in keys:
+        if not isinstance(key.name, str) or not re.fullmatch(r"[0-9a-f]{64}", key.hash):
+            raise ValueError("a key has an invalid name or hash")
+    return tuple(keys)
+
+
+def format_keys(keys: Sequence[ApiKey]) -> str:
+    """Return the text of a key file."""
+    content = {"version": _VERSION, "keys": [dataclasses.asdict(key) for key in keys]}
+    return json.dumps(content, indent=2) + "\n"
+
+
+def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
+    """Add a key to `file`, and return it. The key cannot be shown again.
+
+    `limits` are further fields of `ApiKey`. Raise `BadInput` if the name is invalid or in use.
+    """
+    if not _NAME.fullmatch(name):
+        raise BadInput(
+            f"{name!r} is not a valid name for an API key.",
+            why="a name starts with a letter or digit, contains only letters, digits, '.', '_', "
+            "'@' and '-', and has at most 64 characters",
+            next_step="choose another name, for example the name of the key's user",
+        )
+    key = make_key()
+
+    def append(keys: Sequence[ApiKey]) -> list[ApiKey]:
+        if any(each.name == name for each in keys):
+            raise BadInput(
+                f"An API key with the name {name!r} already exists.",
+                next_step=f"choose another name, or run `tllm keys revoke {name}` first",
+            )
+        return [*keys, ApiKey(name, hash_key(key), now_s, **limits)]
+
+    _update(file, append)
+    return key
+
+
+def revoke_key(file: Path, name: str) -> None:
+    """Remove a key from `file`. Raise `BadInput` if no key has this name."""
+
+    def remove(keys: Sequence[ApiKey]) -> list[ApiKey]:
+        if all(each.name != name for each in keys):
+            names = ", ".join(each.name for each in keys) or "none"
+            raise BadInput(
+                f"No API key has the name {name!r}.",
+                why=f"the keys are: {names}",
+                next_step="list the keys with `tllm keys list`",
+            )
+        return [each for each in keys if each.name != name]
+
+    _update(file, remove)
+
+
+def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) -> None:
+    """Replace the keys in `file`, while other processes cannot change the file."""
+    with hold_lock(file.parent / "locks" / "keys.lock", on_wait=lambda: None):
+        write_text(file, format_keys(change(read_keys(file))), mode=0o600)
+
+
+class KeyRing:
+    """The keys that the gateway accepts, which are read again when the file changes.
+
+    With the policy "auto", requests require a key as soon as the file exists. If the last key is
+    revoked or the file is deleted, the gateway rejects all requests instead of accepting them
+    without a key. `clock` returns the time since the epoch in seconds.
+    """
+
+    def __init__(
+        self, file: Path | None, policy: KeyPolicy, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._file = None if policy == "off" else file
+        self._clock = clock
+        self._keys: dict[str, ApiKey] = {}
+        self._stamp: tuple[int, int, int] | None = None
+        self._next_check_s = float("-inf")
+        self._is_required = policy == "on"
+
+    @property
+    def is_required(self) -> bool:
+        """True if requests must have a key."""
+        self._reload()
+        return self._is_required
+
+    def find(self, token: str) -> ApiKey | None:
+        """Return the valid key that equals `token`, or None.
+
+        The comparison does not reveal parts of a key by its duration: it compares hashes, which a
+        client cannot choose, and the final comparison takes constant time.
+        """
+        self._reload()
+        digest = hash_key(token)
+        key = self._keys.get(digest)
+        if key is None or not hmac.compare_digest(key.hash, digest):
+            return None
+        return None if key.is_expired(self._clock()) else key
+
+    def _reload(self) -> None:
+        """Read the file if it has changed, at most once per `_RELOAD_PERIOD_S`."""
+        now_s = self._clock()
+        # The wall clock may be set back.
+        is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
+        if self._file is None or is_recent:
+            return
+        self._next_check_s = now_s + _RELOAD_PERIOD_S
+        try:
+            status = self._file.stat()
+        except FileNotFoundError:
+            self._keys, self._stamp = {}, None
+            return
+        except OSError as error:
+            self._is_required = True
+            _log.error("%s cannot be read: %s; the previous keys remain valid.", self._file, error)
+            return
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp == self._stamp:
+            return
+        self._stamp, self._is_required = stamp, True
+        try:
+            self._keys = {key.hash: key for key in read_keys(self._file)}
+        except BadInput as error:
+            _log.error("%s %s; the previous keys remain valid.", error.what, error.why)

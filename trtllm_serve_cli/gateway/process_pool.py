@@ -1,0 +1,143 @@
+"""Run several gateway processes on one port.
+
+Each process binds the port with SO_REUSEPORT, so that the kernel distributes the connections. The
+first process only starts, restarts and stops the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER
+from trtllm_serve_cli.processes import die_with_parent
+
+# Option of `python -m trtllm_serve_cli.gateway` for one of several processes.
+MEMBER_OPTION = "--member"
+_POLL_S = 0.2
+_RESTART_DELAY_S = 1.0
+# A process that ends earlier could not start, for example because its configuration is invalid.
+_STARTED_AFTER_S = 5.0
+# Time limit for a process to exit after its requests have ended.
+_EXIT_S = 5.0
+
+
+def bind_shared(config: GatewayConfig) -> socket.socket:
+    """Bind the gateway's port so that the other processes can bind it, too. Raise `OSError`."""
+    found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def serve_processes(config: GatewayConfig) -> int:
+    """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
+
+    A process that dies is started again. If a process cannot start, all processes are stopped, and
+    the exit code is that of the process.
+    """
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    # A socket that does not listen gets no connections, but it keeps the port while processes are
+    # restarted.
+    with bind_shared(config), _metrics_folder(config) as folder:
+        pool = [_Member(config, folder) for _ in range(config.num_processes)]
+        try:
+            while not stopping.wait(_POLL_S):
+                for member in pool:
+                    if (code := member.restart_if_dead()) is not None:
+                        return code
+            return 0
+        finally:
+            _stop_all(pool, config.drain_s + _EXIT_S)
+
+
+class _Member:
+    """One of the processes."""
+
+    def __init__(self, config: GatewayConfig, folder: Path) -> None:
+        self._config = config
+        self._folder = folder
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(
+            (sys.executable, "-m", "trtllm_serve_cli.gateway", MEMBER_OPTION),
+            stdin=subprocess.PIPE,
+            env={**os.environ, MULTIPROCESS_FOLDER: str(self._folder)},
+            preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
+        )
+        assert self.process.stdin is not None
+        # The configuration contains tokens, so it must not be an argument.
+        with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
+            pipe.write(self._config.to_json().encode())
+        self._started_s = time.monotonic()
+        self._ended_s: float | None = None
+
+    def restart_if_dead(self) -> int | None:
+        """Start a process that has died again. Return its exit code if it could not start."""
+        code = self.process.poll()
+        if code is None:
+            return None
+        now_s = time.monotonic()
+        if self._ended_s is None:
+            if now_s - self._started_s < _STARTED_AFTER_S:
+                return code if code > 0 else 1
+            self._ended_s = now_s
+            mark_process_dead(self.process.pid, str(self._folder))  # type: ignore[no-untyped-call]
+            message = f"Gateway process {self.process.pid} ended with exit code {code}; restarting."
+            print(message, file=sys.stderr, flush=True)
+        if now_s - self._ended_s > _RESTART_DELAY_S:
+            self._start()
+        return None
+
+
+def _stop_all(pool: list[_Member], timeout_s: float) -> None:
+    """Let the processes finish their requests, and kill them after `timeout_s`."""
+    for member in pool:
+        member.process.terminate()
+    deadline_s = time.monotonic() + timeout_s
+    for member in pool:
+        try:
+            member.process.wait(max(0.0, deadline_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            member.process.kill()
+            member.process.wait()
+
+
+@contextlib.contextmanager
+def _metrics_folder(config: GatewayConfig) -> Iterator[Path]:
+    """Yield an empty folder in which the processes share their metrics.
+
+    The folder is in the server's state folder, so that a killed gateway leaves no folder behind.
+    """
+    if config.server_directory is None:
+        with tempfile.TemporaryDirectory(prefix="tllm-gateway-") as temporary:
+            yield Path(temporary)
+        return
+    folder = Path(config.server_directory) / "gateway-metrics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    yield folder

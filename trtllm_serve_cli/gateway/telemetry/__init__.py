@@ -1,0 +1,1 @@
+"""Report what the gateway does: metrics and the access log."""
