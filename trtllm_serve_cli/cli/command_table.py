@@ -68,6 +68,9 @@ COMMAND_GROUPS = {
             "server.gateway:gateway",
             "Serve an OpenAI-compatible API for servers elsewhere.",
         ),
+        Command(
+            "keys", "server.keys:keys_app", "Manage the API keys of the OpenAI-compatible API."
+        ),
         Command("load", "server.load:load", "Load a model into a running server."),
         Command("unload", "server.load:unload", "Unload a model from a running server."),
     ),

@@ -11,20 +11,19 @@ import sys
 from pathlib import Path
 
 from trtllm_serve_cli.gateway.config import GatewayConfig
-from trtllm_serve_cli.gateway.process_pool import MEMBER_OPTION, bind_shared, serve_processes
-from trtllm_serve_cli.gateway.server import serve
+from trtllm_serve_cli.gateway.process_pool import MEMBER_OPTION, bind_shared, serve_as_configured
 
 
 def main() -> None:
     """Serve the configuration in the file that is passed as the first argument."""
     if sys.argv[1] == MEMBER_OPTION:
+        from trtllm_serve_cli.gateway.server import serve
+
         config = GatewayConfig.from_json(sys.stdin.read())
         serve(config, bind_shared(config))
         return
     config = GatewayConfig.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    if config.num_processes > 1:
-        sys.exit(serve_processes(config))
-    serve(config)
+    sys.exit(serve_as_configured(config))
 
 
 if __name__ == "__main__":

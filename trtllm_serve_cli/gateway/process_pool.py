@@ -36,6 +36,20 @@ _STARTED_AFTER_S = 5.0
 _EXIT_S = 5.0
 
 
+def serve_as_configured(config: GatewayConfig) -> int:
+    """Serve with `config.num_processes` processes until SIGTERM or SIGINT.
+
+    Return the exit code.
+    """
+    if config.num_processes > 1:
+        return serve_processes(config)
+    # Not imported by the first of several processes, which would use 60 MB without need.
+    from trtllm_serve_cli.gateway.server import serve
+
+    serve(config)
+    return 0
+
+
 def bind_shared(config: GatewayConfig) -> socket.socket:
     """Bind the gateway's port so that the other processes can bind it, too. Raise `OSError`."""
     found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)

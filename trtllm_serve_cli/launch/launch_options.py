@@ -14,6 +14,7 @@ from trtllm_serve_cli.choices import (
     SECONDS,
     VERBOSITY,
     ContainerEngine,
+    KeyPolicy,
     LaunchMode,
     LogFormat,
     ModelControlMode,
@@ -174,6 +175,14 @@ class LaunchOptions:
             "Number of processes that serve the OpenAI-compatible API.", metavar="N", panel=_OPENAI
         ),
     ] = 1
+    openai_auth: Annotated[
+        KeyPolicy,
+        Option(
+            "Whether the OpenAI-compatible API requires an API key. With auto, it requires one as "
+            "soon as `tllm keys add` has created the first key.",
+            panel=_OPENAI,
+        ),
+    ] = "auto"
     chat_template: Annotated[
         Path | None,
         Option(

@@ -44,7 +44,8 @@ class ServerState:
     `why` explains in a few lines why the server failed or is restarting, or which requests were
     cancelled when it stopped. `in_flight` maps each engine to the number of requests that must
     finish before the server stops. `exit_code` is set if the server exited without a stop request.
-    If a signal ended the server, the code is the signal's number with a minus sign.
+    If a signal ended the server, the code is the signal's number with a minus sign. `gateway_pid`
+    and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
     """
 
     phase: Phase
@@ -58,6 +59,8 @@ class ServerState:
     in_flight: dict[str, int] = field(default_factory=dict)
     exit_code: int | None = None
     host: str = ""
+    gateway_pid: int | None = None
+    gateway_restarts: int = 0
 
     @property
     def is_from_this_boot(self) -> bool:

@@ -28,6 +28,7 @@ GOOD = MachineFacts(
     stub_python="/venv/bin/python3",
     numpy_version="1.26.4",
     machine=MACHINE,
+    gateway_versions={"starlette": "1.10.0", "uvicorn": "0.54.0"},
     ports={8000: None},
     home=Path("/home/tllm"),
     disk_free=50 * GIB,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -45,6 +45,27 @@ def gateway(
             "models' configuration.",
         ),
     ] = None,
+    processes: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of processes that serve the API.")
+    ] = 1,
+    auth: Annotated[
+        Literal["auto", "on", "off"],
+        typer.Option(
+            help="Whether the API requires an API key. With auto, it requires one as soon as `tllm "
+            "keys add` has created the first key."
+        ),
+    ] = "auto",
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Origin of web pages that may use the API, for example https://chat.example.com. "
+            "Repeatable. Default: none.",
+        ),
+    ] = None,
+    log_format: Annotated[
+        Literal["text", "json"], typer.Option(help="Format of the log line of each request.")
+    ] = "text",
     chat_template: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +94,11 @@ def gateway(
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
-    from trtllm_serve_cli.launch.planning.gateway_plan import read_chat_template
+    from trtllm_serve_cli.launch.planning.gateway_plan import (
+        describe_missing_keys,
+        read_chat_template,
+    )
+    from trtllm_serve_cli.paths import find_home
 
     addresses = [parse_address(each) for each in url or ("127.0.0.1:8001",)]
     names = [each.partition("=") for each in model or (_DEFAULT_TEXT_MODEL,)]
@@ -85,15 +110,22 @@ def gateway(
         ),
         host=host,
         port=port,
+        num_processes=processes,
+        keys_file=str(find_home().keys),
+        key_policy=auth,
+        cors_origins=tuple(cors_origin or ()),
+        log_format=log_format,
         chat_template=read_chat_template(Path(chat_template) if chat_template else None),
         tool_parser=tool_parser,
     )
     if dry_run:
         print(config.to_json())
         return
-    from trtllm_serve_cli.gateway.server import serve
+    from trtllm_serve_cli.gateway.process_pool import serve_as_configured
     from trtllm_serve_cli.launch.supervisor.ports import check_ports
 
     check_ports(host, {"gateway": port})
+    if warning := describe_missing_keys(config):
+        output.notify(warning)
     output.notify(f"OpenAI-compatible API on {config.url}/v1; Ctrl-C stops it.")
-    serve(config)
+    raise typer.Exit(serve_as_configured(config))

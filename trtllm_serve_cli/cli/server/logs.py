@@ -32,6 +32,13 @@ def logs(
         Literal["error", "warning", "info"],
         typer.Option(help="Lowest log level to print."),
     ] = "info",
+    gateway: Annotated[
+        bool,
+        typer.Option(
+            "--gateway",
+            help="Print the log of the OpenAI-compatible API, which has one line per request.",
+        ),
+    ] = False,
     source: Annotated[
         str | None,
         typer.Option(
@@ -58,7 +65,14 @@ def logs(
             why=f"the server's models are {', '.join(server.plan.every_model)}",
             next_step=f"select a model: `tllm logs --source {server.plan.every_model[0]}`",
         )
-    log, reader = server.plan.log, LogReader(server.plan.every_model)
+    if gateway and (source is not None or level != "info"):
+        raise BadInput(
+            "--gateway cannot be combined with --source and --level.",
+            why="the lines of the gateway's log have no model of Triton and no level",
+            next_step="omit --source and --level",
+        )
+    log = server.plan.gateway_log if gateway else server.plan.log
+    reader = LogReader(server.plan.every_model)
     output.notify(f"{log}:")
     # With --follow, stop at the last complete line. `follow_lines` continues after this line, so
     # that each line is printed exactly once.

@@ -90,12 +90,16 @@ def start(
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
     """Print the reason for the launch mode, warn about public addresses, and fetch the image."""
+    from trtllm_serve_cli.launch.planning.gateway_plan import describe_missing_keys
+
     if plan.reason:
         output.notify(plan.reason)
     if plan.host not in ("127.0.0.1", "localhost"):
         output.notify(
             f"Triton has no authentication: anyone who can connect to {plan.host} can use it."
         )
+    if plan.gateway is not None and (warning := describe_missing_keys(plan.gateway)):
+        output.notify(warning)
     if plan.container is not None:
         _fetch_image(plan.container)
 

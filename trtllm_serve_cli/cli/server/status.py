@@ -53,6 +53,8 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "grpc_tls": endpoint.tls is not None,
         "metrics": endpoint.metrics or None,
         "openai": server.plan.gateway.url if server.plan.gateway else None,
+        "gateway_pid": state.gateway_pid if server.is_running else None,
+        "gateway_restarts": state.gateway_restarts,
         "job": {"id": job.id, "state": job.state, "reason": job.reason} if job else None,
         "host": state.host or None,
         "supervisor_pid": state.supervisor_pid or None,
@@ -77,8 +79,7 @@ def _show_server(server: dict[str, Any]) -> None:
     from trtllm_serve_cli.sources.progress import show_duration
 
     uptime = f", up {show_duration(server['uptime_s'])}" if server["state"] == "ready" else ""
-    count = server["restarts"]
-    restarts = f", {count} restart{'s' * (count != 1)}" if count else ""
+    restarts = _describe_restarts(server["restarts"])
     print(f"{', '.join(server['models'])}: {server['state']}{uptime}{restarts}")
     for why in server["why"] if server["state"] != "ready" else ():
         print(f"  {why}")
@@ -87,7 +88,7 @@ def _show_server(server: dict[str, Any]) -> None:
         if each["http"]:
             print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
     if server["openai"]:
-        print(f"  OpenAI {server['openai']}/v1")
+        print(f"  OpenAI {server['openai']}/v1{_describe_restarts(server['gateway_restarts'])}")
     if server["job"] is None:
         tls = ", gRPC with TLS" if server["grpc_tls"] else ""
         print(f"  mode {server['mode']}, model control {server['model_control_mode']}{tls}")
@@ -100,6 +101,10 @@ def _show_server(server: dict[str, Any]) -> None:
         print(f"  GPU {_describe_gpu(gpu)}")
     print(f"  repository {server['repository']}")
     print(f"  log {server['log']}")
+
+
+def _describe_restarts(count: int) -> str:
+    return f", {count} restart{'s' * (count != 1)}" if count else ""
 
 
 def _show_parts(server: dict[str, Any]) -> None:

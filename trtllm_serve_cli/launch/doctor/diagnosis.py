@@ -33,6 +33,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         _libpython(facts),
         _numpy(facts),
         *_engines(facts.machine),
+        _gateway(facts),
         *(_port(port, holder) for port, holder in facts.ports.items()),
         _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
                   "free some space, or set TLLM_HOME to a folder on another disk"),
@@ -117,6 +118,19 @@ def _engines(machine: Machine) -> list[Finding]:
         return [replace(each, verdict="note") if each.verdict == "problem" else each
                 for each in found]  # fmt: skip
     return found
+
+
+def _gateway(facts: MachineFacts) -> Finding:
+    """Report the packages of the OpenAI-compatible gateway, which --no-openai disables."""
+    missing = [name for name, version in facts.gateway_versions.items() if version is None]
+    if missing:
+        detail = f"not installed: {', '.join(missing)}; tllm start works only with --no-openai"
+        return Finding("gateway", "problem", detail, f"pip install {' '.join(missing)}")
+    return Finding(
+        "gateway",
+        "ok",
+        ", ".join(f"{name} {version}" for name, version in facts.gateway_versions.items()),
+    )
 
 
 def _port(port: int, holder: str | None) -> Finding:

@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
@@ -26,6 +27,7 @@ from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import detect_machine
 from trtllm_serve_cli.errors import MissingPart, TllmError
+from trtllm_serve_cli.gateway.config import DEFAULT_PORT
 from trtllm_serve_cli.launch.containers.deployment import check_engine_fits
 from trtllm_serve_cli.launch.doctor.schedulers import (
     Scheduler,
@@ -46,7 +48,9 @@ from trtllm_serve_cli.sources.disk_space import find_free_bytes
 from trtllm_serve_cli.sources.hub_address import find_hub
 
 _VERSION = re.compile(r"server_version\s*\|\s*([\d.]+)")
-DEFAULT_PORTS = (8000, 8001, 8002)
+DEFAULT_PORTS = (8000, 8001, 8002, DEFAULT_PORT)
+# The packages that the OpenAI-compatible gateway imports.
+_GATEWAY_PACKAGES = ("httptools", "msgspec", "starlette", "uvicorn", "uvloop")
 _TRITON_TIMEOUT_S = 30.0
 _GPU_TIMEOUT_S = 20.0
 _PYTHON_TIMEOUT_S = 30.0
@@ -59,9 +63,10 @@ class MachineFacts:
     `triton_version` is None if the binary does not start. In this case, `triton_output` is the last
     line that the binary printed. `numpy_version` is the version that Triton's Python stub imports,
     or None if NumPy is missing. `machine` contains the GPUs and the versions of the engines'
-    packages. `ports` maps each port to the process that uses it, or to None if the port is free.
-    `containers` maps each container engine to its settings, or to the reason why it does not work.
-    `hub_error` is None if the hub responds.
+    packages. `gateway_versions` maps each package that the OpenAI-compatible gateway requires to
+    its version, or to None if the package is missing. `ports` maps each port to the process that
+    uses it, or to None if the port is free. `containers` maps each container engine to its
+    settings, or to the reason why it does not work. `hub_error` is None if the hub responds.
     """
 
     python: tuple[int, int]
@@ -73,6 +78,7 @@ class MachineFacts:
     stub_python: str | None
     numpy_version: str | None
     machine: Machine
+    gateway_versions: Mapping[str, str | None]
     ports: Mapping[int, str | None]
     home: Path
     disk_free: int
@@ -118,7 +124,7 @@ def collect_facts(
         triton = find_triton(environ)
     except MissingPart:
         triton = None
-    version, output = _read_triton_version(triton.binary) if triton else (None, "")
+    triton_version, output = _read_triton_version(triton.binary) if triton else (None, "")
     python = _stub_python(triton, environ)
     hub = find_hub(environ).url
     gpu = _query_gpus()
@@ -126,13 +132,14 @@ def collect_facts(
     return MachineFacts(
         python=sys.version_info[:2],
         triton=triton,
-        triton_version=version,
+        triton_version=triton_version,
         triton_output=output,
         has_stub=bool(triton and (triton.stub is None or triton.stub.exists())),
         libpython_dir=find_libpython(),
         stub_python=python,
         numpy_version=_numpy_version(python) if python else None,
         machine=machine,
+        gateway_versions={name: _find_version(name) for name in _GATEWAY_PACKAGES},
         ports={port: _find_port_holder(port) for port in ports},
         home=home.root,
         disk_free=find_free_bytes(home.root),
@@ -149,6 +156,13 @@ def collect_facts(
         hub_error=_check_hub(hub),
         has_hub_token=_has_hub_token(),
     )
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.access.keys import read_keys
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
 from trtllm_serve_cli.repository.model.store import ImportedModel
@@ -17,11 +18,13 @@ def plan_gateway(
     models: Mapping[str, ImportedModel],
     endpoints: Sequence[Endpoint],
     directory: Path,
+    keys_file: Path | None = None,
 ) -> GatewayConfig | None:
     """Return the configuration of the gateway, or None if `options` disable it.
 
     `models` maps the name of each text model in Triton to the imported model. `endpoints` are the
-    server and its replicas. `directory` is the server's state folder. Raise `BadInput` if the chat
+    server and its replicas. `directory` is the server's state folder, and `keys_file` is the file
+    with the API keys. Raise `BadInput` if the chat
     template cannot be read, or if only one of the two TLS files is set.
     """
     if not options.openai:
@@ -43,11 +46,32 @@ def plan_gateway(
         server_directory=str(directory),
         chat_template=read_chat_template(options.chat_template),
         tool_parser=options.tool_parser,
+        keys_file=str(keys_file) if keys_file else None,
+        key_policy=options.openai_auth,
         cors_origins=options.cors_origin,
         tls_certificate=_absolute(options.openai_cert),
         tls_key=_absolute(options.openai_key),
         drain_s=DRAIN_S,
+        log_format=options.log_format,
     )
+
+
+def describe_missing_keys(config: GatewayConfig) -> str:
+    """Return a warning if anyone can use the gateway, or if no one can, otherwise ""."""
+    file = Path(config.keys_file) if config.keys_file else None
+    is_open = config.key_policy == "off" or file is None or not file.exists()
+    is_required = config.key_policy == "on" or not is_open
+    if is_required and not (file and read_keys(file)):
+        return (
+            "The OpenAI-compatible API rejects all requests, because no API key exists. "
+            "Next: tllm keys add NAME"
+        )
+    if not is_required and config.host not in ("127.0.0.1", "localhost", "::1"):
+        return (
+            "The OpenAI-compatible API does not require an API key: anyone who can connect to "
+            f"{config.host}:{config.port} can use it. Next: tllm keys add NAME"
+        )
+    return ""
 
 
 def read_chat_template(file: Path | None) -> str | None:

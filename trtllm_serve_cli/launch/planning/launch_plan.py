@@ -268,6 +268,7 @@ def plan_launch(
     has_gpu: bool = False,
     mpi: MpiHost = _DEFAULT_MPI,
     setup: ContainerSetup | None = None,
+    keys_file: Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
     """Plan a server that runs `triton` to serve `models`.
@@ -276,7 +277,8 @@ def plan_launch(
     that `combined` describes. `token` is the token for the restricted APIs. `libpython_dir` is the
     folder of the libpython library that Triton's Python stub loads, or "" for the system's library.
     `engines` are the engines that Triton's C++ backend runs. `mpi` describes the machine on which
-    `mpirun` starts Triton. `setup` is set if Triton runs in a container.
+    `mpirun` starts Triton. `setup` is set if Triton runs in a container. `keys_file` is the file
+    with the API keys of the OpenAI-compatible API.
 
     Raise `BadInput` if ports or Triton options conflict, if the address is an IPv6 address, or if
     the number of processes does not match the engines. Raise `MissingPart` if the embedded Triton
@@ -365,7 +367,7 @@ def plan_launch(
         backends=backend_links(triton),
         timeout_s=options.timeout_s,
         model_control_mode=options.model_control_mode,
-        gateway=plan_gateway(options, text_models, endpoints, directory),
+        gateway=plan_gateway(options, text_models, endpoints, directory, keys_file),
     )
 
 

@@ -126,6 +126,7 @@ def _plan(
         triton,
         options,
         servers=home.servers,
+        keys_file=home.keys,
         token=secrets.token_urlsafe(24),
         combined=plan_combination([open_repository(model.path) for model in models])
         if len(models) > 1

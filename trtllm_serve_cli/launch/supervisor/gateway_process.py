@@ -23,6 +23,8 @@ _MAX_BACKOFF_S = 30.0
 # A gateway that ran for this time was healthy, so its next restart uses the first back-off again.
 _HEALTHY_AFTER_S = 60.0
 _HEALTH_TIMEOUT_S = 5.0
+# With several processes, this number of checks per process very likely reaches all of them.
+_CHECKS_PER_PROCESS = 4
 # Time limit for the gateway to exit after the requests in flight have ended.
 _EXIT_S = 5.0
 
@@ -71,24 +73,33 @@ class GatewayProcess:
         lines = last_lines(self._plan.gateway_log, 3)
         return (f"the OpenAI-compatible gateway ended with exit code {code}", *lines)
 
-    def restart_if_dead(self) -> None:
-        """Start the process again if it has died and the back-off has passed."""
+    def restart_if_dead(self) -> bool:
+        """Start the process again if it has died and the back-off has passed.
+
+        Return whether it was started.
+        """
         if self._process is None or self._process.poll() is None:
-            return
+            return False
         lasted_s = self._clock() - self._started_s
         if lasted_s > _HEALTHY_AFTER_S:
             self._backoff_s = _FIRST_BACKOFF_S
         if lasted_s < self._backoff_s:
-            return
+            return False
         self._backoff_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
         self.num_restarts += 1
         with contextlib.suppress(OSError):
             self.start()
+        return True
 
     def is_healthy(self) -> bool:
         """Return whether the gateway reports that all models can receive requests."""
-        self.problem = find_gateway_problem(self._config)
-        return not self.problem
+        # Each connection reaches one of the gateway's processes.
+        is_single = self._config.num_processes == 1
+        for _ in range(1 if is_single else self._config.num_processes * _CHECKS_PER_PROCESS):
+            self.problem = find_gateway_problem(self._config)
+            if self.problem:
+                return False
+        return True
 
     def begin_stop(self) -> None:
         """Request a graceful stop: the gateway rejects new requests and finishes the others."""

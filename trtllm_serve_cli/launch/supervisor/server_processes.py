@@ -15,6 +15,7 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.servers.running import RunningServer
 
 _STUB = "triton_python_b"
+_GATEWAY_MODULE = "trtllm_serve_cli.gateway"
 _RANK = "OMPI_COMM_WORLD_RANK"
 # Time limit for a killed process to exit.
 _KILLED_S = 5.0
@@ -138,9 +139,9 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
 def measure_memory(server: RunningServer) -> dict[str, int]:
     """Measure the memory of a running server's parts in bytes, as proportional set size (PSS).
 
-    The parts are "supervisor", "tritonserver", one part for each model's process, and "engine
-    worker". If the server has several models, each engine worker is a part with its model's name.
-    Return an empty dict for a Slurm job, which runs on another machine.
+    The parts are "supervisor", "gateway", "tritonserver", one part for each model's process, and
+    "engine worker". If the server has several models, each engine worker is a part with its model's
+    name. Return an empty dict for a Slurm job, which runs on another machine.
     """
     parts: dict[str, int] = {}
     if server.job is not None:
@@ -167,6 +168,8 @@ def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) ->
         return "supervisor"
     if (model := _model_of(process)) is not None:
         return f"model {model}"
+    if _GATEWAY_MODULE in process.cmdline()[:3]:
+        return "gateway"
     if any(word.endswith(".worker") for word in process.cmdline()[:4]):
         stub = process.parent()
         owner = _model_of(stub) if stub is not None else None

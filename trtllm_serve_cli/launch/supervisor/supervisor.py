@@ -126,6 +126,7 @@ class Supervisor:
         try:
             if self._gateway is not None:
                 self._gateway.start()
+                self._state = dataclasses.replace(self._state, gateway_pid=self._gateway.pid)
             while True:
                 started_s = time.monotonic()
                 why = self._run_once()
@@ -210,7 +211,7 @@ class Supervisor:
             if self._gateway is not None and (why := self._gateway.explain_exit()):
                 if self._state.ready_at is None:
                     return why
-                self._gateway.restart_if_dead()
+                self._restart_gateway()
             if answered.is_set():
                 self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
@@ -242,9 +243,8 @@ class Supervisor:
         while not self._stopping.wait(self._limits.watch_s):
             if (code := self._find_exit_code()) is not None:
                 return (_describe_exit(code), *self._explain())
-            self._rotate_log()
-            if self._gateway is not None:
-                self._gateway.restart_if_dead()
+            self._rotate_logs()
+            self._restart_gateway()
             if may_unload:
                 now = find_parts(self._plan, self._find_first_pid())
                 self._parts = update_parts(self._parts, now)
@@ -273,6 +273,15 @@ class Supervisor:
             return False
         return True
 
+    def _restart_gateway(self) -> None:
+        """Restart the gateway if it has died, and record the new process."""
+        if self._gateway is not None and self._gateway.restart_if_dead():
+            self._write_state(
+                self._state.phase,
+                gateway_pid=self._gateway.pid,
+                gateway_restarts=self._gateway.num_restarts,
+            )
+
     def _find_exit_code(self) -> int | None:
         """Record and return the server's exit code, or None while the server is running."""
         assert self._process is not None
@@ -284,9 +293,17 @@ class Supervisor:
         self._state = dataclasses.replace(self._state, exit_code=code)
         return code
 
-    def _rotate_log(self) -> None:
-        """Copy a long log to another file, and truncate the original, which Triton keeps open."""
-        log = self._plan.log
+    def _rotate_logs(self) -> None:
+        if self._rotate_log(self._plan.log):
+            self._log_start = 0
+        if self._gateway is not None:
+            self._rotate_log(self._plan.gateway_log)
+
+    def _rotate_log(self, log: Path) -> bool:
+        """Copy a long log to another file, and truncate the original, which is still open.
+
+        Return whether the log was truncated.
+        """
         rotated = log.with_suffix(".log.1")
         # A missing log or a full disk must not stop the server.
         with contextlib.suppress(OSError):
@@ -297,7 +314,8 @@ class Supervisor:
                     with contextlib.suppress(OSError):
                         rotated.unlink()
                 os.truncate(log, 0)
-                self._log_start = 0
+                return True
+        return False
 
     def _find_first_pid(self) -> int:
         """Return the process id of the child, or of the first process in the container.

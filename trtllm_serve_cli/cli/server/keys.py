@@ -1,0 +1,198 @@
+"""`tllm keys`: manage the API keys of the OpenAI-compatible API."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import typer
+
+from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.options import JsonOption
+from trtllm_serve_cli.errors import BadInput
+
+keys_app = typer.Typer(
+    cls=FullSummaryGroup,
+    help="Manage the API keys of the OpenAI-compatible API.",
+    no_args_is_help=True,
+)
+_UNITS_S = {"m": 60, "h": 3600, "d": 86400}
+
+
+@keys_app.command()
+def add(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of the key, for example its user.")
+    ],
+    requests_per_minute: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="Maximum number of requests per minute. Default: no limit."
+        ),
+    ] = None,
+    tokens_per_minute: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Maximum number of prompt and generated tokens per minute. Default: no limit.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Maximum number of requests that run or wait at the same time. Default: no limit.",
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--models",
+            metavar="NAME",
+            help="Model that the key may use, as listed by /v1/models. Repeatable, or a "
+            "comma-separated list. Default: all models.",
+        ),
+    ] = None,
+    expires_in: Annotated[
+        str | None,
+        typer.Option(
+            "--expires-in",
+            metavar="DURATION",
+            help="Time until the key expires, in minutes, hours or days: 30m, 12h or 90d. Default: "
+            "the key does not expire.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create an API key, and print it.
+
+    The key is shown only once, because only its hash is stored. As soon as the first key exists,
+    servers that were started with --openai-auth auto require a key. Running servers notice new keys
+    within a second.
+
+    Example:  tllm keys add alice --requests-per-minute 60 --expires-in 90d
+    """
+    from trtllm_serve_cli.gateway.access.keys import add_key
+    from trtllm_serve_cli.paths import find_home
+
+    now_s = time.time()
+    file = find_home().keys
+    is_first = not file.exists()
+    key = add_key(
+        file,
+        name,
+        now_s=now_s,
+        expires_at=now_s + parse_duration(expires_in) if expires_in else None,
+        requests_per_minute=requests_per_minute,
+        tokens_per_minute=tokens_per_minute,
+        concurrency=concurrency,
+        models=tuple(part.strip() for each in model or () for part in each.split(",") if part),
+    )
+    if as_json:
+        output.show_json({"name": name, "key": key})
+    else:
+        print(key)
+    if is_first:
+        output.notify("The OpenAI-compatible API now requires an API key.")
+    output.notify("Store the key now: it cannot be shown again.")
+
+
+@keys_app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """List the API keys with their limits.
+
+    Example:  tllm keys list
+    """
+    from trtllm_serve_cli.gateway.access.keys import read_keys
+    from trtllm_serve_cli.paths import find_home
+
+    now_s = time.time()
+    rows = [_describe(key, now_s) for key in read_keys(find_home().keys)]
+    if as_json:
+        output.show_json({"keys": rows})
+        return
+    if not rows:
+        output.notify("No API key exists. Next: tllm keys add NAME")
+        return
+    lines = [_COLUMNS, *(tuple(_show(row[name]) for name in _COLUMNS) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
+    for line in lines:
+        print(
+            "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
+        )
+
+
+@keys_app.command()
+def revoke(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the key.")],
+) -> None:
+    """Revoke an API key. Running servers reject it within a second.
+
+    Requests that are already running are completed. If no key remains, servers that require a key
+    reject all requests.
+
+    Example:  tllm keys revoke alice
+    """
+    from trtllm_serve_cli.gateway.access.keys import read_keys, revoke_key
+    from trtllm_serve_cli.paths import find_home
+
+    file = find_home().keys
+    revoke_key(file, name)
+    output.notify(f"Revoked {name}.")
+    if not read_keys(file):
+        output.notify(
+            "No API key remains, so the OpenAI-compatible API rejects all requests. Next: tllm "
+            f"keys add NAME, or accept requests without a key: rm {file} && tllm restart"
+        )
+
+
+def parse_duration(text: str) -> int:
+    """Return a duration such as 30m, 12h or 90d in seconds. Raise `BadInput` if it is invalid."""
+    number, unit = text[:-1], text[-1:]
+    if unit not in _UNITS_S or not number.isdecimal() or int(number) == 0:
+        raise BadInput(
+            f"{text!r} is not a valid duration.",
+            why="a duration is a number of minutes, hours or days",
+            next_step="pass a duration such as 30m, 12h or 90d",
+        )
+    return int(number) * _UNITS_S[unit]
+
+
+_COLUMNS = (
+    "name",
+    "created",
+    "expires",
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrency",
+    "models",
+)
+
+
+def _describe(key: Any, now_s: float) -> dict[str, Any]:
+    """Return what can be shown about a key, which is neither the key nor its hash."""
+    expires = _show_time(key.expires_at)
+    return {
+        "name": key.name,
+        "created": _show_time(key.created_at),
+        "expires": f"{expires} (expired)" if key.is_expired(now_s) else expires,
+        "requests_per_minute": key.requests_per_minute,
+        "tokens_per_minute": key.tokens_per_minute,
+        "concurrency": key.concurrency,
+        "models": list(key.models),
+    }
+
+
+def _show_time(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(value) or "all"
+    return "-" if value is None else str(value)
