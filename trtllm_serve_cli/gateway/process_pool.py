@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
@@ -77,7 +77,7 @@ def serve_processes(config: GatewayConfig) -> int:
     # A socket that does not listen gets no connections, but it keeps the port while processes are
     # restarted.
     with bind_shared(config), _metrics_folder(config) as folder:
-        pool = [_Member(config, folder) for _ in range(config.num_processes)]
+        pool = [Member(config, folder) for _ in range(config.num_processes)]
         try:
             while not stopping.wait(_POLL_S):
                 for member in pool:
@@ -88,10 +88,13 @@ def serve_processes(config: GatewayConfig) -> int:
             _stop_all(pool, config.drain_s + _EXIT_S)
 
 
-class _Member:
-    """One of the processes."""
+class Member:
+    """One of the processes. It stores its metrics in `folder`. `clock` returns seconds."""
 
-    def __init__(self, config: GatewayConfig, folder: Path) -> None:
+    def __init__(
+        self, config: GatewayConfig, folder: Path, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
         self._config = config
         self._folder = folder
         self._start()
@@ -107,7 +110,7 @@ class _Member:
         # The configuration contains tokens, so it must not be an argument.
         with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
             pipe.write(self._config.to_json().encode())
-        self._started_s = time.monotonic()
+        self._started_s = self._clock()
         self._ended_s: float | None = None
 
     def restart_if_dead(self) -> int | None:
@@ -115,7 +118,7 @@ class _Member:
         code = self.process.poll()
         if code is None:
             return None
-        now_s = time.monotonic()
+        now_s = self._clock()
         if self._ended_s is None:
             if now_s - self._started_s < _STARTED_AFTER_S:
                 return code if code > 0 else 1
@@ -128,7 +131,7 @@ class _Member:
         return None
 
 
-def _stop_all(pool: list[_Member], timeout_s: float) -> None:
+def _stop_all(pool: list[Member], timeout_s: float) -> None:
     """Let the processes finish their requests, and kill them after `timeout_s`."""
     for member in pool:
         member.process.terminate()

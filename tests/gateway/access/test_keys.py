@@ -135,9 +135,7 @@ def test_off_ignores_the_file(file: Path) -> None:
     assert not make_ring(file, "off")[0].is_required
 
 
-def test_invalid_file_keeps_the_previous_keys(
-    file: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_invalid_file_keeps_the_previous_keys(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     key = add_key(file, "alice", now_s=1.0)
     ring, clock = make_ring(file)
     assert ring.find(key) is not None

@@ -8,6 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.access.admission import check_model
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.http import json_response, read_json
 from trtllm_serve_cli.gateway.prompts.messages import convert_message
@@ -38,6 +39,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 async def tokenize(request: Request) -> Response:
     """Return the token ids of a prompt."""
     body = await read_json(request, TokenizeBody)
+    check_model(request, body.model)
     model = request.app.state.models.find(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise invalid("Send either prompt or messages.", "prompt")
@@ -66,6 +68,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Return the text of token ids."""
     body = await read_json(request, DetokenizeBody)
+    check_model(request, body.model)
     model = request.app.state.models.find(body.model)
     vocab_size = model.tokenizer.vocab_size()
     if body.tokens and max(body.tokens) >= vocab_size:

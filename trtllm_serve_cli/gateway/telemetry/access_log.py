@@ -64,7 +64,7 @@ def format_json(fields: Mapping[str, Any]) -> str:
 def format_text(fields: Mapping[str, Any]) -> str:
     """Return a line with the time, the request and the status, and then name=value pairs."""
     rest = dict(fields)
-    start = [rest.pop(name) for name in ("time", "method", "path", "status")]
+    start = [rest.pop(name, "-") for name in ("time", "method", "path", "status")]
     words = [*start, *(f"{name}={value}" for name, value in rest.items())]
     return " ".join(_printable(str(word)) for word in words)
 
