@@ -62,6 +62,7 @@ def test_findings_of_a_good_machine() -> None:
         Finding("NumPy", "ok", "1.26.4 for /venv/bin/python3"),
         Finding("engine openvino", "ok", "openvino-genai 2026.4.1"),
         Finding("engine vllm", "ok", "in /vllm/bin/python3"),
+        Finding("gateway", "ok", "starlette 1.10.0, uvicorn 0.54.0"),
         Finding("port 8000", "ok", "free"),
         Finding("disk", "ok", "50.0 GiB for /home/tllm"),
         Finding("memory", "ok", "20.0 GiB available"),
