@@ -86,7 +86,7 @@ class Generation:
         try:
             while num_open:
                 updates = await self._wait()
-                if num_tokens := sum(len(each.token_ids) for each in updates):
+                if num_tokens := sum([len(each.token_ids) for each in updates]):
                     self._on_tokens(num_tokens)
                 deltas = [delta for each in updates if (delta := self._push(each)) is not None]
                 num_open -= sum(delta.finish_reason is not None for delta in deltas)
