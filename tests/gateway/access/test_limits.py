@@ -31,7 +31,7 @@ def make_key(**limits: int | None) -> ApiKey:
 def test_bucket_never_allows_more_than_the_limit(
     per_minute: int, steps: list[tuple[float, int]]
 ) -> None:
-    """In every interval, at most one minute's amount plus the refill of the interval is used."""
+    """Check that every interval uses at most one minute's amount plus the refill."""
     clock = Clock()
     bucket = TokenBucket(per_minute, clock)
     used: list[tuple[float, int]] = []

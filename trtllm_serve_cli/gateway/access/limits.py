@@ -62,7 +62,7 @@ class TokenBucket:
 
 @dataclass
 class KeyUsage:
-    """What one key has used of its limits."""
+    """The amounts that one key has used of its limits."""
 
     requests: TokenBucket | None = None
     tokens: TokenBucket | None = None
