@@ -89,6 +89,16 @@ def test_log_and_status_describe_the_gateway(keyed: Served) -> None:
     assert status["memory_bytes"]["gateway"] > 1_000_000
 
 
+def test_long_log_is_rotated(keyed: Served) -> None:
+    (log,) = Path(keyed.tllm.home, "servers").glob("*/gateway.log")
+    with log.open("ab") as file:
+        file.truncate(65 << 20)
+    wait_until(lambda: log.stat().st_size < 1 << 20)
+    with keyed.client() as client:
+        client.models.list(extra_headers={"x-request-id": "after"})
+    wait_until(lambda: "request_id=after" in log.read_text())
+
+
 def test_stop_finishes_the_streams_of_all_processes(keyed: Served) -> None:
     """This test is the last one, because it stops the server."""
     num_streams = 6

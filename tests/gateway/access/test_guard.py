@@ -40,6 +40,8 @@ def is_unauthorized(response: Response) -> bool:
         ("GET", "/metrics"),
         ("GET", "/version"),
         ("GET", "/nope"),
+        ("GET", "/v2"),
+        ("POST", "/v2/models/demo/infer"),
         ("GET", "/health/"),
     ],
 )
@@ -93,8 +95,13 @@ def test_models_of_a_key(file: Path) -> None:
         assert client.get("/v1/models/demo").status_code == 404
         refused = client.post("/v1/completions", json=BODY)
         tokens = client.post("/tokenize", json={"model": "demo", "prompt": "x"})
+        passed = [
+            client.get("/v2/models/demo/config"),
+            client.post("/v2/models/demo/generate", json={}),
+        ]
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found")
     assert tokens.status_code == 404
+    assert [each.status_code for each in passed] == [404, 404]
     assert backend.submitted == []
 
 
@@ -108,6 +115,15 @@ def test_limits_of_a_key(file: Path) -> None:
     assert first.headers["x-ratelimit-remaining-requests"] == "0"
     assert 1 <= int(second.headers["retry-after"]) <= 60
     assert second.json()["error"]["code"] == "rate_limit_exceeded"
+
+
+def test_token_limit_cannot_be_evaded_with_tritons_api(file: Path) -> None:
+    key = add_key(file, "alice", now_s=1.0, tokens_per_minute=10)
+    with make_client(FakeBackend(), {"keys_file": str(file)}) as client:
+        path = "/v2/models/demo/generate"
+        response = client.post(path, json={"text_input": "x"}, headers=bearer(key))
+    assert response.status_code == 403
+    assert "tokens per minute" in response.json()["error"]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -65,6 +65,12 @@ def logs(
             why=f"the server's models are {', '.join(server.plan.every_model)}",
             next_step=f"select a model: `tllm logs --source {server.plan.every_model[0]}`",
         )
+    if gateway and server.plan.gateway is None:
+        raise BadInput(
+            "The server has no OpenAI-compatible API.",
+            why="it was started with --no-openai",
+            next_step="omit --gateway, or start the server with --openai",
+        )
     if gateway and (source is not None or level != "info"):
         raise BadInput(
             "--gateway cannot be combined with --source and --level.",

@@ -14,8 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trtllm_serve_cli.gateway.errors import ApiError
 
-# Maximum number of bytes in one call of `data_received`. These bytes may also contain the end of the
-# previous request.
+# Maximum number of bytes in one call of `data_received`. These bytes may also contain the end of
+# the previous request.
 _READ_BYTES = 256 * 1024
 
 

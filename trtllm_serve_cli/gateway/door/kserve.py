@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from trtllm_serve_cli.client.model_info import CORE_MODEL, UPSTREAM_TEXT_MODELS, ModelInfo
+from trtllm_serve_cli.gateway.access.admission import admit, check_model
+from trtllm_serve_cli.gateway.access.call import find_call
 from trtllm_serve_cli.gateway.config import ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import (
@@ -60,9 +62,14 @@ async def pass_to_triton(request: Request) -> Response:
 async def _pass(request: Request) -> Response:
     served = find_server(request.method, request.url.path, request.app.state.config.models)
     config = request.app.state.config
-    body = await read_body(request, config.max_body_bytes)
+    if "/models/" in request.url.path:
+        check_model(request, served.name)
+    body = await read_body(request, config.max_body_bytes, config.receive_timeout_s)
     if request.method == "POST":
         check_body(body, request.headers.get(_BINARY_HEADER))
+        _check_countable(request)
+        if not await admit(request, served.name, 0):
+            return Response(status_code=499)
     url = f"http://{served.endpoint.http}{request.url.path}"
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
     session: aiohttp.ClientSession = request.app.state.triton_session
@@ -80,6 +87,17 @@ async def _pass(request: Request) -> Response:
         if name.lower() in ("content-type", _BINARY_HEADER)
     }
     return Response(data or b"", response.status, passed)
+
+
+def _check_countable(request: Request) -> None:
+    """Raise `ApiError` (403) if the key limits tokens, which the gateway cannot count here."""
+    key = find_call(request.scope).key
+    if key is not None and key.tokens_per_minute is not None:
+        raise ApiError(
+            403,
+            f"The API key '{key.name}' has a limit of tokens per minute, so it cannot be used with "
+            "Triton's API. Send the request to /v1.",
+        )
 
 
 def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> ServedModel:

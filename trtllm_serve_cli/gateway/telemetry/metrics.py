@@ -34,6 +34,8 @@ OPERATIONS: Mapping[str, str] = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
+# Value of `gen_ai.operation.name` for requests that the gateway passes to Triton.
+_TRITON_OPERATION = "kserve"
 _DURATION_BUCKETS = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 )  # fmt: skip
@@ -116,7 +118,7 @@ class Metrics:
             self._observe_generation(call)
 
     def _observe_generation(self, call: Call) -> None:
-        operation = OPERATIONS.get(call.path, "_OTHER")
+        operation = OPERATIONS.get(call.path, _TRITON_OPERATION)
         labels = (operation, PROVIDER, call.model, call.key_name)
         self._durations.labels(*labels, call.error_type).observe(call.duration_s)
         self._tokens.labels("input", call.model, call.key_name).inc(call.num_input_tokens)
