@@ -290,6 +290,8 @@ def test_log_by_level_and_by_model(tllm: Tllm, home: Home, ports: list[str]) -> 
     assert tllm("logs", "--level", "warning", "-n", "1")[1] == "OSError\n"
     code, _, err = tllm("logs", "--source", "nope")
     assert (code, "The server has no model 'nope'." in err) == (3, True)
+    code, _, err = tllm("logs", "--gateway")
+    assert (code, "The server has no OpenAI-compatible API." in err) == (3, True)
 
 
 def test_followed_log_has_each_line_once(tllm: Tllm, home: Home, ports: list[str]) -> None:
