@@ -1,4 +1,4 @@
-"""Look up the config.json values of the models in the catalog, for plans without a download."""
+"""Look up the config.json values of models in the catalog, so that plans need no download."""
 
 from __future__ import annotations
 

@@ -4,6 +4,6 @@
 response. Both functions take an `Endpoint`, the name of a text model and a `GenerateRequest`. The
 text models are `ensemble`, `tensorrt_llm_bls` and the model with the imported model's name. All
 three have the same tensors. Closing a response early cancels the request on the server, over gRPC
-and over HTTP. Servers with the OpenAI API are another source of responses
+and over HTTP. OpenAI-compatible servers are another source of responses
 (`transport.openai`). Every failure is raised as a `TllmError` with a next step.
 """

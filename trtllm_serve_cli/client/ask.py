@@ -30,7 +30,7 @@ _CLOSE_TIMEOUT_S = 2.0
 class Responder(Protocol):
     """A source of responses other than a text model on Triton.
 
-    Examples are an engine without a server, and a model on a server with the OpenAI API.
+    Examples are an engine without a server, and a model on an OpenAI-compatible server.
     """
 
     def stream(

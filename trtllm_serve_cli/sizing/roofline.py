@@ -132,7 +132,8 @@ class _Cost:
     def prompt_s(self, *, with_attention: bool = True) -> float:
         """Return the time per prompt if many prompts are processed together.
 
-        Only multiplications are counted, because all prompts share each read of the weights.
+        The time for reading the weights is not included. It is negligible, because all prompts
+        share each read.
         """
         tokens = self.demand.input_len
         attention = self._attend(tokens, tokens / 2, is_prompt=True) if with_attention else 0.0

@@ -102,8 +102,8 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "falcon-7b",
             "0.7.1",
             {},
-            "Engines of TensorRT-LLM 0.7.1 for FalconForCausalLM cannot be planned.\n"
-            "Why: for versions before 0.8, tllm plans only engines for LlamaForCausalLM, "
+            "tllm cannot plan FalconForCausalLM engines for TensorRT-LLM 0.7.1.\n"
+            "Why: for versions before 0.8, tllm supports only LlamaForCausalLM, "
             "MistralForCausalLM, MixtralForCausalLM, GPT2LMHeadModel, GPTBigCodeForCausalLM\n"
             "Next: use TensorRT-LLM 0.9 or later",
         ),

@@ -38,7 +38,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class OpenAITarget:
-    """A model on a server with the OpenAI API."""
+    """A model on an OpenAI-compatible server."""
 
     endpoint: OpenAIEndpoint
     model: str

@@ -34,9 +34,9 @@ class Scale:
         return self.low <= value <= self.high
 
     def ticks(self, most: int) -> list[float]:
-        """Return the values of about `most` ticks, which are round numbers if possible.
+        """Return about `most` tick values, which are round numbers if possible.
 
-        The result contains at least two ticks.
+        The result contains at least two values.
         """
         return _log_ticks(self, most) if self.is_log else _linear_ticks(self, most)
 

@@ -1,4 +1,4 @@
-"""Send requests to a server with the OpenAI API."""
+"""Send requests to an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.client.transport.openai.response_pieces import DONE
 
 
 class OpenAIConnection(HttpPool):
-    """The HTTP connections to one model of a server with the OpenAI API."""
+    """The HTTP connections to one model of an OpenAI-compatible server."""
 
     def __init__(self, model: ServedModel, options: RequestOptions) -> None:
         url = parse_base_url(model.address)

@@ -1,4 +1,4 @@
-"""Determine which fields a server with the OpenAI API accepts, with requests for one token."""
+"""Determine which fields an OpenAI-compatible server accepts, with requests for one token."""
 
 from __future__ import annotations
 

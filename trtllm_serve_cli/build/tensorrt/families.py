@@ -114,8 +114,8 @@ def find_legacy_family(architecture: str, version: Version) -> str:
         return family
     names = ", ".join(name for name, (_, first) in known.items() if first <= version)
     raise BadInput(
-        f"Engines of TensorRT-LLM {version} for {architecture} cannot be planned.",
-        why=f"for versions before 0.8, tllm plans only engines for {names}",
+        f"tllm cannot plan {architecture} engines for TensorRT-LLM {version}.",
+        why=f"for versions before 0.8, tllm supports only {names}",
         next_step="use TensorRT-LLM 0.9 or later",
     )
 

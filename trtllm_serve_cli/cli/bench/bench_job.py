@@ -124,7 +124,7 @@ def open_points(
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     """Check the text models of `benchmarks` if the job requires it, and print the result.
 
-    Servers with the OpenAI API are not checked, because each of their models has one interface.
+    OpenAI-compatible servers are not checked, because each of their models has one interface.
     Raise `CheckFailed` if a model's answers to the same prompt differ.
     """
     if not job.checks_answers or job.common.simulate is not None:

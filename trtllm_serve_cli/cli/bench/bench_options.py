@@ -177,7 +177,7 @@ class SharedOptions:
     interface: Annotated[
         Interface,
         Option(
-            "Protocol for the requests. openai sends them to any server with the OpenAI API.",
+            "Protocol for the requests. Use openai for any OpenAI-compatible server.",
             flags=("-i", "--interface"),
             panel=_WHERE,
         ),

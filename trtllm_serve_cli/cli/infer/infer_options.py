@@ -37,7 +37,7 @@ class InferOptions:
     interface: Annotated[
         Interface,
         Option(
-            "Protocol for the request. openai sends it to any server with the OpenAI API.",
+            "Protocol for the request. Use openai for any OpenAI-compatible server.",
             flags=("-i", "--interface"),
         ),
     ] = "grpc"

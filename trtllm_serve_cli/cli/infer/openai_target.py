@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_usage(options: InferOptions) -> None:
-    """Raise a usage error if the API contradicts the options for the chat template."""
+    """Raise a usage error if --api conflicts with the options for the chat template."""
     if options.api == "chat" and options.chat is False:
         raise typer.BadParameter(
             "Chat completions always apply the chat template. Omit --api chat or --raw.",
@@ -30,7 +30,7 @@ def check_usage(options: InferOptions) -> None:
 
 
 def open_target(options: InferOptions, model: str | None) -> Target:
-    """Return the model on the server with the OpenAI API, as the target for requests.
+    """Return the model on the OpenAI-compatible server, as the target for requests.
 
     Raise `NoServer`, or `BadInput` if the server has several models and `model` is None.
     """

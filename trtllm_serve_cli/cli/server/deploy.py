@@ -202,7 +202,7 @@ def k8s(
         int,
         typer.Option(
             min=1,
-            help="Number of server replicas. Each replica uses the number of nodes in --nodes.",
+            help="Number of server replicas. Each replica runs on as many nodes as --nodes sets.",
         ),
     ] = 1,
     max_replicas: Annotated[

@@ -1,4 +1,4 @@
-"""Declare the options for servers with the OpenAI API, and find the server that they select."""
+"""Declare the options for OpenAI-compatible servers, and find the server that they select."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ApiOption = Annotated[
 ApiKeyOption = Annotated[
     str | None,
     Option(
-        "Key for a server with the OpenAI API. Other users of this machine can read the command "
+        "Key for an OpenAI-compatible server. Other users of this machine can read the command "
         "line, so prefer the environment variable OPENAI_API_KEY, which is the default.",
         metavar="KEY",
         panel=_PANEL,

@@ -87,7 +87,7 @@ class ChatBody(SamplingBody, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     modalities: list[str] | None = None
-    # Extensions of vLLM.
+    # vLLM's extensions of the OpenAI API.
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True

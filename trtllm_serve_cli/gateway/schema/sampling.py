@@ -56,7 +56,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     seed: int | None = None
     stop: str | Stop | None = None
     response_format: ResponseFormat | None = None
-    # Extensions of vLLM.
+    # vLLM's extensions of the OpenAI API.
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     min_p: Probability | None = None
     repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None

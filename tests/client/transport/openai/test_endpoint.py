@@ -42,7 +42,7 @@ def test_base_url_has_the_parts_of_a_connection() -> None:
      "http://host?a=b", "http://hö.st", "http://host/a b", "http://host:99999"],
 )  # fmt: skip
 def test_refuses_other_addresses(text: str) -> None:
-    with pytest.raises(BadInput, match="is not the URL of a server with the OpenAI API"):
+    with pytest.raises(BadInput, match="is not the URL of an OpenAI-compatible server"):
         parse_base_url(text)
 
 

@@ -1,4 +1,4 @@
-"""Define the address and the key of a server with the OpenAI API."""
+"""Define the address and the key of an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def parse_base_url(text: str) -> BaseUrl:
     Raise `BadInput` if `text` is not such a URL.
     """
     refusal = BadInput(
-        f"{text!r} is not the URL of a server with the OpenAI API.",
+        f"{text!r} is not the URL of an OpenAI-compatible server.",
         why="the URL has the form http://HOST:PORT, https://HOST/v1 or HOST:PORT",
         next_step="pass a URL such as -u http://127.0.0.1:8000",
     )

@@ -1,4 +1,4 @@
-"""Send HTTP requests to a server with the OpenAI API."""
+"""Send HTTP requests to an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Rejected(Exception):
 
 @dataclass(slots=True)
 class OpenAIModel:
-    """A model on a server with the OpenAI API, as a source of responses.
+    """A model on an OpenAI-compatible server, as a source of responses.
 
     If the server rejects a field that the user did not set, the request is sent again without it,
     and later requests omit it, too.

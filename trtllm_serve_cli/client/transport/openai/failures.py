@@ -1,4 +1,4 @@
-"""Convert the errors of servers with the OpenAI API.
+"""Convert the errors of OpenAI-compatible servers.
 
 OpenAI's error body is `{"error": {"message", "type", "param", "code"}}`. Other servers differ:
 older versions of vLLM and trtllm-serve return the inner object alone (`ErrorResponse` in
@@ -152,5 +152,5 @@ def invalid_response(url: BaseUrl, why: str) -> RequestFailed:
     return RequestFailed(
         f"The response from {url} is invalid.",
         why=why,
-        next_step="check that -u is the URL of a server with the OpenAI API",
+        next_step="check that -u is the URL of an OpenAI-compatible server",
     )

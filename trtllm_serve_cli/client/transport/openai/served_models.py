@@ -1,4 +1,4 @@
-"""Query a server with the OpenAI API for its models and its version."""
+"""Query an OpenAI-compatible server for its models and its version."""
 
 from __future__ import annotations
 
