@@ -171,7 +171,7 @@ class EngineOptions:
     calib_dataset: Annotated[
         str | None,
         Option(
-            "Data set for calibrating the quantization: a name on the Hugging Face hub, or a folder.",
+            "Data set for calibrating the quantization: a name on the hub, or a folder.",
             is_on_command_line=False,
         ),
     ] = None
