@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
-
-from .guide import GUIDE_TYPES, find_guide_problem
 
 FinishReason = Literal["stop", "length"]
 
 
-# The maximum number of tokens in a word list. Compiling this many tokens into an automaton takes
-# about 1 s.
-_MAX_WORD_TOKENS = 4096
+# A token and its log probability.
+TokenLogProb = tuple[int, float]
 
 
 class InvalidRequest(Exception):
@@ -57,6 +53,13 @@ class GenerationRequest:
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
+    # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token and the value that is
+    # added to its logit. `num_top_log_probs` is the number of most likely tokens to return at each
+    # position, with their log probabilities.
+    min_p: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    num_top_log_probs: int = 0
+    return_prompt_log_probs: bool = False
 
     @property
     def is_greedy(self) -> bool:
@@ -67,9 +70,14 @@ class GenerationRequest:
     def to_message(self) -> dict[str, Any]:
         """Return the request as a dictionary for a `submit` frame.
 
-        This method is ten times as fast as `dataclasses.asdict`, which copies every token.
+        This method is ten times as fast as `dataclasses.asdict`, which copies every token. Optional
+        fields that are not set are omitted, because old workers reject them.
         """
-        return {name: getattr(self, name) for name in self.__slots__}
+        message = {name: getattr(self, name) for name in _BASIC_FIELDS}
+        for name in OPTIONAL_FIELDS:
+            if value := getattr(self, name):
+                message[name] = value
+        return message
 
     @classmethod
     def from_message(cls, message: dict[str, Any]) -> GenerationRequest:
@@ -78,7 +86,15 @@ class GenerationRequest:
             key: tuple(tuple(word) for word in message.get(key, ()))
             for key in ("stop_words", "bad_words")
         }
+        if bias := message.get("logit_bias"):
+            words["logit_bias"] = tuple((token, value) for token, value in bias)
         return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
+
+
+# The fields of requests that the workers of earlier versions do not know. A worker lists its
+# optional fields in its frame `ready`.
+OPTIONAL_FIELDS = ("min_p", "logit_bias", "num_top_log_probs", "return_prompt_log_probs")
+_BASIC_FIELDS = tuple(each for each in GenerationRequest.__slots__ if each not in OPTIONAL_FIELDS)
 
 
 # The names of the output tensors that a client requests with `return_perf_metrics`.
@@ -116,12 +132,38 @@ class PerfMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptFacts:
+    """What an engine reports about a prompt.
+
+    `num_cached_tokens` counts the tokens that the engine read from the KV cache, and is None if the
+    engine does not report this number. If the request sets `return_prompt_log_probs`, `log_probs`
+    contains one value per token of the prompt after the first one. If it also sets
+    `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the same positions.
+    """
+
+    num_cached_tokens: int | None = None
+    log_probs: tuple[float, ...] = ()
+    top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()
+
+    def to_wire(self) -> list[Any]:
+        return [self.num_cached_tokens, self.log_probs, self.top_log_probs]
+
+    @classmethod
+    def from_wire(cls, entry: list[Any]) -> PromptFacts:
+        num_cached_tokens, log_probs, top = entry
+        return cls(num_cached_tokens, tuple(log_probs), _as_alternatives(top))
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceUpdate:
     """New tokens for one sequence of a request, the end of the sequence, or both.
 
     `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is the sum for the
     sequence so far, and `perf` contains the metrics of the whole request. An update with `error` is
     the last update for its request. If `rejected` is set, the engine never ran the request.
+
+    If the request sets `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the
+    position of each token in `token_ids`. `prompt` is set once in the first sequence.
     """
 
     request_id: int
@@ -133,13 +175,16 @@ class SequenceUpdate:
     error: str | None = None
     perf: PerfMetrics | None = None
     rejected: bool = False
+    top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()
+    prompt: PromptFacts | None = None
 
     def to_wire(self) -> list[Any]:
         """Return the update as an entry for a `step` frame.
 
-        The entry is a list, because a dictionary would repeat its keys for every token.
+        The entry is a list, because a dictionary would repeat its keys for every token. The entries
+        of most updates end with `rejected`.
         """
-        return [
+        entry = [
             self.request_id,
             self.sequence_index,
             self.token_ids,
@@ -150,10 +195,15 @@ class SequenceUpdate:
             [getattr(self.perf, name) for name in PerfMetrics.__slots__] if self.perf else None,
             self.rejected,
         ]
+        if self.top_log_probs or self.prompt is not None:
+            entry += [self.top_log_probs, self.prompt and self.prompt.to_wire()]
+        return entry
 
     @classmethod
     def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
-        request_id, sequence, tokens, finish, log_probs, cum, error, perf, rejected = entry
+        """Create an update from an entry, which may be from a worker of an earlier version."""
+        request_id, sequence, tokens, finish, log_probs, cum, error, perf, rejected, *rest = entry
+        top, prompt = rest or ((), None)
         return cls(
             request_id,
             sequence,
@@ -164,7 +214,13 @@ class SequenceUpdate:
             error,
             PerfMetrics(*perf) if perf else None,
             rejected,
+            _as_alternatives(top) if top else (),
+            None if prompt is None else PromptFacts.from_wire(prompt),
         )
+
+
+def _as_alternatives(entries: Iterable[Any]) -> tuple[tuple[TokenLogProb, ...], ...]:
+    return tuple(tuple((token, value) for token, value in entry) for entry in entries)
 
 
 def merge_updates(updates: Iterable[SequenceUpdate]) -> list[SequenceUpdate]:
@@ -187,12 +243,14 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
         earlier.cum_log_prob if later.cum_log_prob is None else later.cum_log_prob,
         later.error,
         later.perf or earlier.perf,
+        top_log_probs=earlier.top_log_probs + later.top_log_probs,
+        prompt=earlier.prompt or later.prompt,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """An engine's limits, which `check_request` enforces for each request."""
+    """An engine's limits, which `check_request` (request_check.py) enforces for each request."""
 
     max_seq_len: int
     max_beam_width: int
@@ -261,110 +319,3 @@ def last_line(error: Exception) -> str:
     """Return the last line of an error's text, which is the message without source locations."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
-    """Raise `InvalidRequest` with the tensor's name if a value is invalid or exceeds `limits`."""
-    if not request.input_ids:
-        raise InvalidRequest("input_ids is empty; send a prompt with at least one token")
-    if (lowest := min(request.input_ids)) < 0:
-        raise InvalidRequest(
-            f"input_ids contains {lowest}, which is not a token id; send ids of 0 or greater"
-        )
-    _check_words("stop_words_list", request.stop_words, limits)
-    _check_words("bad_words_list", request.bad_words, limits)
-    if request.max_new_tokens < 1:
-        raise InvalidRequest(
-            f"request_output_len (max_tokens) is {request.max_new_tokens}; request at least 1 token"
-        )
-    room = limits.max_seq_len - len(request.input_ids)
-    if room < 1:
-        raise InvalidRequest(
-            f"the prompt has {len(request.input_ids)} tokens, but the prompt and the response must "
-            f"fit in this model's context of {limits.max_seq_len} tokens (max_seq_len); shorten "
-            "the prompt"
-        )
-    if request.max_new_tokens > room:
-        raise InvalidRequest(
-            f"request_output_len (max_tokens) is {request.max_new_tokens}, but only {room} of "
-            f"the {limits.max_seq_len} tokens in this model's context (max_seq_len) remain after "
-            f"the prompt; request at most {room}"
-        )
-    _check_ranges(request, limits)
-    if request.guide_type is not None:
-        _check_guide(request.guide_type, request.guide)
-    elif request.guide:
-        raise InvalidRequest(
-            "guided_decoding_guide is set, but guided_decoding_guide_type is missing; set the type "
-            f"to one of {', '.join(GUIDE_TYPES)}"
-        )
-
-
-def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:
-    _check_range("beam_width", request.beam_width, 1, limits.max_beam_width)
-    _check_range("num_return_sequences", request.num_return_sequences, 1, 64)
-    _check_range("temperature", request.temperature, 0.0, 1e4)
-    _check_range("runtime_top_k", request.top_k, 0, limits.vocab_size)
-    _check_range("runtime_top_p", request.top_p, 0.0, 1.0)
-    _check_range("seed", request.seed, 0, 2**64 - 1)
-    _check_range("repetition_penalty", request.repetition_penalty, 1e-4, 1e4)
-    _check_range("presence_penalty", request.presence_penalty, -1e4, 1e4)
-    _check_range("frequency_penalty", request.frequency_penalty, -1e4, 1e4)
-    _check_range("len_penalty (length_penalty)", request.len_penalty, -1e4, 1e4)
-    _check_range("beam_search_diversity_rate", request.beam_search_diversity_rate, 0.0, 1e4)
-    _check_range("min_tokens", request.min_tokens, 0, request.max_new_tokens)
-    if request.beam_width > 1 and request.num_return_sequences > request.beam_width:
-        raise InvalidRequest(
-            f"num_return_sequences is {request.num_return_sequences}, but a beam search returns at "
-            f"most one sequence per beam; request at most {request.beam_width} (beam_width)"
-        )
-
-
-def _check_guide(guide_type: str, guide: str) -> None:
-    if guide_type not in GUIDE_TYPES:
-        raise InvalidRequest(
-            f"guided_decoding_guide_type is {guide_type!r}, which is unknown; send one of "
-            f"{', '.join(GUIDE_TYPES)}"
-        )
-    if problem := find_guide_problem(guide_type, guide):
-        raise InvalidRequest(f"guided_decoding_guide {problem}")
-
-
-def fit_to_vocabulary(request: GenerationRequest, limits: EngineLimits) -> GenerationRequest:
-    """Return `request` with `input_ids` and `end_id` limited to the vocabulary.
-
-    NVIDIA's backend accepts ids outside the vocabulary. Input ids are taken modulo the vocabulary
-    size, because NVIDIA's benchmark sends random ids from the whole INT32 range. An `end_id`
-    outside the vocabulary is removed, because some of NVIDIA's clients send 50256 to every model.
-    With such an `end_id` and `min_tokens`, OpenVINO GenAI would write outside its logits.
-    """
-    if max(request.input_ids) >= limits.vocab_size:
-        wrapped = tuple(token % limits.vocab_size for token in request.input_ids)
-        request = replace(request, input_ids=wrapped)
-    if request.end_id is not None and not 0 <= request.end_id < limits.vocab_size:
-        request = replace(request, end_id=None)
-    return request
-
-
-def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -> None:
-    low, high = min(token_ids, default=0), max(token_ids, default=0)
-    if low < 0 or high >= limits.vocab_size:
-        raise InvalidRequest(
-            f"{tensor} contains {low if low < 0 else high}, which is not a token id of this model; "
-            f"send ids from 0 to {limits.vocab_size - 1}"
-        )
-
-
-def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLimits) -> None:
-    token_ids = tuple(chain(*words))
-    if len(token_ids) > _MAX_WORD_TOKENS:
-        raise InvalidRequest(
-            f"{tensor} has {len(token_ids)} tokens; send at most {_MAX_WORD_TOKENS} tokens"
-        )
-    _check_tokens(tensor, token_ids, limits)
-
-
-def _check_range(tensor: str, value: float | None, low: float, high: float) -> None:
-    if value is not None and not low <= value <= high:
-        shown = str(value) if isinstance(value, int) else f"{value:g}"
-        raise InvalidRequest(f"{tensor} is {shown}; it must be from {low:g} to {high:g}")

@@ -19,7 +19,12 @@ from tests.fakes.scripted_worker import (
     REJECT,
     ScriptedEngine,
 )
-from trtllm_serve_cli.runtime.engine import EngineStats, GenerationRequest, SequenceUpdate
+from trtllm_serve_cli.runtime.engine import (
+    OPTIONAL_FIELDS,
+    EngineStats,
+    GenerationRequest,
+    SequenceUpdate,
+)
 from trtllm_serve_cli.runtime.worker.protocol import encode_frame, read_frame
 from trtllm_serve_cli.runtime.worker.worker import Worker, load_engine
 
@@ -78,6 +83,7 @@ def test_first_frame_contains_the_limits() -> None:
     assert first == {
         "is": "ready",
         "limits": {name: getattr(LIMITS, name) for name in LIMITS.__slots__},
+        "optional_fields": list(OPTIONAL_FIELDS),
         "for_guests": {},
     }
 

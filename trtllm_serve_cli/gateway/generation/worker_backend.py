@@ -15,9 +15,10 @@ from typing import Any, cast
 
 import msgspec
 
-from trtllm_serve_cli.gateway.errors import ApiError, unavailable
+from trtllm_serve_cli.gateway.errors import ApiError, invalid, unavailable
 from trtllm_serve_cli.gateway.generation.backend import OnUpdate
 from trtllm_serve_cli.runtime.engine import (
+    OPTIONAL_FIELDS,
     EngineLimits,
     GenerationRequest,
     SequenceUpdate,
@@ -56,6 +57,8 @@ class WorkerBackend:
         self._connection: _WorkerConnection | None = None
         self._task = asyncio.create_task(self._keep_connected())
         self.limits: EngineLimits | None = None
+        # The optional fields of requests that the worker does not know.
+        self._unknown_fields: frozenset[str] = frozenset()
 
     @property
     def is_open(self) -> bool:
@@ -65,7 +68,14 @@ class WorkerBackend:
         if self._connection is None or self.limits is None:
             raise unavailable("The engine worker is being restarted; retry the request.")
         request = GenerationRequest(id=next(self._ids), **fields)
-        self._connection.write(_encode_frame({"do": "submit", "request": request.to_message()}))
+        message = request.to_message()
+        if unknown := sorted(self._unknown_fields & message.keys()):
+            raise invalid(
+                f"The engine worker of this model does not know {', '.join(unknown)}, because the "
+                "model was imported with an earlier version of tllm. Import the model again.",
+                code="unsupported_parameter",
+            )
+        self._connection.write(_encode_frame({"do": "submit", "request": message}))
         self._handlers[request.id] = on_update
         self._open_sequences[request.id] = request.num_return_sequences
         return request.id
@@ -117,6 +127,8 @@ class WorkerBackend:
         for message in messages:
             if message["is"] == "ready":
                 self.limits = EngineLimits(**message["limits"])
+                known = message.get("optional_fields", ())
+                self._unknown_fields = frozenset(OPTIONAL_FIELDS).difference(known)
             elif message["is"] == "step":
                 entries += message["updates"]
         updates = [SequenceUpdate.from_wire(entry) for entry in entries]

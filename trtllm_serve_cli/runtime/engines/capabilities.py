@@ -17,11 +17,13 @@ class Feature:
     """An optional feature, which a request uses if it sets any of `tensors`.
 
     The same input may have different names in different models, for example `runtime_top_k` and
-    `top_k`. `tensors` contains all these names.
+    `top_k`. `tensors` contains all these names. `fields` contains the fields of the OpenAI API that
+    use the feature, if no tensor does.
     """
 
     name: str
     tensors: tuple[str, ...]
+    fields: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class Capabilities:
 SAMPLING = Feature(
     "sampling",
     ("temperature", "runtime_top_k", "runtime_top_p", "top_k", "top_p", "seed"),
+)
+
+MIN_P = Feature(
+    "min-p",
+    (),
+    ("min_p",),
 )
 
 TOP_P_DECAY = Feature(
@@ -75,6 +83,18 @@ STOP_AND_BAD_WORDS = Feature(
 LOG_PROBABILITIES = Feature(
     "log probabilities",
     ("return_log_probs",),
+)
+
+TOP_LOG_PROBABILITIES = Feature(
+    "log probabilities of alternatives",
+    (),
+    ("top_logprobs", "logprobs"),
+)
+
+PROMPT_LOG_PROBABILITIES = Feature(
+    "log probabilities of the prompt",
+    (),
+    ("echo with logprobs",),
 )
 
 GUIDED_DECODING = Feature(
@@ -185,6 +205,7 @@ UPSTREAM_ONLY: Mapping[Feature, str] = {
 
 FEATURES = (
     SAMPLING,
+    MIN_P,
     TOP_P_DECAY,
     PENALTIES,
     SEVERAL_SEQUENCES,
@@ -192,6 +213,8 @@ FEATURES = (
     DIVERSE_BEAMS,
     STOP_AND_BAD_WORDS,
     LOG_PROBABILITIES,
+    TOP_LOG_PROBABILITIES,
+    PROMPT_LOG_PROBABILITIES,
     GUIDED_DECODING,
     PERFORMANCE_METRICS,
     LOGITS,

@@ -10,9 +10,10 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
-from ..engine import GenerationRequest, InvalidRequest, SequenceUpdate, check_request
+from ..engine import GenerationRequest, InvalidRequest, SequenceUpdate
 from ..log import write_traceback
 from ..lora.adapter_request import discard, parse_lora, read_lora_name
+from ..request_check import check_request
 from ..triton.stub_workarounds import pick_requested
 from ..triton.tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
 from ..worker.worker_link import WorkerFailed, WorkerLink

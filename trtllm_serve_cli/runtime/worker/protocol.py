@@ -9,9 +9,12 @@ The first message of the worker is `ready` or `failed`. After `ready`, the worke
 message for each engine step that has updates. The message contains the new tokens of all
 sequences. While the engine is idle, the worker regularly sends a `step` message with statistics:
 
-    {"is": "ready", "limits": {...EngineLimits}}
+    {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...]}
     {"is": "failed", "why": "..."}
     {"is": "step", "updates": [...SequenceUpdate as a list...], "stats": {...EngineStats}}
+
+`optional_fields` names the fields in `OPTIONAL_FIELDS` (engine.py) that the worker knows. A worker
+of an earlier version does not send this list, and would fail if a request contained such a field.
 
 Either side ends the connection by closing its end of the socket.
 """

@@ -26,16 +26,16 @@ from types import MappingProxyType
 from typing import Any
 
 from ..engine import (
+    OPTIONAL_FIELDS,
     Engine,
     GenerationRequest,
     InvalidRequest,
     SequenceUpdate,
-    check_request,
-    fit_to_vocabulary,
     last_line,
 )
 from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
+from ..request_check import check_request, fit_to_vocabulary
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
@@ -162,7 +162,14 @@ class Worker:
 
     def _send_ready(self, client: _Client) -> None:
         limits = _as_dict(self._engine.limits)
-        client.send({"is": "ready", "limits": limits, "for_guests": self._client_settings})
+        client.send(
+            {
+                "is": "ready",
+                "limits": limits,
+                "optional_fields": OPTIONAL_FIELDS,
+                "for_guests": self._client_settings,
+            }
+        )
         threading.Thread(target=self._read_commands, args=(client,), daemon=True).start()
 
     def accept(self, listener: socket.socket) -> None:

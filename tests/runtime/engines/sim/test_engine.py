@@ -13,6 +13,7 @@ from trtllm_serve_cli.runtime.engine import (
     EngineLimits,
     GenerationRequest,
     InvalidRequest,
+    PromptFacts,
     SequenceUpdate,
 )
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
@@ -186,7 +187,6 @@ def test_statistics_count_waiting_and_running_requests(tmp_path: Path, clock: St
 def test_rejects_unsupported_features(engine: SimEngine) -> None:
     unsupported: dict[str, dict[str, Any]] = {
         "beam_width": {"beam_width": 2},
-        "return_log_probs": {"return_log_probs": True},
         "guided_decoding_guide_type": {"guide_type": "json"},
         "lora_task_id": {"lora_name": "a"},
     }
@@ -221,3 +221,43 @@ def test_the_real_clock_waits_for_future_times_only() -> None:
     clock.wait_until(until_s)
     assert clock.now_s() >= until_s
     clock.wait_until(until_s - 1)
+
+
+def test_log_probabilities_are_the_same_in_the_prompt_and_in_the_response(
+    engine: SimEngine,
+) -> None:
+    wanted: dict[str, Any] = {"return_log_probs": True, "num_top_log_probs": 3}
+    engine.submit(request(**wanted))
+    updates = run_out(engine)
+    whole = (*PROMPT, *tokens(updates))
+    engine.submit(request(2, input_ids=whole, return_prompt_log_probs=True, **wanted))
+    prompt = run_out(engine)[0].prompt
+    assert prompt is not None
+    assert (len(prompt.log_probs), len(prompt.top_log_probs)) == (12, 12)
+    assert prompt.log_probs[-3:] == tuple(each.log_probs[0] for each in updates)
+    assert prompt.top_log_probs[-3:] == tuple(each.top_log_probs[0] for each in updates)
+    assert updates[-1].cum_log_prob == pytest.approx(sum(prompt.log_probs[-3:]))
+
+
+@pytest.mark.parametrize(
+    ("bias", "expected"),
+    [
+        ({10: -100.0, 11: -100.0, 12: -99.0}, set(PROMPT[2:])),
+        ({700: 100.0, 800: 100.0}, {700, 800}),
+        ({700: 99.0}, set(PROMPT)),
+    ],
+)
+def test_a_decisive_bias_bans_or_forces_tokens(
+    engine: SimEngine, bias: dict[int, float], expected: set[int]
+) -> None:
+    engine.submit(request(max_new_tokens=80, logit_bias=tuple(bias.items())))
+    assert set(tokens(run_out(engine))) == expected
+
+
+def test_first_update_counts_cached_tokens(tmp_path: Path, clock: StoppedClock) -> None:
+    engine = SimEngine(config(tmp_path, tokens_per_block=4), clock)
+    prompts = []
+    for number in (1, 2):
+        engine.submit(request(number, num_return_sequences=2))
+        prompts += [each.prompt for each in run_out(engine) if each.prompt is not None]
+    assert prompts == [PromptFacts(0), PromptFacts(8)]

@@ -22,8 +22,12 @@ from trtllm_serve_cli.runtime.engine import (
     EngineStats,
     InvalidRequest,
     PerfMetrics,
+    PromptFacts,
     SequenceUpdate,
 )
+
+# What the fake reports about each prompt.
+CACHED = PromptFacts(4)
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ def last_request(load: EngineLoader) -> Any:
 def test_tokens_arrive_as_they_are_generated(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request()) == [
-        SequenceUpdate(1, 0, (11,)),
+        SequenceUpdate(1, 0, (11,), prompt=CACHED),
         SequenceUpdate(1, 0, (12,)),
         SequenceUpdate(1, 0, (13,), "length"),
     ]
@@ -63,7 +67,7 @@ def test_tokens_arrive_as_they_are_generated(load: EngineLoader) -> None:
 def test_the_end_token_ends_the_sequence_and_is_not_returned(load: EngineLoader) -> None:
     engine = load()
     assert run(engine, request(end_id=12)) == [
-        SequenceUpdate(1, 0, (11,)),
+        SequenceUpdate(1, 0, (11,), prompt=CACHED),
         SequenceUpdate(1, 0, (), "stop"),
     ]
     assert load.client.aborted == []
@@ -71,14 +75,18 @@ def test_the_end_token_ends_the_sequence_and_is_not_returned(load: EngineLoader)
 
 def test_a_stop_word_of_one_token_ends_the_sequence_in_vllm(load: EngineLoader) -> None:
     engine = load()
-    assert run(engine, request(stop_words=((11,),))) == [SequenceUpdate(1, 0, (11,), "stop")]
+    updates = run(engine, request(stop_words=((11,),)))
+    assert updates == [SequenceUpdate(1, 0, (11,), "stop", prompt=CACHED)]
     assert load.client.aborted == []
 
 
 def test_a_stop_word_of_several_tokens_aborts_the_sequence_in_vllm(load: EngineLoader) -> None:
     engine = load()
     updates = run(engine, request(stop_words=((11, 12),), max_new_tokens=500))
-    assert updates == [SequenceUpdate(1, 0, (11,)), SequenceUpdate(1, 0, (12,), "stop")]
+    assert updates == [
+        SequenceUpdate(1, 0, (11,), prompt=CACHED),
+        SequenceUpdate(1, 0, (12,), "stop"),
+    ]
     assert load.client.aborted == ["1-0"]
 
 
@@ -97,7 +105,7 @@ def test_sequences_have_different_seeds_and_end_independently(load: EngineLoader
 def test_log_probabilities_arrive_with_the_tokens(load: EngineLoader) -> None:
     updates = run(load(), request(return_log_probs=True, max_new_tokens=2))
     assert updates == [
-        SequenceUpdate(1, 0, (11,), None, (-0.5,), -0.5),
+        SequenceUpdate(1, 0, (11,), None, (-0.5,), -0.5, prompt=CACHED),
         SequenceUpdate(1, 0, (12,), "length", (-0.5,), -1.0),
     ]
 
@@ -107,6 +115,41 @@ def test_performance_metrics_come_from_the_scheduler(load: EngineLoader) -> None
     assert update.perf is not None
     first_ns = update.perf.first_token_time_ns
     assert update.perf == PerfMetrics(1, 0, 1, 2_000_000_000, first_ns, first_ns)
+
+
+def test_alternatives_follow_the_token_in_each_row(load: EngineLoader) -> None:
+    engine = load()
+    first, _ = run(engine, request(return_log_probs=True, num_top_log_probs=2, max_new_tokens=2))
+    assert (first.log_probs, first.top_log_probs) == ((-0.5,), (((100, -1.0), (101, -2.0)),))
+    assert last_request(load).sampling_params.logprobs == 2
+
+
+def test_first_sequence_has_the_log_probabilities_of_the_prompt(load: EngineLoader) -> None:
+    engine = load()
+    updates = run(
+        engine,
+        request(
+            return_prompt_log_probs=True,
+            num_top_log_probs=1,
+            num_return_sequences=2,
+            max_new_tokens=1,
+        ),
+    )
+    prompts = {each.sequence_index: each.prompt for each in updates}
+    assert prompts == {0: PromptFacts(0, (-0.5,), (((100, -1.0),),)), 1: None}
+    skips = [each.sampling_params.skip_reading_prefix_cache for each in load.client.requests]
+    assert skips == [True, False]
+
+
+def test_first_update_has_the_number_of_cached_tokens(load: EngineLoader) -> None:
+    updates = run(load(), request())
+    assert [each.prompt for each in updates] == [CACHED, None, None]
+
+
+def test_bias_and_min_p_are_passed_to_vllm(load: EngineLoader) -> None:
+    updates = run(load(), request(logit_bias=((77, 5.0),), min_p=0.25, top_p=0.9))
+    assert tokens_of(updates) == [77, 77, 77]
+    assert last_request(load).sampling_params.min_p == 0.25
 
 
 def test_requests_run_together(load: EngineLoader) -> None:

@@ -21,10 +21,12 @@ from ...engine import (
     GenerationRequest,
     InvalidRequest,
     PerfMetrics,
+    PromptFacts,
     SequenceUpdate,
 )
 from ...triton.word_lists import ends_with_word
 from ..kinds import explain_rejection
+from .log_probs import make_alternatives, make_log_prob, score_tokens
 from .scheduler import Scheduler, SimRequest, Step, count_blocks, find_problem
 from .timing import SIMULATION_FILE, SchedulerLimits, Simulation, parse_limits, parse_simulation
 
@@ -35,6 +37,8 @@ _SPIN_S = 0.0002
 # The limit is high so that a beam search request fails with the error for an unsupported feature,
 # not with an error about the beam width.
 _MAX_BEAM_WIDTH = 64
+# A bias of this size bans or forces a token. Smaller biases are ignored.
+_DECISIVE_BIAS = 100
 
 
 class Clock(Protocol):
@@ -78,11 +82,14 @@ class _Sequence:
     """One sequence of a response.
 
     `tokens` contains the generated tokens if the request has stop or bad words. Otherwise, it stays
-    empty, because the tokens are not searched.
+    empty, because the tokens are not searched. `last_token` is the last generated token, or the
+    last token of the prompt before the first token is generated.
     """
 
     rng: Random
+    last_token: int
     tokens: list[int] = field(default_factory=list)
+    cum_log_prob: float = 0.0
     is_done: bool = False
 
 
@@ -129,7 +136,10 @@ class SimEngine:
         if not self._scheduler.has_work:
             self._next_start_s = None
         sim = SimRequest(request.id, request.input_ids, request.max_new_tokens, number)
-        sequences = [_Sequence(Random(f"{request.seed or 0} {each}")) for each in range(number)]
+        sequences = [
+            _Sequence(Random(f"{request.seed or 0} {each}"), request.input_ids[-1])
+            for each in range(number)
+        ]
         vocabulary = _choose_vocabulary(request, self.limits.vocab_size)
         self._running[request.id] = _Running(request, sim, vocabulary, sequences)
         self._scheduler.submit(sim)
@@ -185,20 +195,58 @@ class SimEngine:
         updates: list[SequenceUpdate] = []
         for sim in step.tokens:
             running = self._running[sim.id]
+            prompt = None if running.first_token_ns else self._describe_prompt(running)
             running.first_token_ns = running.first_token_ns or end_ns
             running.last_token_ns = end_ns
             perf = self._perf(running) if running.request.return_perf_metrics else None
             for index, sequence in enumerate(running.sequences):
                 if not sequence.is_done:
-                    token, finish_reason = _next_token(running, sequence)
-                    updates.append(
-                        SequenceUpdate(sim.id, index, (token,), finish_reason, perf=perf)
-                    )
+                    updates.append(self._advance(running, index, sequence, perf, prompt))
+                    prompt = None
             if all(each.is_done for each in running.sequences):
                 del self._running[sim.id]
                 if not sim.is_done:
                     self._scheduler.remove(sim.id)
         return updates
+
+    def _advance(
+        self,
+        running: _Running,
+        index: int,
+        sequence: _Sequence,
+        perf: PerfMetrics | None,
+        prompt: PromptFacts | None,
+    ) -> SequenceUpdate:
+        """Return the update with the next token of a sequence."""
+        request, previous = running.request, sequence.last_token
+        token, finish_reason = _next_token(running, sequence)
+        sequence.last_token = token
+        log_probs: tuple[float, ...] = ()
+        if request.return_log_probs:
+            log_probs = (make_log_prob(previous, token),)
+            sequence.cum_log_prob += log_probs[0]
+        top = request.num_top_log_probs
+        return SequenceUpdate(
+            request.id,
+            index,
+            (token,),
+            finish_reason,
+            log_probs,
+            sequence.cum_log_prob if request.return_log_probs else None,
+            perf=perf,
+            top_log_probs=(make_alternatives(previous, token, top, self.limits.vocab_size),)
+            if top
+            else (),
+            prompt=prompt,
+        )
+
+    def _describe_prompt(self, running: _Running) -> PromptFacts:
+        request = running.request
+        num_cached = running.sim.num_reused_blocks * self._simulation.limits.tokens_per_block
+        if not request.return_prompt_log_probs:
+            return PromptFacts(num_cached)
+        scores = score_tokens(request.input_ids, request.num_top_log_probs, self.limits.vocab_size)
+        return PromptFacts(num_cached, *scores)
 
     def _perf(self, running: _Running) -> PerfMetrics:
         sim = running.sim
@@ -219,7 +267,6 @@ def _check_servable(request: GenerationRequest) -> None:
     """Raise `InvalidRequest` if the request uses a feature that this engine does not support."""
     requested = {
         "beam_width": request.beam_width > 1,
-        "return_log_probs": request.return_log_probs,
         "guided_decoding_guide_type": request.guide_type is not None,
         "lora_task_id": not (
             request.lora_task_id is None and request.lora_name is None and request.lora_file is None
@@ -233,11 +280,14 @@ def _check_servable(request: GenerationRequest) -> None:
 def _choose_vocabulary(request: GenerationRequest, vocab_size: int) -> tuple[int, ...]:
     """Return the tokens from which the response tokens are drawn.
 
-    These tokens are the prompt's tokens, except the end token and bad words of one token. If all
-    tokens of the prompt are excluded, return one other token of the vocabulary.
+    These tokens are the prompt's tokens, except the end token, bad words of one token, and tokens
+    with a bias of -100 or less. If tokens have a bias of 100 or more, return these tokens instead.
+    If all tokens of the prompt are excluded, return one other token of the vocabulary.
     """
     banned = {word[0] for word in request.bad_words if len(word) == 1} | {request.end_id}
-    vocabulary = tuple(token for token in request.input_ids if token not in banned)
+    banned |= {token for token, bias in request.logit_bias if bias <= -_DECISIVE_BIAS}
+    forced = tuple(token for token, bias in request.logit_bias if bias >= _DECISIVE_BIAS)
+    vocabulary = forced or tuple(token for token in request.input_ids if token not in banned)
     return (
         vocabulary or tuple(token for token in range(vocab_size) if token not in banned)[:1] or (0,)
     )

@@ -11,15 +11,14 @@ from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
 _NO_MODEL = "a simulated engine has no model"
+_MADE_UP = "made-up values, which depend only on a token and its predecessor"
 _CAPABILITIES = caps.Capabilities(
     unsupported={
         caps.TOP_P_DECAY: _NO_MODEL,
         caps.BEAM_SEARCH: _NO_MODEL,
         caps.DIVERSE_BEAMS: _NO_MODEL,
-        caps.LOG_PROBABILITIES: _NO_MODEL,
         caps.GUIDED_DECODING: _NO_MODEL,
         caps.LOGITS: _NO_MODEL,
-        caps.EMBEDDING_BIAS: _NO_MODEL,
         caps.LORA: _NO_MODEL,
         caps.CLIENT_DRAFTS: "each step generates one token per sequence",
         caps.LOOKAHEAD_DECODING: "each step generates one token per sequence",
@@ -32,7 +31,12 @@ _CAPABILITIES = caps.Capabilities(
     },
     notes={
         caps.SAMPLING: "draws tokens from the prompt with the seed, and ignores other parameters",
+        caps.MIN_P: "accepted and ignored",
         caps.PENALTIES: "accepted and ignored",
+        caps.LOG_PROBABILITIES: _MADE_UP,
+        caps.TOP_LOG_PROBABILITIES: _MADE_UP,
+        caps.PROMPT_LOG_PROBABILITIES: _MADE_UP,
+        caps.EMBEDDING_BIAS: "100 forces a token, -100 bans it, and smaller biases are ignored",
         caps.STOP_AND_BAD_WORDS: "matched as tokens",
     },
 )

@@ -182,11 +182,18 @@ class VllmEngine:
         Raise `InvalidRequest` if vLLM rejects the parameters.
         """
         arguments = sampling_arguments(request)
+        asks_prompt = request.return_prompt_log_probs
         seeds = [seed_of(request, index) for index in range(request.num_return_sequences)]
         try:
             if guide := guide_arguments(request.guide_type, request.guide):
                 arguments["structured_outputs"] = StructuredOutputsParams(**guide)
-            all_params = [SamplingParams(**arguments, seed=seed) for seed in seeds]
+            # The prompt is the same for all sequences. `SamplingParams` must receive this argument,
+            # because it then also excludes the prompt from the reuse of the KV cache.
+            first = {"prompt_logprobs": request.num_top_log_probs if asks_prompt else None}
+            all_params = [
+                SamplingParams(**arguments, seed=seed, **(first if index == 0 else {}))
+                for index, seed in enumerate(seeds)
+            ]
             all_params[0].verify(
                 self._config.model_config,
                 self._config.speculative_config,

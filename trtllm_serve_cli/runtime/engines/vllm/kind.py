@@ -19,7 +19,6 @@ _CAPABILITIES = caps.Capabilities(
         caps.BEAM_SEARCH: "vLLM's engine does not support beam search",
         caps.DIVERSE_BEAMS: "vLLM's engine does not support beam search",
         caps.LOGITS: "logits are too large to send from the engine worker to Triton",
-        caps.EMBEDDING_BIAS: "the bias is not passed to the engine",
         caps.CLIENT_DRAFTS: (
             "the engine drafts tokens itself if the model is served with speculative_config in "
             "vllm_args"
@@ -36,6 +35,9 @@ _CAPABILITIES = caps.Capabilities(
         caps.SAMPLING: "temperatures up to 2",
         caps.PENALTIES: "presence and frequency penalties from -2 to 2",
         caps.STOP_AND_BAD_WORDS: "matched as tokens",
+        caps.MIN_P: "not with speculative decoding",
+        caps.EMBEDDING_BIAS: "not with speculative decoding",
+        caps.PROMPT_LOG_PROBABILITIES: "prompts with this option do not reuse the KV cache",
         caps.GUIDED_DECODING: (
             "a response ends with the tokenizer's end token if the request does not set one"
         ),

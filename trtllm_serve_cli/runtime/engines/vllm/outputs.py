@@ -1,14 +1,22 @@
 """Convert outputs from vLLM's engine core to an engine's updates.
 
 Each output contains the new tokens of one sequence. The attribute names are from
-vllm/v1/engine/__init__.py and vllm/v1/outputs.py in vllm-project/vllm (0.26).
+vllm/v1/engine/__init__.py and vllm/v1/outputs.py in vllm-project/vllm (0.26). In rows of log
+probabilities, the token itself comes first, followed by the most likely tokens.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...engine import FinishReason, GenerationRequest, PerfMetrics, SequenceUpdate
+from ...engine import (
+    FinishReason,
+    GenerationRequest,
+    PerfMetrics,
+    PromptFacts,
+    SequenceUpdate,
+    TokenLogProb,
+)
 from ..sequence_end import find_end
 
 # The value of vLLM's `EngineCoreEventType.SCHEDULED`. It is copied because this module does not
@@ -32,6 +40,7 @@ class SequenceReader:
         self._token_ids: list[int] = []
         self._cum_log_prob = 0.0
         self._num_reused_blocks = 0
+        self._prompt: PromptFacts | None = None
         self._times_ns = [0, 0]
         self.is_done = False
 
@@ -51,6 +60,8 @@ class SequenceReader:
             return SequenceUpdate(
                 self.request.id, error=f"the engine ended the request: {_ABNORMAL_ENDS[why]}"
             )
+        if not self.has_begun and not self._index:
+            self._prompt = _describe_prompt(output, self.request)
         start = len(self._token_ids)
         self._token_ids += output.new_token_ids
         end, reason = find_end(self._token_ids, start, self.request)
@@ -69,6 +80,7 @@ class SequenceReader:
         if self.request.return_log_probs:
             log_probs = _log_probs(output, end - start)
             self._cum_log_prob += sum(log_probs)
+        prompt, self._prompt = self._prompt, None
         return SequenceUpdate(
             self.request.id,
             self._index,
@@ -77,6 +89,10 @@ class SequenceReader:
             log_probs,
             self._cum_log_prob if self.request.return_log_probs else None,
             perf=self._perf(output, end, timestamp_s) if self.request.return_perf_metrics else None,
+            top_log_probs=_top_log_probs(
+                output.new_logprobs, self.request.num_top_log_probs, end - start
+            ),
+            prompt=prompt,
         )
 
     def _perf(self, output: Any, num_tokens: int, timestamp_s: float) -> PerfMetrics:
@@ -108,6 +124,30 @@ def _log_probs(output: Any, num_tokens: int) -> tuple[float, ...]:
     if not num_tokens:
         return ()
     return tuple(float(row[0]) for row in output.new_logprobs.logprobs[:num_tokens])
+
+
+def _top_log_probs(rows: Any, count: int, num_tokens: int) -> tuple[tuple[TokenLogProb, ...], ...]:
+    """Return the `count` most likely tokens in each of the first `num_tokens` rows."""
+    if not count or not num_tokens:
+        return ()
+    ids, values = rows.logprob_token_ids, rows.logprobs
+    return tuple(
+        tuple(zip(ids[row].tolist()[1 : count + 1], values[row].tolist()[1:], strict=False))
+        for row in range(num_tokens)
+    )
+
+
+def _describe_prompt(output: Any, request: GenerationRequest) -> PromptFacts | None:
+    """Return what the first output of a request reports about the prompt."""
+    stats, rows = output.prefill_stats, output.new_prompt_logprobs_tensors
+    num_cached = None if stats is None else stats.num_cached_tokens
+    if rows is None or not request.return_prompt_log_probs:
+        return None if num_cached is None else PromptFacts(num_cached)
+    return PromptFacts(
+        num_cached,
+        tuple(row[0] for row in rows.logprobs.tolist()),
+        _top_log_probs(rows, request.num_top_log_probs, len(rows.logprobs)),
+    )
 
 
 def _ns(monotonic_s: float) -> int:

@@ -21,20 +21,22 @@ _NUM_SEEDS = 2**63
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the `SamplingParams` arguments for all sequences of `request`.
 
-    Omit the seed, the guide and the bad words, which the engine sets itself. Also omit fields that
-    the request does not set, so that they keep vLLM's defaults.
+    Omit the seed, the guide, the bad words and the log probabilities of the prompt, which the engine
+    sets itself. Also omit fields that the request does not set, so that they keep vLLM's defaults.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,
         "detokenize": False,
         **({"temperature": 0.0} if request.is_greedy else random_sampling(request)),
-        **copy_set_fields(request, *PENALTIES, "min_tokens"),
+        **copy_set_fields(request, *PENALTIES, "min_tokens", "min_p"),
     }
     if stops := _stop_tokens(request):
         arguments["stop_token_ids"] = stops
-    if request.return_log_probs:
+    if request.logit_bias:
+        arguments["logit_bias"] = dict(request.logit_bias)
+    if request.return_log_probs or request.num_top_log_probs:
         # With 0, vLLM returns only the log probability of the sampled token.
-        arguments["logprobs"] = 0
+        arguments["logprobs"] = request.num_top_log_probs
     return arguments
 
 

@@ -52,6 +52,7 @@ class PrefillStats:
 
 @dataclass
 class LogprobsLists:
+    logprob_token_ids: np.ndarray[Any, Any]
     logprobs: np.ndarray[Any, Any]
 
 
@@ -60,6 +61,8 @@ class EngineCoreOutput:
     request_id: str
     new_token_ids: list[int]
     new_logprobs: LogprobsLists | None = None
+    # vLLM sends tensors, which have the method `tolist`, too.
+    new_prompt_logprobs_tensors: LogprobsLists | None = None
     finish_reason: FinishReason | None = None
     events: list[EngineCoreEvent] | None = None
     prefill_stats: PrefillStats | None = None

@@ -126,10 +126,16 @@ class SyncMPClient:
         made.append(self._next_token(request, made))
         output = EngineCoreOutput(name, made[-1:])
         if params.logprobs is not None:
-            output.new_logprobs = LogprobsLists(np.array([[-0.5, -3.0]], dtype=np.float32))
+            # vLLM fills all rows of a batch to the largest number of alternatives.
+            output.new_logprobs = _rows(made[-1:], params.logprobs + 1)
         if is_first:
             output.events = [EngineCoreEvent(1, 1.0), EngineCoreEvent(_SCHEDULED, 2.0)]
-            output.prefill_stats = PrefillStats(len(request.prompt_token_ids), 4)
+            num_cached = 0 if params.skip_reading_prefix_cache else 4
+            output.prefill_stats = PrefillStats(len(request.prompt_token_ids), num_cached)
+            if params.prompt_logprobs is not None:
+                output.new_prompt_logprobs_tensors = _rows(
+                    request.prompt_token_ids[1:], params.prompt_logprobs
+                )
         if len(made) > params.min_tokens and made[-1] in params.stop_token_ids:
             output.finish_reason = FinishReason.STOP
         elif len(made) == params.max_tokens:
@@ -140,8 +146,21 @@ class SyncMPClient:
 
     def _next_token(self, request: EngineCoreRequest, made: list[int]) -> int:
         assert request.prompt_token_ids
+        for token, bias in (request.sampling_params.logit_bias or {}).items():
+            if bias > 0:
+                return token
         token = (made or request.prompt_token_ids)[-1] + 1
         banned = request.sampling_params._bad_words_token_ids or []
         while any([*made, token][-len(word) :] == word for word in banned):
             token += 1
         return token
+
+
+def _rows(token_ids: list[int], count: int) -> LogprobsLists:
+    """Return a row per token: the token, followed by `count` tokens from 100 on."""
+    rows = [[token, *range(100, 100 + count)] for token in token_ids]
+    values = [[-0.5, *(-1.0 - each for each in range(count))] for _ in token_ids]
+    return LogprobsLists(
+        np.array(rows, dtype=np.int32).reshape(-1, count + 1),
+        np.array(values, dtype=np.float32).reshape(-1, count + 1),
+    )

@@ -1,0 +1,57 @@
+"""Make up log probabilities for the simulated engine.
+
+The rank of a token depends only on the token and its predecessor, so a token has the same log
+probability in a prompt and in a response. The most likely token has the probability 1/2, the
+second one 1/4, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ...engine import TokenLogProb
+
+# The number of ranks that a token can have. A token is the most likely one in one of four cases.
+_NUM_RANKS = 4
+_FACTOR = 31
+
+
+def make_log_prob(previous: int, token: int) -> float:
+    """Return the log probability of `token` after `previous`."""
+    return _log_prob_at(_rank(previous, token))
+
+
+def make_alternatives(
+    previous: int, token: int, count: int, vocab_size: int
+) -> tuple[TokenLogProb, ...]:
+    """Return the `count` most likely tokens at the position of `token`, the most likely one first.
+
+    A small vocabulary has fewer alternatives.
+    """
+    rank = _rank(previous, token)
+    return tuple(
+        (token if each == rank else (token + 1 + each) % vocab_size, _log_prob_at(each))
+        for each in range(min(count, vocab_size - 1))
+    )
+
+
+def score_tokens(
+    token_ids: Sequence[int], count: int, vocab_size: int
+) -> tuple[tuple[float, ...], tuple[tuple[TokenLogProb, ...], ...]]:
+    """Return the log probability of each token after the first one, and its `count` alternatives.
+
+    The second tuple is empty if `count` is 0.
+    """
+    pairs = list(pairwise(token_ids))
+    top = [make_alternatives(*pair, count, vocab_size) for pair in pairs] if count else []
+    return tuple(make_log_prob(*pair) for pair in pairs), tuple(top)
+
+
+def _rank(previous: int, token: int) -> int:
+    return (_FACTOR * previous + token) % _NUM_RANKS
+
+
+def _log_prob_at(rank: int) -> float:
+    return -(rank + 1) * math.log(2)
