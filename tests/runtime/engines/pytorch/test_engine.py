@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.fakes.stand_in_engines import (
@@ -25,6 +27,7 @@ from trtllm_serve_cli.runtime.engine import (
     EngineStats,
     InvalidRequest,
     PerfMetrics,
+    PromptFacts,
     SequenceUpdate,
 )
 
@@ -111,6 +114,28 @@ def test_log_probabilities_arrive_with_the_tokens(load: EngineLoader) -> None:
         SequenceUpdate(1, 0, (11,), None, (-0.5,), -0.5),
         SequenceUpdate(1, 0, (12,), "length", (-0.5,), -1.0),
     ]
+
+
+def test_alternatives_and_the_prompt_have_log_probabilities(load: EngineLoader) -> None:
+    engine = load(sampler_type="TorchSampler")
+    wanted = {"num_top_log_probs": 2, "return_prompt_log_probs": True}
+    (update,) = run(engine, request(max_new_tokens=1, **wanted))
+    assert update.top_log_probs == (((11, -0.5), (900, -1.0)),)
+    assert update.prompt == PromptFacts(None, (-0.5,), (((10, -0.5), (900, -1.0)),))
+
+
+def test_the_bias_is_a_tensor_of_the_whole_vocabulary(
+    load: EngineLoader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(from_numpy=np.copy))
+    engine = load()
+    run(engine, request(logit_bias=((7, 2.5), (999, -100.0))))
+    bias = last_request(load).params.embedding_bias
+    assert (bias.shape, bias.dtype) == ((1000,), np.float32)
+    assert {int(token): float(bias[token]) for token in np.flatnonzero(bias)} == {
+        7: 2.5,
+        999: -100.0,
+    }
 
 
 def test_performance_metrics_are_those_of_the_executor(load: EngineLoader) -> None:

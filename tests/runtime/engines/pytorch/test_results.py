@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.runtime.engine import GenerationRequest, SequenceUpdate
+from trtllm_serve_cli.runtime.engine import GenerationRequest, PromptFacts, SequenceUpdate
 from trtllm_serve_cli.runtime.engines.pytorch.results import ResultReader
 from trtllm_serve_cli.runtime.engines.sequence_end import find_end
 
@@ -81,6 +81,55 @@ def test_no_new_tokens_give_no_update() -> None:
 def test_log_probabilities_may_be_plain_numbers() -> None:
     (update,) = ResultReader(request(return_log_probs=True)).read(result(7, 8))
     assert (update.log_probs, update.cum_log_prob) == ((-0.25, -0.25), -0.5)
+
+
+def entry(*tokens: int) -> dict[int, SimpleNamespace]:
+    """Return log probabilities, in which the last token is the most likely one."""
+    return {each: SimpleNamespace(logprob=-1.0 / rank) for rank, each in enumerate(tokens, 1)}
+
+
+def test_alternatives_start_with_the_most_likely_token() -> None:
+    reader = ResultReader(request(num_top_log_probs=2))
+    (update,) = reader.read(result(7, logprobs=[entry(7, 8, 9)]))
+    assert update.top_log_probs == (((9, -1 / 3), (8, -0.5)),)
+
+
+def test_a_missing_log_probability_fails_the_request() -> None:
+    reader = ResultReader(request(return_log_probs=True))
+    with pytest.raises(ValueError, match="log probability of the token 7"):
+        reader.read(result(7, logprobs=[entry(8)]))
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        [entry(2), entry(3)],
+        [None, entry(2), entry(3)],
+        [entry(2), entry(3), entry(7)],
+        [None, entry(2), entry(3), entry(7)],
+    ],
+)
+def test_first_update_has_the_log_probabilities_of_the_prompt(entries: list[Any]) -> None:
+    fields = {"input_ids": (1, 2, 3), "return_prompt_log_probs": True, "num_top_log_probs": 1}
+    reader = ResultReader(request(**fields))
+    outputs: dict[str, Any] = {"logprobs": [entry(7)], "prompt_logprobs": entries}
+    (first,) = reader.read(result(7, **outputs))
+    assert first.prompt == PromptFacts(None, (-1.0, -1.0), (((2, -1.0),), ((3, -1.0),)))
+    (second,) = reader.read(result(7, 8, logprobs=[entry(7), entry(8)]))
+    assert second.prompt is None
+
+
+def test_log_probabilities_of_a_part_of_the_prompt_fail_the_request() -> None:
+    reader = ResultReader(request(input_ids=(1, 2, 3), return_prompt_log_probs=True))
+    with pytest.raises(ValueError, match="for 1 of 2 tokens"):
+        reader.read(result(7, prompt_logprobs=[entry(3)]))
+
+
+def test_first_update_counts_cached_tokens() -> None:
+    counted = result(7)
+    counted.cached_tokens = 32
+    (update,) = ResultReader(request()).read(counted)
+    assert update.prompt == PromptFacts(32)
 
 
 @pytest.mark.parametrize("reason", ["timeout", "cancelled"])

@@ -16,6 +16,7 @@ from trtllm_serve_cli.runtime.engines.pytorch.sampler import (
 
 PENALTIES = {"repetition_penalty", "presence_penalty", "frequency_penalty"}
 BEAMS = {"len_penalty", "early_stopping", "beam_search_diversity_rate"}
+LOG_PROBS = {"num_top_log_probs", "return_prompt_log_probs"}
 EAGLE = {"decoding_type": "Eagle", "max_draft_len": 3, "speculative_model": "/e"}
 NGRAM = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 4}
 
@@ -49,10 +50,15 @@ def test_the_old_sampler_is_chosen_where_the_new_one_ignores_fields(
 @pytest.mark.parametrize(
     ("version", "arguments", "ignored"),
     [
-        ("1.2.1", {"sampler_type": "TRTLLMSampler"}, set()),
-        ("1.0.0", {"enable_trtllm_sampler": True}, set()),
-        ("1.2.1", {"sampler_type": "TorchSampler"}, {"bad_words"} | PENALTIES | BEAMS),
-        ("1.3.0rc5", {"sampler_type": "TorchSampler"}, {"bad_words"} | PENALTIES | BEAMS),
+        ("1.2.1", {"sampler_type": "TRTLLMSampler"}, {"num_top_log_probs"}),
+        ("1.0.0", {"enable_trtllm_sampler": True}, LOG_PROBS),
+        (
+            "1.0.0",
+            {"enable_trtllm_sampler": False},
+            {"bad_words", "min_p", "logit_bias"} | LOG_PROBS | PENALTIES | BEAMS,
+        ),
+        ("1.2.1", {"sampler_type": "TorchSampler"}, {"bad_words", "min_p"} | PENALTIES | BEAMS),
+        ("1.3.0rc5", {"sampler_type": "TorchSampler"}, {"bad_words", "min_p"} | PENALTIES | BEAMS),
         ("1.3.0rc25", {"sampler_type": "TorchSampler"}, BEAMS),
         ("1.3.0rc26", {}, set()),
         ("1.3.0", {}, set()),

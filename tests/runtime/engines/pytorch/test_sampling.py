@@ -54,6 +54,13 @@ def request(**fields: Any) -> GenerationRequest:
             {"stop_token_ids": [3], "bad_token_ids": [6]},
         ),
         ({"return_log_probs": True}, {"logprobs": 1}),
+        ({"num_top_log_probs": 3}, {"logprobs": 3}),
+        (
+            {"return_prompt_log_probs": True, "num_top_log_probs": 2},
+            {"logprobs": 2, "prompt_logprobs": 2},
+        ),
+        ({"return_prompt_log_probs": True}, {"prompt_logprobs": 1}),
+        ({"min_p": 0.1}, {"min_p": 0.1}),
         ({"return_perf_metrics": True}, {"return_perf_metrics": True}),
     ],
     ids=str,
@@ -153,14 +160,14 @@ TORCH_SAMPLER = SamplerLimits("the TorchSampler of TensorRT-LLM 1.2.1", frozense
             {},
             TORCH_SAMPLER,
             "bad_words_list is not supported by the TorchSampler of TensorRT-LLM 1.2.1. Omit "
-            'the tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
+            'it, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
         ),
         (
             {"repetition_penalty": 1.2},
             {},
             TORCH_SAMPLER,
             "repetition_penalty is not supported by the TorchSampler of TensorRT-LLM 1.2.1. Omit "
-            'the tensor, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
+            'it, or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.',
         ),
     ],
     ids=str,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from tensorrt_llm.llmapi import GuidedDecodingParams, LoRARequest, RequestError, SamplingParams
 
 from ...engine import (
@@ -94,7 +95,7 @@ class PyTorchEngine:
         check_servable(request, self._arguments, self._sampler)
         if self._adapters is None:
             check_no_adapter(request, "the modules that adapters may change (lora_target_modules)")
-        running = _Running(request, _sampling_params(request))
+        running = _Running(request, _sampling_params(request, self.limits.vocab_size))
         self._running[request.id] = running
         self._events.call(self._start, running)
 
@@ -214,10 +215,12 @@ class PyTorchEngine:
         self._batches.put(batch)
 
 
-def _sampling_params(request: GenerationRequest) -> Any:
+def _sampling_params(request: GenerationRequest, vocab_size: int) -> Any:
     arguments = sampling_arguments(request)
     if guide := guide_arguments(request.guide_type, request.guide):
         arguments["guided_decoding"] = GuidedDecodingParams(**guide)
+    if request.logit_bias:
+        arguments["embedding_bias"] = _bias_tensor(request, vocab_size)
     params = SamplingParams(**arguments)
     if words := long_bad_words(request):
         # Set the token ids directly; otherwise, the API would tokenize the texts in `bad`. `bad`
@@ -225,3 +228,13 @@ def _sampling_params(request: GenerationRequest) -> Any:
         params.bad = [""] * len(words)
         params._bad_word_ids = words
     return params
+
+
+def _bias_tensor(request: GenerationRequest, vocab_size: int) -> Any:
+    # Import the package only here, because TensorRT-LLM has imported it already.
+    import torch
+
+    bias = np.zeros(vocab_size, dtype=np.float32)
+    for token, value in request.logit_bias:
+        bias[token] += value
+    return torch.from_numpy(bias)

@@ -15,11 +15,11 @@ from ..kinds import RuntimeKind
 from ..worker_config import llm_config
 from .arguments import LLM_ARGUMENTS, arguments_of
 
+_NOT_WITH_DRAFTS = "not with speculative decoding"
 _CAPABILITIES = caps.Capabilities(
     unsupported={
         caps.TOP_P_DECAY: "the engine uses one top-p for the whole response",
         caps.LOGITS: "logits are too large to send from the engine worker to Triton",
-        caps.EMBEDDING_BIAS: "the bias is not passed to the engine",
         caps.CLIENT_DRAFTS: (
             "the engine drafts tokens itself if the model is imported with "
             "speculative_decoding_mode"
@@ -41,13 +41,21 @@ _CAPABILITIES = caps.Capabilities(
             "with speculative decoding, only if speculative_config has enable_penalty "
             "(TensorRT-LLM 1.3)"
         ),
-        caps.SEVERAL_SEQUENCES: "not with speculative decoding",
+        caps.SEVERAL_SEQUENCES: _NOT_WITH_DRAFTS,
         caps.BEAM_SEARCH: (
             "all beams are returned when the request ends; the beam_width of each request must be "
             "max_beam_width"
         ),
         caps.STOP_AND_BAD_WORDS: "matched as tokens; with beams, only stop words with one token",
-        caps.LOG_PROBABILITIES: "not with speculative decoding",
+        caps.MIN_P: _NOT_WITH_DRAFTS,
+        caps.LOG_PROBABILITIES: _NOT_WITH_DRAFTS,
+        caps.TOP_LOG_PROBABILITIES: (
+            "only with the TorchSampler of TensorRT-LLM 1.2 or later; not with speculative decoding"
+        ),
+        caps.PROMPT_LOG_PROBABILITIES: (
+            "only with TensorRT-LLM 1.2 or later; not with speculative decoding"
+        ),
+        caps.EMBEDDING_BIAS: _NOT_WITH_DRAFTS,
         caps.GUIDED_DECODING: "only if the model is served with guided_decoding_backend",
         caps.LORA: (
             "also by `lora_name`, if the model is imported with lora_target_modules or lora_dir"

@@ -7,10 +7,17 @@ tensorrt_llm/executor/result.py in NVIDIA/TensorRT-LLM (1.0 to 1.3).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from ...engine import GenerationRequest, PerfMetrics, SequenceUpdate
+from ...engine import (
+    GenerationRequest,
+    PerfMetrics,
+    PromptFacts,
+    SequenceUpdate,
+    TokenLogProb,
+)
 from ..sequence_end import find_end
 
 
@@ -25,6 +32,7 @@ class ResultReader:
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
         self._sequences = [_Sequence(request, each) for each in range(request.num_return_sequences)]
+        self._has_prompt = False
 
     @property
     def is_done(self) -> bool:
@@ -41,6 +49,9 @@ class ResultReader:
                 return [SequenceUpdate(self._request.id, error=why)]
             if (update := sequence.read(output, is_last=result.finished)) is not None:
                 updates.append(update)
+        if updates and not self._has_prompt and updates[0].sequence_index == 0:
+            self._has_prompt = True
+            updates[0] = replace(updates[0], prompt=_describe_prompt(result, self._request))
         return updates
 
 
@@ -72,26 +83,67 @@ class _Sequence:
         )
 
     def _log_probs(self, output: Any, start: int, end: int) -> dict[str, Any]:
-        if not self._request.return_log_probs:
-            return {}
-        new = tuple(
-            _log_prob(entry, token)
-            for entry, token in zip(
-                output.logprobs[start:end], output.token_ids[start:end], strict=True
+        request = self._request
+        fields: dict[str, Any] = {}
+        if request.return_log_probs:
+            new = tuple(
+                _log_prob(entry, token)
+                for entry, token in zip(
+                    output.logprobs[start:end], output.token_ids[start:end], strict=True
+                )
             )
-        )
-        self._cum_log_prob += sum(new)
-        return {"log_probs": new, "cum_log_prob": self._cum_log_prob}
+            self._cum_log_prob += sum(new)
+            fields = {"log_probs": new, "cum_log_prob": self._cum_log_prob}
+        if count := request.num_top_log_probs:
+            entries = output.logprobs[start:end]
+            fields["top_log_probs"] = tuple(_most_likely(entry, count) for entry in entries)
+        return fields
 
 
 def _log_prob(entry: Any, token: int) -> float:
     """Return the token's log probability.
 
     `entry` is either the log probability or a mapping from likely tokens to log probabilities.
+    Raise `ValueError` if the mapping lacks the token.
     """
     if not isinstance(entry, dict):
         return float(entry)
+    if token not in entry:
+        raise ValueError(f"TensorRT-LLM did not return the log probability of the token {token}")
     return float(entry[token].logprob)
+
+
+def _most_likely(entry: Any, count: int) -> tuple[TokenLogProb, ...]:
+    """Return the `count` most likely tokens of an entry, the most likely one first."""
+    pairs = ((token, float(each.logprob)) for token, each in entry.items())
+    return tuple(sorted(pairs, key=lambda pair: -pair[1])[:count])
+
+
+def _describe_prompt(result: Any, request: GenerationRequest) -> PromptFacts | None:
+    """Return what a result reports about the prompt.
+
+    Raise `ValueError` if the result lacks the log probabilities of some tokens in the prompt.
+    """
+    num_cached = getattr(result, "cached_tokens", None)
+    if not request.return_prompt_log_probs:
+        return None if num_cached is None else PromptFacts(num_cached)
+    tokens = request.input_ids[1:]
+    # Some versions begin with an entry for the first token, which is None. Some versions end with
+    # an entry for the first token of the response.
+    entries = list(result.outputs[0].prompt_logprobs or ())
+    entries = entries[1:] if entries and entries[0] is None else entries
+    if len(entries) not in (len(tokens), len(tokens) + 1):
+        raise ValueError(
+            f"TensorRT-LLM returned log probabilities for {len(entries)} of {len(tokens)} tokens "
+            "in the prompt; serve the model with enable_kv_cache_reuse=false"
+        )
+    entries = entries[: len(tokens)]
+    count = request.num_top_log_probs
+    return PromptFacts(
+        num_cached,
+        tuple(_log_prob(entry, token) for entry, token in zip(entries, tokens, strict=True)),
+        tuple(_most_likely(entry, count) for entry in entries) if count else (),
+    )
 
 
 def _perf(metrics: Any) -> PerfMetrics | None:

@@ -1,8 +1,10 @@
 """Choose TensorRT-LLM's sampler, and find the request fields that the sampler ignores.
 
 Sources: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM, and the pull requests #16052 (bad
-words), #16485 (penalties), #16620 (beam search options) and #17701 (`enable_penalty`). The version
-numbers were derived from the dates of these pull requests.
+words), #16485 (penalties), #16620 (beam search options), #17701 (`enable_penalty`), #6464 (embedding
+bias), #7756 (log probabilities of alternatives) and #7580 (log probabilities of the prompt). The
+version numbers were derived from the dates of these pull requests. The version with min-p is the
+first whose documentation (docs/source/features/sampling.md) lists it.
 """
 
 from __future__ import annotations
@@ -27,10 +29,15 @@ _Release = tuple[int, int, int, float]
 # The first versions whose TorchSampler applies these request fields. Earlier versions accept the
 # fields and ignore them.
 _TORCH_SAMPLER_SINCE: Mapping[str, _Release] = {
+    "logit_bias": (1, 1, 0, 1),
+    "num_top_log_probs": (1, 2, 0, 1),
+    "min_p": (1, 3, 0, 24),
     "bad_words": (1, 3, 0, 25),
     **dict.fromkeys(PENALTIES, (1, 3, 0, 25)),
     **dict.fromkeys(("len_penalty", "early_stopping", "beam_search_diversity_rate"), (1, 3, 0, 26)),
 }
+# The first version with the log probabilities of the prompt, with each sampler.
+_PROMPT_LOG_PROBS_SINCE: _Release = (1, 2, 0, 1)
 # From this version on, no feature requires the old sampler.
 _ONE_SAMPLER: _Release = max(_TORCH_SAMPLER_SINCE.values())
 # Speculative decoding supports sampling unless the model's engine also generates the draft tokens.
@@ -87,11 +94,12 @@ def find_limits(adapted: AdaptedArguments, version: str) -> SamplerLimits:
             has_penalties=has_switch and bool(options.get("enable_penalty")),
             can_enable_penalties=has_switch,
         )
-    values = adapted.values
+    values, release = adapted.values, _release(version)
+    ignored = {"return_prompt_log_probs"} if release < _PROMPT_LOG_PROBS_SINCE else set()
     if values.get("sampler_type") == OLD_SAMPLER or values.get("enable_trtllm_sampler"):
-        return SamplerLimits()
-    release = _release(version)
-    ignored = (name for name, since in _TORCH_SAMPLER_SINCE.items() if release < since)
+        ignored.add("num_top_log_probs")
+        return SamplerLimits(f"the TRTLLMSampler of TensorRT-LLM {version}", frozenset(ignored))
+    ignored |= {name for name, since in _TORCH_SAMPLER_SINCE.items() if release < since}
     return SamplerLimits(f"the TorchSampler of TensorRT-LLM {version}", frozenset(ignored))
 
 

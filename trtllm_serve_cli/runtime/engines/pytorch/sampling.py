@@ -17,8 +17,21 @@ from .sampler import SamplerLimits
 # -1 means that the request has no end token. With None, the executor would use the tokenizer's end
 # token.
 _NO_END = -1
-# Request field -> tensor that errors name instead of the field.
-_TENSORS = {"bad_words": "bad_words_list"}
+# Request field -> name in errors, for fields whose tensor or API field has another name.
+_TENSORS = {
+    "bad_words": "bad_words_list",
+    "logit_bias": "embedding_bias",
+    "num_top_log_probs": "top_logprobs",
+    "return_prompt_log_probs": "echo with logprobs",
+}
+# Request field -> how to serve the model, for fields that the old sampler does not support, either.
+_REMEDIES = {
+    "num_top_log_probs": (
+        'TensorRT-LLM 1.2 or later and llm_args={"sampler_type": "TorchSampler"}'
+    ),
+    "return_prompt_log_probs": "TensorRT-LLM 1.2 or later",
+}
+_OLD_SAMPLER_REMEDY = 'llm_args={"sampler_type": "TRTLLMSampler"}'
 # Request field -> value that has no effect, for fields in which zero has an effect.
 _NEUTRAL = {"repetition_penalty": 1.0}
 
@@ -27,7 +40,7 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the arguments for `SamplingParams`. Omit arguments that the request does not set.
 
     Stop and bad words with several tokens are omitted, too, because the API accepts such words only
-    as text, which it converts with its tokenizer.
+    as text, which it converts with its tokenizer. The bias is omitted, because it must be a tensor.
     """
     is_beam_search = request.beam_width > 1
     arguments: dict[str, Any] = {
@@ -39,14 +52,16 @@ def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
         "detokenize": False,
         "include_stop_str_in_output": True,
         **(_beam_search(request) if is_beam_search else _sampling(request)),
-        **copy_set_fields(request, *PENALTIES, "min_tokens", "seed"),
+        **copy_set_fields(request, *PENALTIES, "min_tokens", "min_p", "seed"),
     }
     if stops := single_tokens(request.stop_words):
         arguments["stop_token_ids"] = stops
     if bad := single_tokens(request.bad_words):
         arguments["bad_token_ids"] = bad
-    if request.return_log_probs:
-        arguments["logprobs"] = 1
+    if request.return_log_probs or request.num_top_log_probs:
+        arguments["logprobs"] = max(request.num_top_log_probs, 1)
+    if request.return_prompt_log_probs:
+        arguments["prompt_logprobs"] = max(request.num_top_log_probs, 1)
     if request.return_perf_metrics:
         arguments["return_perf_metrics"] = True
     return arguments
@@ -103,8 +118,8 @@ def _check_sampler(request: GenerationRequest, sampler: SamplerLimits) -> None:
         value = getattr(request, name)
         if value and value != _NEUTRAL.get(name):
             raise InvalidRequest(
-                f"{_TENSORS.get(name, name)} is not supported by {sampler.name}. Omit the tensor, "
-                'or serve the model with llm_args={"sampler_type": "TRTLLMSampler"}.'
+                f"{_TENSORS.get(name, name)} is not supported by {sampler.name}. Omit it, or serve "
+                f"the model with {_REMEDIES.get(name, _OLD_SAMPLER_REMEDY)}."
             )
 
 
@@ -116,6 +131,10 @@ def _check_speculative(
         "return_log_probs": request.return_log_probs,
         "bad_words_list": bool(request.bad_words),
         "min_tokens": bool(request.min_tokens),
+        **{
+            _TENSORS.get(name, name): bool(getattr(request, name))
+            for name in ("min_p", "logit_bias", "num_top_log_probs", "return_prompt_log_probs")
+        },
         "runtime_top_k (or runtime_top_p)": not (sampler.can_sample or request.is_greedy),
     }
     penalties = {name: getattr(request, name) is not None for name in PENALTIES}

@@ -35,6 +35,7 @@ class CompletionOutput:
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float | None = None
     logprobs: list[Any] = field(default_factory=list)
+    prompt_logprobs: list[Any] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     request_perf_metrics: Any = None
@@ -78,7 +79,11 @@ class RequestOutput:
         else:
             output.token_ids.extend(tokens)
         if params.logprobs:
-            output.logprobs = [{token: Logprob(-0.5, 1)} for token in output.token_ids]
+            output.logprobs = [_entry(each, params.logprobs) for each in output.token_ids]
+        if params.prompt_logprobs:
+            output.prompt_logprobs = [
+                _entry(each, params.prompt_logprobs) for each in self.prompt_token_ids[1:]
+            ]
         if params.return_perf_metrics:
             output.request_perf_metrics = _perf_metrics()
         if is_final:
@@ -121,6 +126,12 @@ class IterationResult:
             self._is_done = True
             raise StopAsyncIteration from None
         return iteration
+
+
+def _entry(token: int, count: int) -> dict[int, Logprob]:
+    """Return the log probabilities of a token and of less likely tokens from 900 on."""
+    others = {900 + each: Logprob(-1.0 - each, 2 + each) for each in range(count - 1)}
+    return {**others, token: Logprob(-0.5, 1)}
 
 
 def _perf_metrics() -> SimpleNamespace:

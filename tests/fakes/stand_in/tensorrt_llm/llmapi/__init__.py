@@ -64,7 +64,10 @@ class SamplingParams:
     frequency_penalty: float | None = None
     length_penalty: float | None = None
     early_stopping: int | None = None
+    min_p: float | None = None
+    embedding_bias: Any = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     return_perf_metrics: bool = False
     guided_decoding: GuidedDecodingParams | None = None
     detokenize: bool = True
