@@ -9,7 +9,7 @@ import pytest
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
-from trtllm_serve_cli.runtime.triton.tensors import SUPPORTED_INPUTS
+from trtllm_serve_cli.runtime.triton.tensors import list_supported_inputs
 
 # Inputs that do not use an optional feature: prompt, response length and response format.
 PLAIN = {
@@ -39,9 +39,8 @@ def test_every_input_belongs_to_one_feature() -> None:
 
 @pytest.mark.parametrize("kind", ["openvino", "pytorch"])
 def test_capabilities_match_the_tensors_that_the_worker_reads(kind: str) -> None:
-    assert _supported(kind) & _inputs("tensorrt_llm") == (SUPPORTED_INPUTS - PLAIN) & _inputs(
-        "tensorrt_llm"
-    )
+    inputs = _inputs("tensorrt_llm")
+    assert _supported(kind) & inputs == (list_supported_inputs(kind) - PLAIN) & inputs
 
 
 def test_vllm_supports_all_features_but_beams() -> None:

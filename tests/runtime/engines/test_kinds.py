@@ -51,7 +51,7 @@ def test_rejects_an_unsupported_tensor_that_is_set(values: Any) -> None:
     assert str(raised.value) == (
         "embedding_bias (embedding bias) is not supported by the engine kind openvino, "
         "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or serve "
-        "this model with the engine kind tensorrt."
+        "this model with the engine kind pytorch or sim or tensorrt or vllm."
     )
 
 

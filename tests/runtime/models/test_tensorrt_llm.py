@@ -238,7 +238,7 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
             {"embedding_bias": [[3.0]]},
             "embedding_bias (embedding bias) is not supported by the engine kind openvino, "
             "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or "
-            "serve this model with the engine kind tensorrt.",
+            "serve this model with the engine kind pytorch or sim or tensorrt or vllm.",
         ),
     ],
 )

@@ -11,6 +11,7 @@ from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.triton.tensors import (
     RowRequest,
     find_failure,
+    list_supported_inputs,
     pack_failure,
     pack_sequences,
     parse_rows,
@@ -232,3 +233,27 @@ def test_finds_a_packed_failure(was_rejected: bool) -> None:
 @pytest.mark.parametrize("more", [{}, {"sequence_index": np.array([[0]], dtype=np.int32)}], ids=str)
 def test_finds_no_failure_in_a_response(more: dict[str, Any]) -> None:
     assert find_failure(pack_sequences([[7]], [[]], 0) | more) is None
+
+
+def test_bias_contains_the_tokens_whose_value_is_not_zero() -> None:
+    tensors = _tensors(
+        input_ids=[[1], [2]],
+        input_lengths=[[1], [1]],
+        request_output_len=[[5], [5]],
+        embedding_bias=np.array([[0, 1.5, 0, -2], [0, 0, 0, 0]], dtype=np.float32),
+    )
+    rows = parse_rows(tensors.get, exclude_input=False)
+    assert [row.fields["logit_bias"] for row in rows] == [((1, 1.5), (3, -2.0)), ()]
+
+
+def test_bias_must_have_a_row_per_prompt() -> None:
+    assert _rejection(_tensors(embedding_bias=[1.0, 2.0])) == (
+        "embedding_bias has the shape [2]; send the shape [rows, vocabulary]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads_bias"), [("openvino", False), ("vllm", True), ("sim", True)]
+)
+def test_bias_is_read_if_the_engine_kind_supports_it(kind: str, reads_bias: bool) -> None:
+    assert ("embedding_bias" in list_supported_inputs(kind)) is reads_bias

@@ -13,7 +13,7 @@ import numpy as np
 from ..requests.padded_response import PaddedResponseBuilder, PaddedRow, pad_rows
 from ..requests.responses import ResponseBuilder
 from ..triton.parameters import Parameters
-from ..triton.tensors import SUPPORTED_INPUTS, Array, GetTensor, parse_rows
+from ..triton.tensors import Array, GetTensor, list_supported_inputs, parse_rows
 from . import tensorrt_llm
 
 
@@ -23,7 +23,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     def initialize(self, args: dict[str, str]) -> None:
         parameters = Parameters(args)
         parameters.add({"gpt_model_path": parameters.text("engine_dir")})
-        self._start(parameters, SUPPORTED_INPUTS)
+        self._start(parameters, list_supported_inputs(parameters.text("engine_kind")))
 
     def _parse(self, get: GetTensor, is_streaming: bool) -> list[PaddedRow]:
         return pad_rows(parse_rows(partial(_get_signed, get), exclude_input=False))

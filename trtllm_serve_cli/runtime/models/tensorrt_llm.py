@@ -32,9 +32,9 @@ from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import read_inputs
 from ..triton.tensors import (
     INTERNAL_ID_PREFIX,
-    SUPPORTED_INPUTS,
     Array,
     GetTensor,
+    list_supported_inputs,
     parse_rows,
 )
 from ..worker.stop_forwarding import StopForwarder, stop_socket_name
@@ -53,7 +53,8 @@ class TritonPythonModel:
     stream_input = "streaming"
 
     def initialize(self, args: dict[str, str]) -> None:
-        self._start(Parameters(args), SUPPORTED_INPUTS)
+        parameters = Parameters(args)
+        self._start(parameters, list_supported_inputs(parameters.text("engine_kind")))
 
     def _start(self, parameters: Parameters, supported_inputs: Container[str]) -> None:
         """Start the model and its engine worker with these parameters."""

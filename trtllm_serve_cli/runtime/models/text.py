@@ -48,7 +48,7 @@ from ..triton.core_inputs import CORE_NAMES
 from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
-from ..triton.tensors import INTERNAL_ID_PREFIX, SUPPORTED_INPUTS, Array, parse_rows
+from ..triton.tensors import INTERNAL_ID_PREFIX, Array, list_supported_inputs, parse_rows
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
 # The maximum number of threads that handle requests. A request on the engine worker occupies a
@@ -94,6 +94,7 @@ class TritonPythonModel:
         self._engine_kind = parameters.text("engine_kind")
         has_drafts = is_supported("num_draft_tokens", self._engine_kind)
         self._unsupported_inputs = _UNSUPPORTED_INPUTS + (() if has_drafts else DRAFT_INPUTS)
+        self._supported_inputs = list_supported_inputs(self._engine_kind)
         self._core = CoreAdapter.of(parameters)
         # Forward all inputs except these. `tensorrt_llm` has the forwarded inputs under the same
         # names or the names in `CORE_NAMES`.
@@ -196,7 +197,7 @@ class TritonPythonModel:
         This is faster than a business-logic request, which would receive a response per token.
         """
         get = inputs.get
-        reject_tensors(get, sorted(inputs.keys() - SUPPORTED_INPUTS), self._engine_kind)
+        reject_tensors(get, sorted(inputs.keys() - self._supported_inputs), self._engine_kind)
         rows = parse_rows(get, exclude_input=self._worker.excludes_input)
         new_response_builder = partial(
             RowTextResponseBuilder,

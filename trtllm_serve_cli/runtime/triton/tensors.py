@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..engine import InvalidRequest
+from ..engines.kinds import is_supported
 from ..lora.adapter_request import LORA_TENSORS
 from .word_lists import Words, decode_words
 
@@ -57,6 +58,8 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
+# The values that are added to the logits of the vocabulary.
+BIAS = "embedding_bias"
 # The ids of requests from text models start with this prefix. The `tensorrt_llm` model does not
 # watch these requests for cancellation, because the text models watch their clients' requests and
 # stop these requests by id.
@@ -71,11 +74,17 @@ SUPPORTED_INPUTS = frozenset(
         *_WORDS,
         *_IGNORED,
         *LORA_TENSORS,
+        BIAS,
         "input_ids",
         "stop",
         "streaming",
     )
 )
+
+
+def list_supported_inputs(engine_kind: str) -> frozenset[str]:
+    """Return the inputs that models of this engine kind read."""
+    return SUPPORTED_INPUTS - (set() if is_supported(BIAS, engine_kind) else {BIAS})
 
 
 class EngineRow(Protocol):
@@ -126,13 +135,17 @@ def parse_rows(get: GetTensor, *, exclude_input: bool) -> list[RowRequest]:
     for name in ("input_lengths", "request_output_len"):
         if columns[name] is None:
             raise InvalidRequest(f"{name} is missing; send one number per row")
-    words = {field: _word_rows(get, name, num_rows) for name, field in _WORDS.items()}
+    lists: dict[str, list[Any]] = {
+        field: _word_rows(get, name, num_rows) for name, field in _WORDS.items()
+    }
+    if (bias := get(BIAS)) is not None:
+        lists["logit_bias"] = _bias_rows(bias, num_rows)
     return [
         _parse_row(
             row,
             input_ids[row],
             {name: column[row] for name, column in columns.items() if column is not None},
-            {field: rows[row] for field, rows in words.items()},
+            {field: rows[row] for field, rows in lists.items()},
             exclude_input,
         )
         for row in range(num_rows)
@@ -143,7 +156,7 @@ def _parse_row(
     row: int,
     input_ids: Array,
     scalars: dict[str, Any],
-    words: dict[str, Words],
+    lists: dict[str, Any],
     exclude_input: bool,
 ) -> RowRequest:
     length = int(scalars["input_lengths"])
@@ -160,7 +173,7 @@ def _parse_row(
     fields.setdefault("beam_width", 1)
     # By default, return all beams of a beam search, as NVIDIA's backend does.
     fields.setdefault("num_return_sequences", fields["beam_width"])
-    fields.update(words, input_ids=tuple(input_ids[:length].tolist()))
+    fields.update(lists, input_ids=tuple(input_ids[:length].tolist()))
     end_id = fields.get("end_id", 0)
     return RowRequest(
         fields=fields,
@@ -240,6 +253,19 @@ def _text(value: Any, tensor: str) -> str:
         raise InvalidRequest(
             f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
         ) from error
+
+
+def _bias_rows(tensor: Array, num_rows: int) -> list[tuple[tuple[int, float], ...]]:
+    """Return the tokens of each row whose bias is not zero, with the bias."""
+    if tensor.ndim != 2 or len(tensor) != num_rows:
+        raise InvalidRequest(
+            f"{BIAS} has the shape {list(tensor.shape)}; send the shape [rows, vocabulary]"
+        )
+    biased = [np.flatnonzero(row) for row in tensor]
+    return [
+        tuple(zip(ids.tolist(), row[ids].tolist(), strict=True))
+        for ids, row in zip(biased, tensor, strict=True)
+    ]
 
 
 def _word_rows(get: GetTensor, name: str, num_rows: int) -> list[Words]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import resource
 import time
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from ...lora.adapter import Adapter
 from ...triton.word_lists import find_word_end
 from ..prefix_blocks import PrefixBlocks
 from .grammar_check import GrammarCheck, structured_output
-from .lora import adapter_properties
+from .loading import load_pipeline, reuses_blocks
 from .request import Drafts, Guide, find_guide, make_config
+from .scoring import Scorer
 
-# The maximum time that a step waits for guide checks if no request is running, in seconds.
+# The maximum time that a step waits for guide checks and scores if no request is running, in
+# seconds.
 _IDLE_S = 0.02
 # The number of tokens in a KV cache block. OpenVINO's CPU plugin does not support other sizes.
 TOKENS_PER_BLOCK = 32
@@ -88,15 +90,18 @@ class OpenVinoEngine:
         self._num_blocks = -(-int(config["max_tokens_in_paged_kv_cache"]) // TOKENS_PER_BLOCK)
         num_drafts = int(config["num_draft_tokens"])
         self._drafts = Drafts(num_drafts, not config["draft_model_dir"]) if num_drafts else None
-        self._pipeline = _load_pipeline(engine_dir, config, self._num_blocks, adapter)
+        self._pipeline = load_pipeline(engine_dir, config, self._num_blocks, adapter)
         self._tokenizer = self._pipeline.get_tokenizer()
         self._prefix_blocks = PrefixBlocks(
-            TOKENS_PER_BLOCK, self._num_blocks if _reuses_blocks(config) else 0
+            TOKENS_PER_BLOCK, self._num_blocks if reuses_blocks(config) else 0
         )
         self._running: dict[int, _Running] = {}
         self._grammar_check = GrammarCheck(engine_dir, int(config["vocab_size"]))
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._unchecked: dict[int, _Unchecked] = {}
+        self._scorer = Scorer(
+            engine_dir, int(config["num_threads"]), has_adapter=adapter is not None
+        )
         self._iteration = 0
         self._num_preemptions = self._num_blocks_reused = self._num_blocks_missed = 0
         self.limits = EngineLimits(
@@ -106,6 +111,9 @@ class OpenVinoEngine:
         )
 
     def submit(self, request: GenerationRequest) -> None:
+        if request.return_prompt_log_probs:
+            self._scorer.submit(request)
+            return
         if (needed := _num_blocks(request)) > self._num_blocks:
             raise InvalidRequest(
                 f"The request may need KV cache for {needed * TOKENS_PER_BLOCK} tokens, but the "
@@ -122,6 +130,7 @@ class OpenVinoEngine:
         self._unchecked[request.id] = _Unchecked(request, config, problem)
 
     def cancel(self, request_id: int) -> None:
+        self._scorer.cancel(request_id)
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
             # If the check has not started, cancel it, because it would delay other checks.
             unchecked.problem.cancel()
@@ -132,12 +141,14 @@ class OpenVinoEngine:
     def has_work(self) -> bool:
         # Check the pipeline, too: it removes a cancelled request only in the next step, so a step
         # must follow.
-        return bool(self._running or self._unchecked or self._pipeline.has_non_finished_requests())
+        has_requests = self._running or self._unchecked or self._scorer.pending
+        return bool(has_requests or self._pipeline.has_non_finished_requests())
 
     def step(self) -> list[SequenceUpdate]:
-        updates = self._admit_checked()
+        updates = self._admit_checked() + self._scorer.take()
         if not self._pipeline.has_non_finished_requests():
-            wait([each.problem for each in self._unchecked.values()], timeout=_IDLE_S)
+            checks = [each.problem for each in self._unchecked.values()]
+            wait([*checks, *self._scorer.pending.values()], _IDLE_S, FIRST_COMPLETED)
             return updates
         started_ns = time.monotonic_ns()
         self._pipeline.step()
@@ -159,7 +170,7 @@ class OpenVinoEngine:
         waiting = max(metrics.requests - metrics.scheduled_requests, 0)
         context = [each.request for each in self._running.values() if not each.num_tokens]
         return EngineStats(
-            active_requests=len(self._running) + len(self._unchecked),
+            active_requests=len(self._running) + len(self._unchecked) + len(self._scorer.pending),
             scheduled_requests=min(metrics.scheduled_requests, len(self._running)),
             context_requests=max(len(context) - waiting, 0),
             waiting_requests=min(waiting, len(context)) + len(self._unchecked),
@@ -177,6 +188,7 @@ class OpenVinoEngine:
 
     def close(self) -> None:
         self._checker.shutdown(cancel_futures=True)
+        self._scorer.close()
         self._grammar_check.close()
 
     def _admit_checked(self) -> list[SequenceUpdate]:
@@ -349,40 +361,6 @@ class OpenVinoEngine:
         collected += ids
         end = find_word_end(collected, start, request.stop_words)
         return None if end is None else end - start
-
-
-def _load_pipeline(
-    engine_dir: Path, config: dict[str, Any], num_blocks: int, adapter: Adapter | None
-) -> Any:
-    scheduler = openvino_genai.SchedulerConfig()
-    scheduler.num_kv_blocks = num_blocks
-    scheduler.max_num_seqs = int(config["max_batch_size"])
-    scheduler.max_num_batched_tokens = int(config["max_num_tokens"])
-    scheduler.enable_prefix_caching = _reuses_blocks(config)
-    properties: dict[str, Any] = {}
-    if num_threads := int(config["num_threads"]):
-        properties["INFERENCE_NUM_THREADS"] = num_threads
-    if draft_model_dir := config["draft_model_dir"]:
-        draft = _find_model(Path(draft_model_dir), "the draft model")
-        properties["draft_model"] = openvino_genai.draft_model(draft, "CPU")
-    elif config["num_draft_tokens"]:
-        properties["prompt_lookup"] = True
-    if adapter is not None:
-        properties |= adapter_properties(adapter)
-    model = _find_model(engine_dir, "the engine")
-    return openvino_genai.ContinuousBatchingPipeline(model, scheduler, "CPU", properties)
-
-
-def _reuses_blocks(config: dict[str, Any]) -> bool:
-    # If there is a draft model, do not reuse KV cache blocks, because sampling would fail (observed
-    # with OpenVINO GenAI 2026.4.1).
-    return bool(config["enable_kv_cache_reuse"] and not config["draft_model_dir"])
-
-
-def _find_model(directory: Path, description: str) -> Path:
-    if not (directory / "openvino_model.xml").exists():
-        raise FileNotFoundError(f"{directory} lacks openvino_model.xml; rebuild {description}")
-    return directory
 
 
 def _num_blocks(request: GenerationRequest) -> int:

@@ -15,6 +15,9 @@ _OWN_DRAFTS = "the engine drafts tokens itself if the model is served with num_d
 _CAPABILITIES = caps.Capabilities(
     unsupported={
         caps.TOP_P_DECAY: "OpenVINO GenAI uses one top-p for the whole response",
+        caps.TOP_LOG_PROBABILITIES: (
+            "OpenVINO GenAI returns only the log probability of the selected token"
+        ),
         caps.LOGITS: "OpenVINO GenAI does not return logits",
         caps.EMBEDDING_BIAS: "OpenVINO GenAI does not accept a bias on its logits",
         caps.CLIENT_DRAFTS: _OWN_DRAFTS,
@@ -27,6 +30,10 @@ _CAPABILITIES = caps.Capabilities(
         **caps.UPSTREAM_ONLY,
     },
     notes={
+        caps.PROMPT_LOG_PROBABILITIES: (
+            "with alternatives; only for at most one token of response at temperature 0 and "
+            "without adapters; the first such request loads a second copy of the model"
+        ),
         caps.PENALTIES: "presence and frequency penalties from -2 to 2; not with beams",
         caps.SEVERAL_SEQUENCES: "not streamed; all sequences are returned when the request ends",
         caps.BEAM_SEARCH: "all beams are returned when the request ends",

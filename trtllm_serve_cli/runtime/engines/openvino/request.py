@@ -10,6 +10,7 @@ import openvino_genai
 
 from ...engine import GenerationRequest, InvalidRequest
 from ...triton.word_lists import Words, leave_out_longer
+from ..kinds import explain_rejection
 
 # The maximum number of tokens that prompt lookup compares. It searches the prompt for an earlier
 # occurrence of the latest tokens, and drafts the tokens that follow this occurrence.
@@ -46,6 +47,7 @@ def make_config(request: GenerationRequest, tokenizer: Any, drafts: Drafts | Non
 
     Raise `InvalidRequest` if OpenVINO GenAI does not support the request.
     """
+    _check_supported(request)
     if drafts is not None:
         _check_speculative(request)
     _check_penalties(request)
@@ -119,6 +121,7 @@ def _set_sampling(config: Any, request: GenerationRequest) -> None:
     if top_k:
         config.top_k = top_k
     config.top_p = top_p or 1.0
+    config.min_p = request.min_p or 0.0
 
 
 def _set_penalties(config: Any, request: GenerationRequest) -> None:
@@ -158,6 +161,17 @@ def _texts(words: Words, tensor: str, tokenizer: Any) -> set[str]:
             )
         texts.add(text)
     return texts
+
+
+def _check_supported(request: GenerationRequest) -> None:
+    """Raise `InvalidRequest` if the request uses a feature that is listed as unsupported."""
+    if request.logit_bias:
+        raise InvalidRequest(explain_rejection("embedding_bias", "openvino"))
+    if request.num_top_log_probs:
+        raise InvalidRequest(
+            "top_logprobs is not supported by the engine kind openvino, because OpenVINO GenAI "
+            "returns only the log probability of the selected token. Omit it."
+        )
 
 
 def _check_penalties(request: GenerationRequest) -> None:
