@@ -243,12 +243,12 @@ def test_request_that_loses_its_kv_blocks_counts_as_preempted(
 
 def test_scores_of_a_prompt_are_those_of_its_generation(engine: Any) -> None:
     """The second copy of the model rounds differently, as in `are_equal_but_for_ties`."""
-    generated = run(engine, request(return_log_probs=True, max_new_tokens=6))
+    (generated,) = run(engine, request(return_log_probs=True, max_new_tokens=6))
     whole = (*PROMPT, *tokens(generated))
     fields = {"max_new_tokens": 1, "num_top_log_probs": 2, "return_prompt_log_probs": True}
     log_probs = [number for each in generated for number in each.log_probs]
     for number in (1, 2):  # the second time, the pipeline could reuse the prompt
-        (scored,) = run(engine, request(number, whole, **fields))
+        ((scored,),) = run(engine, request(number, whole, **fields))
         assert scored.prompt is not None
         assert len(scored.prompt.log_probs) == len(whole) - 1
         assert scored.prompt.log_probs[-6:] == pytest.approx(log_probs, abs=0.5)
@@ -257,6 +257,6 @@ def test_scores_of_a_prompt_are_those_of_its_generation(engine: Any) -> None:
 
 
 def test_min_p_of_1_selects_the_most_likely_token(engine: Any) -> None:
-    greedy = run(engine, request(return_log_probs=True))
-    sampled = run(engine, request(return_log_probs=True, top_p=1.0, min_p=1.0, seed=7))
+    (greedy,) = run(engine, request(return_log_probs=True))
+    (sampled,) = run(engine, request(return_log_probs=True, top_p=1.0, min_p=1.0, seed=7))
     assert are_equal_but_for_ties(greedy, sampled)

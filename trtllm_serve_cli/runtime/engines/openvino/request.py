@@ -15,6 +15,8 @@ from ..kinds import explain_rejection
 # The maximum number of tokens that prompt lookup compares. It searches the prompt for an earlier
 # occurrence of the latest tokens, and drafts the tokens that follow this occurrence.
 _NGRAM_SIZE = 3
+# The largest min-p that OpenVINO GenAI accepts.
+_LARGEST_MIN_P = 0.999
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,8 @@ def _set_sampling(config: Any, request: GenerationRequest) -> None:
     if top_k:
         config.top_k = top_k
     config.top_p = top_p or 1.0
-    config.min_p = request.min_p or 0.0
+    # OpenVINO GenAI rejects 1, which only the most likely tokens would reach.
+    config.min_p = min(request.min_p or 0.0, _LARGEST_MIN_P)
 
 
 def _set_penalties(config: Any, request: GenerationRequest) -> None:
