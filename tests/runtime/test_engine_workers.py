@@ -6,6 +6,7 @@ import queue
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -48,7 +49,7 @@ def test_sends_tokens_over_the_socket(kind: str) -> None:
     with worker(kind) as process:
         number = process.submit({"input_ids": (5, 10), "max_new_tokens": 2}, updates.put)
         update = take_whole(updates)
-    assert update == SequenceUpdate(number, 0, (11, 12), "length")
+    assert replace(update, prompt=None) == SequenceUpdate(number, 0, (11, 12), "length")
 
 
 @both

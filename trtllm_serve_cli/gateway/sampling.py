@@ -16,9 +16,12 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
     EMBEDDING_BIAS,
     GUIDED_DECODING,
     LOG_PROBABILITIES,
+    MIN_P,
     PENALTIES,
+    PROMPT_LOG_PROBABILITIES,
     SEVERAL_SEQUENCES,
     STOP_AND_BAD_WORDS,
+    TOP_LOG_PROBABILITIES,
     Feature,
 )
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
@@ -36,6 +39,8 @@ def plan_generation(
     max_tokens: int | None,
     num_sequences: int,
     returns_log_probs: bool = False,
+    num_top_log_probs: int = 0,
+    returns_prompt_log_probs: bool = False,
     guide: tuple[str, str] | None = None,
     skips_special_tokens: bool | None = None,
 ) -> GenerationPlan:
@@ -64,7 +69,12 @@ def plan_generation(
             if word
         ),
         "return_log_probs": returns_log_probs,
+        "num_top_log_probs": num_top_log_probs,
+        "return_prompt_log_probs": returns_prompt_log_probs,
+        "logit_bias": read_bias(model, body),
     }
+    if body.min_p:
+        fields["min_p"] = body.min_p
     if guide is not None:
         fields |= {"guide_type": guide[0], "guide": guide[1]}
     if model.lora_name is not None:
@@ -177,21 +187,45 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
     return guides
 
 
+def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
+    """Return the tokens whose bias is not zero, with the bias.
+
+    Raise `ApiError` (400) if a key of `logit_bias` is not the id of a token.
+    """
+    vocab_size = model.info.vocab_size or model.tokenizer.vocab_size()
+    bias = []
+    for key, value in (body.logit_bias or {}).items():
+        token = int(key) if key.isascii() and key.isdigit() else -1
+        if not 0 <= token < vocab_size:
+            raise invalid(
+                f"logit_bias contains the key {key[:40]!r}, which is not a token id of this model. "
+                f"Send ids from 0 to {vocab_size - 1}, as strings.",
+                "logit_bias",
+            )
+        if value:
+            bias.append((token, value))
+    return tuple(bias)
+
+
 def _check_capabilities(model: LoadedModel, body: SamplingBody, fields: Mapping[str, Any]) -> None:
     """Raise `ApiError` (400) if the model's engine kind does not support a parameter."""
+    # The engines that score prompts also return the alternatives of their tokens.
+    needs_top = fields["num_top_log_probs"] > 0 and not fields["return_prompt_log_probs"]
+    top_field = "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs above 0"
     used: dict[str, tuple[Feature, bool]] = {
         "n": (SEVERAL_SEQUENCES, fields["num_return_sequences"] > 1),
         "logprobs": (LOG_PROBABILITIES, fields["return_log_probs"]),
+        top_field: (TOP_LOG_PROBABILITIES, needs_top),
+        "echo with logprobs": (PROMPT_LOG_PROBABILITIES, fields["return_prompt_log_probs"]),
+        "min_p": (MIN_P, "min_p" in fields),
         "response_format": (GUIDED_DECODING, "guide_type" in fields),
         "bad_words": (STOP_AND_BAD_WORDS, bool(fields["bad_words"])),
-        "logit_bias": (EMBEDDING_BIAS, bool(body.logit_bias)),
+        "logit_bias": (EMBEDDING_BIAS, bool(fields["logit_bias"])),
         **{name: (PENALTIES, name in fields) for name in _PENALTIES},
     }
     for param, (feature, is_used) in used.items():
         if is_used:
             require_feature(model, feature, param)
-    if body.min_p:
-        raise invalid("min_p is not supported. Use top_p.", "min_p", "unsupported_parameter")
 
 
 def require_feature(model: LoadedModel, feature: Feature, param: str) -> None:
@@ -201,6 +235,6 @@ def require_feature(model: LoadedModel, feature: Feature, param: str) -> None:
     if (why := unsupported.get(feature)) is not None:
         raise invalid(
             f"{param} is not supported by the engine kind {kind}, because {why}.",
-            param,
+            param.split()[0],
             "unsupported_parameter",
         )

@@ -5,12 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
-def describe_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, Any]:
-    """Return an object in the format of `usage`."""
+def describe_usage(
+    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None
+) -> dict[str, Any]:
+    """Return an object in the format of `usage`.
+
+    `cached_tokens` is None if the engine does not report how many tokens of the prompt it has read
+    from the KV cache.
+    """
+    details = None if cached_tokens is None else {"cached_tokens": cached_tokens}
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": None,
+        "prompt_tokens_details": details,
         "completion_tokens_details": None,
     }

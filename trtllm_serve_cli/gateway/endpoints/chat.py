@@ -62,13 +62,6 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         )
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs requires logprobs. Set logprobs to true.", "top_logprobs")
-    if body.top_logprobs:
-        raise invalid(
-            "top_logprobs above 0 is not supported. Set top_logprobs to 0 for the log "
-            "probabilities of the generated tokens.",
-            "top_logprobs",
-            "unsupported_parameter",
-        )
     tools = plan_tools(model.template, body)
     if tools.guide is not None:
         require_feature(model, GUIDED_DECODING, "tool_choice")
@@ -94,6 +87,7 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         returns_log_probs=bool(body.logprobs),
         guide=guide,
         skips_special_tokens=False if needs_special_tokens else None,
+        num_top_log_probs=body.top_logprobs or 0,
     )
     return ChatPlan(generation, bool(body.logprobs), body.includes_usage, new_parser)
 
@@ -181,7 +175,11 @@ class ChatWriter:
         """Return the chunk with the usage, if the client requested it, and the end marker."""
         events = b""
         if self._plan.includes_usage:
-            usage = describe_usage(generation.num_input_tokens, generation.num_output_tokens)
+            usage = describe_usage(
+                generation.num_input_tokens,
+                generation.num_output_tokens,
+                generation.num_cached_tokens,
+            )
             events = self._head + b'],"usage":' + _encode(usage) + b"}\n\n"
         return events + b"data: [DONE]\n\n"
 
@@ -217,18 +215,16 @@ class ChatWriter:
     def _describe_log_probs(self, delta: TextDelta) -> list[dict[str, Any]] | None:
         if not self._plan.returns_log_probs or not delta.token_ids:
             return None
+        tops = delta.top_log_probs or ((),) * len(delta.token_ids)
         entries = []
-        for token_id, log_prob in zip(delta.token_ids, delta.log_probs, strict=False):
-            token = self._model.tokenizer.decode([token_id], skip_special_tokens=False)
-            entries.append(
-                {
-                    "token": token,
-                    "logprob": log_prob,
-                    "bytes": list(token.encode()),
-                    "top_logprobs": [],
-                }
-            )
+        for *pair, top in zip(delta.token_ids, delta.log_probs, tops, strict=False):
+            alternatives = [self._describe_log_prob(*each) for each in top]
+            entries.append({**self._describe_log_prob(*pair), "top_logprobs": alternatives})
         return entries
+
+    def _describe_log_prob(self, token_id: int, log_prob: float) -> dict[str, Any]:
+        token = self._model.tokenizer.decode([token_id], skip_special_tokens=False)
+        return {"token": token, "logprob": log_prob, "bytes": list(token.encode())}
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
         """Return the body of a response that is not streamed."""
@@ -246,7 +242,11 @@ class ChatWriter:
                     self._describe_choice(index, choice)
                     for index, choice in enumerate(self._choices)
                 ],
-                "usage": describe_usage(generation.num_input_tokens, generation.num_output_tokens),
+                "usage": describe_usage(
+                    generation.num_input_tokens,
+                    generation.num_output_tokens,
+                    generation.num_cached_tokens,
+                ),
                 "system_fingerprint": self._model.fingerprint,
                 "service_tier": None,
             }

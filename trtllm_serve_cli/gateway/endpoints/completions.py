@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,6 +12,11 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.endpoints.completion_log_probs import (
+    describe_log_probs,
+    describe_prompt,
+    join,
+)
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
@@ -21,6 +26,7 @@ from trtllm_serve_cli.gateway.sampling import plan_generation
 from trtllm_serve_cli.gateway.schema.completions import DEFAULT_MAX_TOKENS, CompletionBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
+from trtllm_serve_cli.runtime.engine import PromptFacts
 
 _encode = msgspec.json.encode
 
@@ -30,7 +36,9 @@ class CompletionPlan:
     """A completion of one or several prompts.
 
     `num_generated` is the number of sequences that the engine generates for each prompt, and
-    `num_choices` is the number of sequences that the response contains for each prompt.
+    `num_choices` is the number of sequences that the response contains for each prompt. With
+    `scores_prompts`, the response contains the log probabilities of the prompts. With
+    `discards_output`, it contains only the prompts.
     """
 
     generations: list[GenerationPlan]
@@ -40,6 +48,8 @@ class CompletionPlan:
     returns_log_probs: bool
     echoes: bool
     includes_usage: bool
+    scores_prompts: bool = False
+    discards_output: bool = False
 
 
 async def create_completion(request: Request) -> Response:
@@ -60,14 +70,18 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid("best_of above n cannot be streamed. Omit stream or best_of.", "best_of")
     if body.suffix:
         raise invalid("suffix is not supported. Omit it.", "suffix", "unsupported_parameter")
-    if body.echo and body.logprobs is not None:
+    scores_prompts = bool(body.echo) and body.logprobs is not None
+    if scores_prompts and body.stream and body.num_choices > 1:
         raise invalid(
-            "echo with logprobs is not supported. Omit one of them.",
-            "echo",
-            "unsupported_parameter",
+            "echo with logprobs and n above 1 cannot be streamed. Omit stream or n.", "stream"
         )
-    if body.max_tokens == 0:
-        raise invalid("max_tokens is 0. Request at least 1 token.", "max_tokens")
+    discards_output = body.max_tokens == 0
+    if discards_output and not body.echo:
+        raise invalid(
+            "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
+        )
+    # The engines generate at least one token. It does not depend on the sampling parameters.
+    sampled = body if not discards_output else _without_sampling(body)
     prompts = body.prompts
     if not prompts:
         raise invalid("prompt is empty. Send a text or token ids.", "prompt")
@@ -75,11 +89,13 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
     generations = [
         plan_generation(
             model,
-            body,
+            sampled,
             each,
             max_tokens=_choose_max_tokens(model, body, each),
             num_sequences=best_of,
             returns_log_probs=body.logprobs is not None or best_of > body.num_choices,
+            num_top_log_probs=body.logprobs or 0,
+            returns_prompt_log_probs=scores_prompts,
         )
         for each in ids
     ]
@@ -91,12 +107,29 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         body.logprobs is not None,
         bool(body.echo),
         body.includes_usage,
+        scores_prompts,
+        discards_output,
+    )
+
+
+def _without_sampling(body: CompletionBody) -> CompletionBody:
+    """Return the body of a request for the most likely tokens."""
+    return msgspec.structs.replace(
+        body,
+        temperature=0,
+        min_p=None,
+        logit_bias=None,
+        bad_words=None,
+        min_tokens=None,
+        repetition_penalty=None,
+        presence_penalty=None,
+        frequency_penalty=None,
     )
 
 
 def _choose_max_tokens(model: LoadedModel, body: CompletionBody, input_ids: list[int]) -> int:
     if body.max_tokens is not None:
-        return body.max_tokens
+        return max(1, body.max_tokens)
     return max(1, min(DEFAULT_MAX_TOKENS, model.max_seq_len - len(input_ids)))
 
 
@@ -129,6 +162,7 @@ class _Choice:
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
+    top_log_probs: list[Any] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -156,10 +190,12 @@ class CompletionWriter:
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
         # Position of the next token in the text of each choice, for `text_offset`.
         self._offsets = [0] * num_sequences
+        # Index of a prompt -> what the engine reports about it.
+        self._prompts: dict[int, PromptFacts] = {}
 
     def first_events(self) -> bytes:
         """Return the chunks with the prompts, if the client requested them."""
-        if not self._plan.echoes:
+        if not self._plan.echoes or self._plan.scores_prompts:
             return b""
         return b"".join(
             self._chunk(index, self._prompt_of(index), None) for index in range(len(self._choices))
@@ -167,7 +203,18 @@ class CompletionWriter:
 
     def events(self, delta: TextDelta) -> bytes:
         """Return the chunk for new text of one sequence."""
-        log_probs = self._describe_log_probs(delta.index, delta.token_ids, delta.log_probs)
+        return self._prompt_event(delta) + self._text_event(self._keep(delta))
+
+    def _prompt_event(self, delta: TextDelta) -> bytes:
+        """Return the chunk with a prompt and its log probabilities, when they have arrived."""
+        if not self._plan.scores_prompts or delta.prompt is None:
+            return b""
+        self._prompts[delta.index // self._plan.num_generated] = delta.prompt
+        text = self._prompt_of(delta.index)
+        return self._chunk(delta.index, text, self._describe_prompt(delta.index))
+
+    def _text_event(self, delta: TextDelta) -> bytes:
+        log_probs = self._describe_log_probs(delta)
         if not delta.text and log_probs is None and delta.finish_reason is None:
             return b""
         if log_probs is None and delta.finish_reason is None:
@@ -182,23 +229,39 @@ class CompletionWriter:
         """Return the chunk with the usage, if the client requested it, and the end marker."""
         events = b""
         if self._plan.includes_usage:
-            usage = describe_usage(generation.num_input_tokens, generation.num_output_tokens)
+            usage = self._describe_usage(generation)
             events = self._start + b'],"usage":' + _encode(usage) + b"}\n\n"
         return events + b"data: [DONE]\n\n"
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
         """Return the body of a response that is not streamed."""
         async for deltas in batches:
-            for delta in deltas:
+            for delta in map(self._keep, deltas):
                 choice = self._choices[delta.index]
                 choice.text += delta.text
                 choice.token_ids += delta.token_ids
                 choice.log_probs += delta.log_probs
+                choice.top_log_probs += delta.top_log_probs
+                if delta.prompt is not None:
+                    self._prompts[delta.index // self._plan.num_generated] = delta.prompt
                 if delta.finish_reason is not None:
                     choice.finish_reason = delta.finish_reason
                     choice.stop_reason = delta.stop_reason
-        usage = describe_usage(generation.num_input_tokens, generation.num_output_tokens)
+        usage = self._describe_usage(generation)
         return _encode(self._head | {"choices": self._describe_choices(), "usage": usage})
+
+    def _keep(self, delta: TextDelta) -> TextDelta:
+        """Return the part of a delta that the response contains."""
+        if not self._plan.discards_output:
+            return delta
+        reason = None if delta.finish_reason is None else "length"
+        return TextDelta(delta.index, finish_reason=reason, prompt=delta.prompt)
+
+    def _describe_usage(self, generation: Generation) -> dict[str, Any]:
+        num_output_tokens = 0 if self._plan.discards_output else generation.num_output_tokens
+        return describe_usage(
+            generation.num_input_tokens, num_output_tokens, generation.num_cached_tokens
+        )
 
     def _describe_choices(self) -> list[dict[str, Any]]:
         """Return the best `num_choices` sequences of each prompt."""
@@ -210,7 +273,16 @@ class CompletionWriter:
                 best = sorted(best, key=lambda index: -self._choices[index].score)  # type: ignore[assignment]
             for index in best[: self._plan.num_choices]:
                 choice = self._choices[index]
-                log_probs = self._describe_log_probs(index, choice.token_ids, choice.log_probs)
+                log_probs = self._describe_log_probs(
+                    TextDelta(
+                        index,
+                        token_ids=tuple(choice.token_ids),
+                        log_probs=tuple(choice.log_probs),
+                        top_log_probs=tuple(choice.top_log_probs),
+                    )
+                )
+                if self._plan.scores_prompts:
+                    log_probs = join(self._describe_prompt(index), log_probs)
                 described.append(
                     _describe_choice(
                         len(described),
@@ -236,24 +308,24 @@ class CompletionWriter:
         choice = _describe_choice(index, text, log_probs, finish_reason, stop_reason)
         return self._start + _encode(choice) + self._end
 
-    def _describe_log_probs(
-        self, index: int, token_ids: Sequence[int], log_probs: Sequence[float]
-    ) -> dict[str, Any] | None:
-        """Return the log probabilities of tokens, and the tokens' positions in the text."""
-        if not self._plan.returns_log_probs or not token_ids:
+    def _describe_log_probs(self, delta: TextDelta) -> dict[str, Any] | None:
+        if not self._plan.returns_log_probs or not delta.token_ids:
             return None
-        decode = self._model.tokenizer.decode
-        tokens = [decode([each], skip_special_tokens=False) for each in token_ids]
-        offsets = []
-        for token in tokens:
-            offsets.append(len(self._prompt_of(index)) + self._offsets[index])
-            self._offsets[index] += len(token)
-        return {
-            "tokens": tokens,
-            "token_logprobs": list(log_probs),
-            "top_logprobs": None,
-            "text_offset": offsets,
-        }
+        start = len(self._prompt_of(delta.index)) + self._offsets[delta.index]
+        described = describe_log_probs(
+            self._model.tokenizer, delta.token_ids, delta.log_probs, delta.top_log_probs, start
+        )
+        self._offsets[delta.index] += sum(map(len, described["tokens"]))
+        return described
+
+    def _describe_prompt(self, index: int) -> dict[str, Any]:
+        number = index // self._plan.num_generated
+        return describe_prompt(
+            self._model.tokenizer,
+            self._plan.generations[number].input_ids,
+            self._prompt_of(index),
+            self._prompts[number],
+        )
 
 
 def _describe_choice(

@@ -56,6 +56,7 @@ class Generation:
         self._sequences: dict[int, TextSequence] = {}
         # Engine's request id -> index of its plan.
         self._requests: dict[int, int] = {}
+        self._num_cached_tokens: int | None = None
         try:
             for index, plan in enumerate(plans):
                 request_id = backend.submit(plan.fields, self._on_update)
@@ -75,6 +76,11 @@ class Generation:
     def num_output_tokens(self) -> int:
         """The number of tokens that have been generated for all sequences so far."""
         return sum(each.num_tokens for each in self._sequences.values())
+
+    @property
+    def num_cached_tokens(self) -> int | None:
+        """The number of the prompts' tokens that were in the KV cache, or None if it is unknown."""
+        return self._num_cached_tokens
 
     async def batches(self) -> AsyncGenerator[list[TextDelta], None]:
         """Yield the new text of the sequences until all of them have ended.
@@ -114,6 +120,9 @@ class Generation:
     def _push(self, update: SequenceUpdate) -> TextDelta | None:
         if update.error is not None:
             raise engine_error(update.error, is_rejected=update.rejected)
+        if update.prompt is not None and update.prompt.num_cached_tokens is not None:
+            known = self._num_cached_tokens or 0
+            self._num_cached_tokens = known + update.prompt.num_cached_tokens
         number = self._requests[update.request_id]
         first = number * self._plans[number].num_sequences
         sequence = self._sequences[first + update.sequence_index]

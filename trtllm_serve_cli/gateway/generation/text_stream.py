@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from trtllm_serve_cli.runtime.engine import FinishReason, SequenceUpdate
+from trtllm_serve_cli.runtime.engine import FinishReason, PromptFacts, SequenceUpdate, TokenLogProb
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 
 
@@ -15,7 +15,8 @@ class TextDelta:
 
     `finish_reason` is set in the last delta. If a stop string or a stop token ended the sequence,
     `stop_reason` is this string or token id. `log_probs` has one value for each id in `token_ids`,
-    or is empty.
+    or is empty, and so does `top_log_probs`, which has the most likely tokens. `prompt` is what the
+    engine reports about the prompt, and is set once per request.
     """
 
     index: int
@@ -24,6 +25,8 @@ class TextDelta:
     log_probs: tuple[float, ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()
+    prompt: PromptFacts | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +62,16 @@ class TextSequence:
             last = update.token_ids[-1]
             stop_reason = last if last in self.stop_token_ids else None
         self.is_ended = reason is not None
-        return TextDelta(self.index, text, update.token_ids, update.log_probs, reason, stop_reason)
+        return TextDelta(
+            self.index,
+            text,
+            update.token_ids,
+            update.log_probs,
+            reason,
+            stop_reason,
+            update.top_log_probs,
+            update.prompt,
+        )
 
     def _remove_stop_token(self, update: SequenceUpdate) -> tuple[int, ...]:
         ids = update.token_ids

@@ -28,6 +28,7 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
 from trtllm_serve_cli.runtime.triton.core_inputs import EXCLUDE_INPUT
+from trtllm_serve_cli.runtime.triton.tensors import BIAS
 from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 _READY_PERIOD_S = 1.0
@@ -50,6 +51,13 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
     "guide_type": ("guided_decoding_guide_type", "BYTES"),
     "guide": ("guided_decoding_guide", "BYTES"),
     "lora_task_id": ("lora_task_id", "UINT64"),
+}
+# Fields without an input, and the fields of the API that set them.
+_WITHOUT_INPUT = {
+    "min_p": "Requests with min_p",
+    "num_top_log_probs": "Alternatives (top_logprobs, or logprobs above 0)",
+    "return_prompt_log_probs": "Log probabilities of the prompt (echo with logprobs)",
+    "lora_name": "Adapters",
 }
 _WORD_LISTS = {"stop_words": "stop_words_list", "bad_words": "bad_words_list"}
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
@@ -75,7 +83,12 @@ class TritonBackend:
         return self._is_ready
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        message = plan_message(self._core, fields, self._tokenizer.pad_id)
+        message = plan_message(
+            self._core,
+            fields,
+            pad_id=self._tokenizer.pad_id,
+            vocab_size=self._core.vocab_size or self._tokenizer.vocab_size(),
+        )
         request_id = next(self._ids)
         reader = _ResponseReader(self._core, fields, request_id)
         call = asyncio.create_task(self._run(message, reader, on_update))
@@ -142,7 +155,9 @@ def _open_channel(endpoint: Endpoint) -> Any:
     return grpc.aio.secure_channel(endpoint.grpc, credentials, options=(*GRPC_OPTIONS, *override))
 
 
-def plan_message(core: ModelInfo, fields: Mapping[str, Any], pad_id: int) -> Any:
+def plan_message(
+    core: ModelInfo, fields: Mapping[str, Any], *, pad_id: int, vocab_size: int
+) -> Any:
     """Return the `ModelInferRequest` for the fields of a `GenerationRequest`.
 
     Raise `ApiError` (400) if the model lacks an input that the request requires.
@@ -162,8 +177,18 @@ def plan_message(core: ModelInfo, fields: Mapping[str, Any], pad_id: int) -> Any
         if words := fields.get(field):
             array = encode_words([[list(word) for word in words]])
             values[name] = ("INT32", array.shape, array.tobytes())
-    if fields.get("lora_name") is not None:
-        raise invalid("Adapters require an engine worker on the gateway's machine.", "model")
+    if bias := fields.get("logit_bias"):
+        array = np.zeros((1, vocab_size), dtype=np.float32)
+        for token, value in bias:
+            array[0, token] = value
+        values[BIAS] = ("FP32", array.shape, array.tobytes())
+    for field, what in _WITHOUT_INPUT.items():
+        if fields.get(field):
+            raise invalid(
+                f"{what} require an engine worker on the gateway's machine.",
+                "model" if field == "lora_name" else None,
+                "unsupported_parameter",
+            )
     try:
         names = name_inflight_inputs(
             core.name, _required(values, core), core.inputs, core.tensorrt_llm_version

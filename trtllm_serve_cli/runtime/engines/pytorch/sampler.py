@@ -1,9 +1,9 @@
 """Choose TensorRT-LLM's sampler, and find the request fields that the sampler ignores.
 
 Sources: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM, and the pull requests #16052 (bad
-words), #16485 (penalties), #16620 (beam search options), #17701 (`enable_penalty`), #6464 (embedding
-bias), #7756 (log probabilities of alternatives) and #7580 (log probabilities of the prompt). The
-version numbers were derived from the dates of these pull requests. The version with min-p is the
+words), #16485 (penalties), #16620 (beam search options), #17701 (`enable_penalty`), #6464 (bias),
+#7756 (log probabilities of alternatives) and #7580 (log probabilities of the prompt). The version
+numbers were derived from the dates of these pull requests. The version with min-p is the
 first whose documentation (docs/source/features/sampling.md) lists it.
 """
 

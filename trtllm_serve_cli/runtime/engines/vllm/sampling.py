@@ -21,8 +21,9 @@ _NUM_SEEDS = 2**63
 def sampling_arguments(request: GenerationRequest) -> dict[str, Any]:
     """Return the `SamplingParams` arguments for all sequences of `request`.
 
-    Omit the seed, the guide, the bad words and the log probabilities of the prompt, which the engine
-    sets itself. Also omit fields that the request does not set, so that they keep vLLM's defaults.
+    Omit the seed, the guide, the bad words and the log probabilities of the prompt, which the
+    engine sets itself. Also omit fields that the request does not set, so that they keep vLLM's
+    defaults.
     """
     arguments: dict[str, Any] = {
         "max_tokens": request.max_new_tokens,

@@ -1,0 +1,87 @@
+"""Describe the log probabilities of a completion in the format of OpenAI's API."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+from trtllm_serve_cli.runtime.engine import PromptFacts, TokenLogProb
+from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
+
+Alternatives = Sequence[Sequence[TokenLogProb]]
+
+
+def describe_log_probs(
+    tokenizer: Tokenizer,
+    token_ids: Sequence[int],
+    log_probs: Sequence[float | None],
+    alternatives: Alternatives,
+    start: int,
+) -> dict[str, Any]:
+    """Return the log probabilities of tokens, and the tokens' positions in the text.
+
+    `alternatives` contains the most likely tokens at the position of each token, or is empty.
+    `start` is the position of the first token.
+    """
+    texts = _decode_each(tokenizer, token_ids)
+    return {
+        "tokens": texts,
+        "token_logprobs": list(log_probs),
+        "top_logprobs": _describe_alternatives(tokenizer, texts, log_probs, alternatives)
+        if alternatives
+        else None,
+        "text_offset": list(accumulate(map(len, texts), initial=start))[: len(texts)],
+    }
+
+
+def describe_prompt(
+    tokenizer: Tokenizer, token_ids: Sequence[int], text: str, facts: PromptFacts
+) -> dict[str, Any]:
+    """Return the same object for the tokens of a prompt. The first token has no log probability."""
+    alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
+    described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
+    # The tokens may begin with a special token that is not in the text.
+    excess = sum(map(len, described["tokens"])) - len(text)
+    described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
+    return described
+
+
+def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]:
+    """Return one object for the tokens of both objects."""
+    if second is None:
+        return first
+    return {
+        key: None if first[key] is None and second[key] is None else _join(first, second, key)
+        for key in first
+    }
+
+
+def _join(first: dict[str, Any], second: dict[str, Any], key: str) -> list[Any]:
+    # A prompt of one token has no alternatives, although the response has them.
+    values = (each[key] or [None] * len(each["tokens"]) for each in (first, second))
+    return list(chain.from_iterable(values))
+
+
+def _describe_alternatives(
+    tokenizer: Tokenizer,
+    texts: Sequence[str],
+    log_probs: Sequence[float | None],
+    alternatives: Alternatives,
+) -> list[dict[str, float] | None]:
+    """Return the text and the log probability of each alternative and of the token itself."""
+    decoded = iter(_decode_each(tokenizer, [token for row in alternatives for token, _ in row]))
+    described: list[dict[str, float] | None] = []
+    for text, log_prob, row in zip(texts, log_probs, alternatives, strict=True):
+        entry: dict[str, float] = {}
+        for _, value in row:
+            # Different tokens may have the same text. Keep the most likely one, which is first.
+            entry.setdefault(next(decoded), value)
+        if log_prob is not None:
+            entry.setdefault(text, log_prob)
+        described.append(None if log_prob is None else entry)
+    return described
+
+
+def _decode_each(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
+    return list(tokenizer.decode_all([[each] for each in token_ids], skip_special_tokens=False))
