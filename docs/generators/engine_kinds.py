@@ -25,12 +25,16 @@ def render_engines() -> str:
         (
             feature.name,
             *("no" if feature in each.unsupported else "yes" for each in kinds.values()),
-            ", ".join(f"`{tensor}`" for tensor in feature.tensors),
+            ", ".join(f"`{tensor}`" for tensor in feature.tensors) or _name_fields(feature),
         )
         for feature in FEATURES
     ]
     details = "\n".join(text for each in FEATURES if (text := describe(each, kinds)))
     return f"{ENGINES}\n{render_table(columns, rows)}\n## Details\n\n{details}\n"
+
+
+def _name_fields(feature: Feature) -> str:
+    return "OpenAI API: " + ", ".join(f"`{field}`" for field in feature.fields)
 
 
 def describe(feature: Feature, kinds: dict[str, Capabilities]) -> str:

@@ -18,7 +18,7 @@ from trtllm_serve_cli.gateway.generation.backend import OnUpdate
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.served_model import LoadedModel
-from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.engine import PromptFacts, SequenceUpdate
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant: "
@@ -49,18 +49,36 @@ Reply = Callable[[int, Mapping[str, Any]], Iterable[SequenceUpdate]]
 
 
 def generates(text: str, finish: str = "stop") -> Reply:
-    """Return a reply that generates `text` in every sequence, one character per step."""
+    """Return a reply that generates `text` in every sequence, one character per step.
+
+    Each token has the log probability -0.5, and the alternatives are the next characters.
+    """
 
     def reply(request_id: int, fields: Mapping[str, Any]) -> Iterable[SequenceUpdate]:
+        if fields.get("return_prompt_log_probs"):
+            ids = fields["input_ids"][1:]
+            facts = PromptFacts(None, (-0.5,) * len(ids), _top(ids, fields))
+            yield SequenceUpdate(request_id, 0, prompt=facts)
         letters = text[: fields["max_new_tokens"]]
         reason = finish if letters == text else "length"
         for letter, index in itertools.product(letters, range(fields["num_return_sequences"])):
-            log_probs = (-0.5,) if fields["return_log_probs"] else ()
-            yield SequenceUpdate(request_id, index, (ord(letter),), log_probs=log_probs)
+            yield SequenceUpdate(
+                request_id,
+                index,
+                (ord(letter),),
+                log_probs=(-0.5,) if fields["return_log_probs"] else (),
+                top_log_probs=_top([ord(letter)], fields),
+            )
         for index in range(fields["num_return_sequences"]):
             yield SequenceUpdate(request_id, index, finish_reason=reason)
 
     return reply
+
+
+def _top(token_ids: Sequence[int], fields: Mapping[str, Any]) -> tuple[Any, ...]:
+    count = fields.get("num_top_log_probs", 0)
+    rows = (tuple((token + each, -0.5 - each) for each in range(count)) for token in token_ids)
+    return tuple(rows) if count else ()
 
 
 def fail(why: str, *, rejected: bool = False) -> Reply:
@@ -120,9 +138,11 @@ class LoadedRegistry(ModelRegistry):
         pass
 
 
-def make_model(backend: FakeBackend, **changes: Any) -> LoadedModel:
+def make_model(
+    backend: FakeBackend, *, engine_kind: str = "openvino", **changes: Any
+) -> LoadedModel:
     """Return a model named `demo` with a context of 200 tokens."""
-    info = ModelInfo("demo", max_seq_len=200, engine_kind="openvino", vocab_size=0x110000)
+    info = ModelInfo("demo", max_seq_len=200, engine_kind=engine_kind, vocab_size=0x110000)
     template = ChatTemplate(TEMPLATE)
     fields = {"info": info, "template": template, "created": 1, **changes}
     return LoadedModel("demo", tokenizer=LetterTokenizer(), backend=backend, **fields)

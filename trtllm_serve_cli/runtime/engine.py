@@ -133,7 +133,7 @@ class PerfMetrics:
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """What an engine reports about a prompt.
+    """Facts about a prompt that an engine reports.
 
     `num_cached_tokens` counts the tokens that the engine read from the KV cache, and is None if the
     engine does not report this number. If the request sets `return_prompt_log_probs`, `log_probs`

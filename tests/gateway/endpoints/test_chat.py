@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.gateway.fakes import FakeBackend, fail, generates, make_client, read_events
+from trtllm_serve_cli.runtime.engine import PromptFacts, SequenceUpdate
 
 PATH = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hi"}]
@@ -71,6 +72,43 @@ def test_several_choices_and_log_probabilities() -> None:
     }
 
 
+def test_alternatives_are_listed_with_each_token() -> None:
+    with make_client(FakeBackend(generates("a")), engine_kind="vllm") as client:
+        answer = client.post(PATH, json=body(logprobs=True, top_logprobs=2)).json()
+    assert answer["choices"][0]["logprobs"]["content"] == [
+        {
+            "token": "a",
+            "logprob": -0.5,
+            "bytes": [97],
+            "top_logprobs": [
+                {"token": "a", "logprob": -0.5, "bytes": [97]},
+                {"token": "b", "logprob": -1.5, "bytes": [98]},
+            ],
+        }
+    ]
+
+
+def test_bias_and_min_p_reach_the_engine() -> None:
+    backend = FakeBackend()
+    with make_client(backend, engine_kind="vllm") as client:
+        client.post(PATH, json=body(logit_bias={"5": -100, "6": 0, "7": 1.5}, min_p=0.25))
+    assert backend.submitted[0]["logit_bias"] == ((5, -100.0), (7, 1.5))
+    assert backend.submitted[0]["min_p"] == 0.25
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_counts_cached_tokens(stream: bool) -> None:
+    def reply(request_id: int, fields: Any) -> Any:
+        yield SequenceUpdate(request_id, 0, (97,), prompt=PromptFacts(16))
+        yield SequenceUpdate(request_id, 0, (98,), "stop")
+
+    options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    with make_client(FakeBackend(reply)) as client:
+        response = client.post(PATH, json=body(**options))
+    answer = json.loads(read_events(response.text)[-2]) if stream else response.json()
+    assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
+
+
 def test_stop_string_ends_the_text_and_the_request() -> None:
     backend = FakeBackend(generates("one two three "), is_endless=True)
     with make_client(backend) as client:
@@ -115,6 +153,10 @@ def test_content_parts_and_developer_messages_are_rendered() -> None:
         ({"messages": [{"role": "user", "content": "x" * 300}]},
          400, "messages", "context_length_exceeded"),
         ({"logit_bias": {"5": 1}}, 400, "logit_bias", "unsupported_parameter"),
+        ({"logit_bias": {"five": 1}}, 400, "logit_bias", None),
+        ({"logit_bias": {"1114112": 1}}, 400, "logit_bias", None),
+        ({"logit_bias": {"5": 101}}, 400, "logit_bias[...]", None),
+        ({"logprobs": True, "top_logprobs": 1}, 400, "top_logprobs", "unsupported_parameter"),
         ({"response_format": {"type": "json_schema"}}, 400, "response_format", None),
     ],
 )  # fmt: skip

@@ -64,6 +64,83 @@ def test_log_probabilities_have_offsets() -> None:
     }
 
 
+def test_alternatives_are_maps_with_the_generated_token() -> None:
+    with make_client(FakeBackend(generates("ac")), engine_kind="vllm") as client:
+        answer = client.post(PATH, json=body(logprobs=2)).json()
+    assert answer["choices"][0]["logprobs"]["top_logprobs"] == [
+        {"a": -0.5, "b": -1.5},
+        {"c": -0.5, "d": -1.5},
+    ]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_echo_with_logprobs_scores_the_prompt(stream: bool) -> None:
+    """The request is that of lm-eval's `local-completions` for the likelihood of a text."""
+    backend = FakeBackend(generates("x"))
+    request = body(prompt=[[72, 105], [66]], max_tokens=1, temperature=0, echo=True, logprobs=1)
+    with make_client(backend) as client:
+        response = client.post(PATH, json={**request, "stream": stream})
+    if stream:
+        *events, _ = read_events(response.text)
+        choices = [each for event in events for each in json.loads(event)["choices"]]
+    else:
+        choices = response.json()["choices"]
+    joined: dict[int, dict[str, Any]] = {}
+    for choice in choices:
+        known = joined.setdefault(choice["index"], {"text": ""})
+        known["text"] += choice["text"]
+        for key, values in (choice["logprobs"] or {}).items():
+            known[key] = known.get(key, []) + (values or [None] * len(choice["text"]))
+    assert joined == {
+        0: {
+            "text": "Hix",
+            "tokens": ["H", "i", "x"],
+            "token_logprobs": [None, -0.5, -0.5],
+            "top_logprobs": [None, {"i": -0.5}, {"x": -0.5}],
+            "text_offset": [0, 1, 2],
+        },
+        1: {
+            "text": "Bx",
+            "tokens": ["B", "x"],
+            "token_logprobs": [None, -0.5],
+            "top_logprobs": [None, {"x": -0.5}],
+            "text_offset": [0, 1],
+        },
+    }
+    assert backend.submitted[0]["return_prompt_log_probs"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_without_tokens_only_the_prompt_is_returned(stream: bool) -> None:
+    backend = FakeBackend(generates("xyz"))
+    request = body(max_tokens=0, echo=True, temperature=1.5, stream=stream)
+    with make_client(backend) as client:
+        response = client.post(PATH, json={**request, **({} if stream else {"logprobs": 0})})
+    sent = backend.submitted[0]
+    assert (sent["max_new_tokens"], sent["top_k"], "temperature" in sent) == (1, 1, False)
+    if stream:
+        *events, _ = read_events(response.text)
+        choices = [json.loads(event)["choices"][0] for event in events]
+        assert [each["text"] for each in choices] == ["Hi", ""]
+        assert choices[-1]["finish_reason"] == "length"
+        return
+    answer = response.json()
+    assert answer["choices"] == [
+        {
+            "index": 0,
+            "text": "Hi",
+            "logprobs": {
+                "tokens": ["H", "i"],
+                "token_logprobs": [None, -0.5],
+                "top_logprobs": None,
+                "text_offset": [0, 1],
+            },
+            "finish_reason": "length",
+        }
+    ]
+    assert answer["usage"]["completion_tokens"] == 0
+
+
 def test_best_of_generates_more_than_it_returns() -> None:
     backend = FakeBackend()
     with make_client(backend) as client:
@@ -84,7 +161,8 @@ def test_best_of_generates_more_than_it_returns() -> None:
         ({"logprobs": 6}, "logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"suffix": "x"}, "suffix"),
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"echo": True, "logprobs": 1, "n": 2, "stream": True}, "stream"),
     ],
 )
 def test_errors(changes: dict[str, Any], param: str) -> None:

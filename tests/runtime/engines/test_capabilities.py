@@ -8,8 +8,7 @@ import pytest
 
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
-from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
-from trtllm_serve_cli.runtime.triton.tensors import list_supported_inputs
+from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names, list_supported_inputs
 
 # Inputs that do not use an optional feature: prompt, response length and response format.
 PLAIN = {

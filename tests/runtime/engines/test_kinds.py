@@ -13,6 +13,7 @@ from trtllm_serve_cli.runtime.engines.kinds import (
     find_kind,
     is_supported,
     kind_names,
+    list_supported_inputs,
     reject_tensors,
 )
 
@@ -78,3 +79,10 @@ def test_kind_supports_a_tensor_unless_it_declares_otherwise(
     tensor: str, kind: str, expected: bool
 ) -> None:
     assert is_supported(tensor, kind) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "reads_bias"), [("openvino", False), ("vllm", True), ("sim", True)]
+)
+def test_bias_is_read_if_the_engine_kind_supports_it(kind: str, reads_bias: bool) -> None:
+    assert ("embedding_bias" in list_supported_inputs(kind)) is reads_bias

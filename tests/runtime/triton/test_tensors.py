@@ -11,7 +11,6 @@ from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.triton.tensors import (
     RowRequest,
     find_failure,
-    list_supported_inputs,
     pack_failure,
     pack_sequences,
     parse_rows,
@@ -250,10 +249,3 @@ def test_bias_must_have_a_row_per_prompt() -> None:
     assert _rejection(_tensors(embedding_bias=[1.0, 2.0])) == (
         "embedding_bias has the shape [2]; send the shape [rows, vocabulary]"
     )
-
-
-@pytest.mark.parametrize(
-    ("kind", "reads_bias"), [("openvino", False), ("vllm", True), ("sim", True)]
-)
-def test_bias_is_read_if_the_engine_kind_supports_it(kind: str, reads_bias: bool) -> None:
-    assert ("embedding_bias" in list_supported_inputs(kind)) is reads_bias

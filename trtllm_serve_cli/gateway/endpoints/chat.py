@@ -217,9 +217,10 @@ class ChatWriter:
             return None
         tops = delta.top_log_probs or ((),) * len(delta.token_ids)
         entries = []
-        for *pair, top in zip(delta.token_ids, delta.log_probs, tops, strict=False):
+        for token_id, log_prob, top in zip(delta.token_ids, delta.log_probs, tops, strict=False):
             alternatives = [self._describe_log_prob(*each) for each in top]
-            entries.append({**self._describe_log_prob(*pair), "top_logprobs": alternatives})
+            described = self._describe_log_prob(token_id, log_prob)
+            entries.append({**described, "top_logprobs": alternatives})
         return entries
 
     def _describe_log_prob(self, token_id: int, log_prob: float) -> dict[str, Any]:

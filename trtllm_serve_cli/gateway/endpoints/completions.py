@@ -26,7 +26,7 @@ from trtllm_serve_cli.gateway.sampling import plan_generation
 from trtllm_serve_cli.gateway.schema.completions import DEFAULT_MAX_TOKENS, CompletionBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
-from trtllm_serve_cli.runtime.engine import PromptFacts
+from trtllm_serve_cli.runtime.engine import FinishReason, PromptFacts
 
 _encode = msgspec.json.encode
 
@@ -254,7 +254,7 @@ class CompletionWriter:
         """Return the part of a delta that the response contains."""
         if not self._plan.discards_output:
             return delta
-        reason = None if delta.finish_reason is None else "length"
+        reason: FinishReason | None = None if delta.finish_reason is None else "length"
         return TextDelta(delta.index, finish_reason=reason, prompt=delta.prompt)
 
     def _describe_usage(self, generation: Generation) -> dict[str, Any]:

@@ -94,7 +94,7 @@ TOP_LOG_PROBABILITIES = Feature(
 PROMPT_LOG_PROBABILITIES = Feature(
     "log probabilities of the prompt",
     (),
-    ("echo with logprobs",),
+    ("echo` with `logprobs",),
 )
 
 GUIDED_DECODING = Feature(

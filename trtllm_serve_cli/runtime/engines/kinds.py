@@ -17,6 +17,7 @@ import numpy as np
 
 from ..engine import Engine, InvalidRequest
 from ..triton.parameters import Parameters
+from ..triton.tensors import BIAS, SUPPORTED_INPUTS
 from .capabilities import Capabilities, find_feature
 
 
@@ -58,6 +59,11 @@ def is_supported(tensor: str, engine_kind: str) -> bool:
     if engine_kind not in kind_names():
         return True
     return find_feature(tensor) not in find_kind(engine_kind).capabilities.unsupported
+
+
+def list_supported_inputs(engine_kind: str) -> frozenset[str]:
+    """Return the inputs of `tensorrt_llm` that models of this engine kind read."""
+    return SUPPORTED_INPUTS - (set() if is_supported(BIAS, engine_kind) else {BIAS})
 
 
 def explain_rejection(tensor: str, engine_kind: str) -> str:

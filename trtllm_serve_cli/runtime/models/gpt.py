@@ -10,10 +10,11 @@ from functools import partial
 
 import numpy as np
 
+from ..engines.kinds import list_supported_inputs
 from ..requests.padded_response import PaddedResponseBuilder, PaddedRow, pad_rows
 from ..requests.responses import ResponseBuilder
 from ..triton.parameters import Parameters
-from ..triton.tensors import Array, GetTensor, list_supported_inputs, parse_rows
+from ..triton.tensors import Array, GetTensor, parse_rows
 from . import tensorrt_llm
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
-from ..engines.kinds import find_kind, reject_tensors
+from ..engines.kinds import find_kind, list_supported_inputs, reject_tensors
 from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, reject
 from ..requests.request_record import RequestLedger, RequestRecord
@@ -34,7 +34,6 @@ from ..triton.tensors import (
     INTERNAL_ID_PREFIX,
     Array,
     GetTensor,
-    list_supported_inputs,
     parse_rows,
 )
 from ..worker.stop_forwarding import StopForwarder, stop_socket_name

@@ -23,7 +23,7 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import PERF_OUTPUTS, InvalidRequest
-from ..engines.kinds import is_supported, reject_tensors
+from ..engines.kinds import is_supported, list_supported_inputs, reject_tensors
 from ..log import write_traceback
 from ..lora.adapter_request import read_lora_name
 from ..requests.cancel_watch import CancelWatch
@@ -48,7 +48,7 @@ from ..triton.core_inputs import CORE_NAMES
 from ..triton.drain_check import reject_if_draining
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
-from ..triton.tensors import INTERNAL_ID_PREFIX, Array, list_supported_inputs, parse_rows
+from ..triton.tensors import INTERNAL_ID_PREFIX, Array, parse_rows
 from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket_name
 
 # The maximum number of threads that handle requests. A request on the engine worker occupies a

@@ -13,7 +13,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..engine import InvalidRequest
-from ..engines.kinds import is_supported
 from ..lora.adapter_request import LORA_TENSORS
 from .word_lists import Words, decode_words
 
@@ -80,11 +79,6 @@ SUPPORTED_INPUTS = frozenset(
         "streaming",
     )
 )
-
-
-def list_supported_inputs(engine_kind: str) -> frozenset[str]:
-    """Return the inputs that models of this engine kind read."""
-    return SUPPORTED_INPUTS - (set() if is_supported(BIAS, engine_kind) else {BIAS})
 
 
 class EngineRow(Protocol):

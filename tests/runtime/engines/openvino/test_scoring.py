@@ -53,8 +53,8 @@ class BigramModel:
 
 
 def request(tokens: list[int], **fields: Any) -> GenerationRequest:
-    wanted = {"max_new_tokens": 1, "return_prompt_log_probs": True, "return_log_probs": True}
-    return GenerationRequest(1, tuple(tokens), **{**wanted, **fields})
+    options = {"max_new_tokens": 1, "return_prompt_log_probs": True, "return_log_probs": True}
+    return GenerationRequest(1, tuple(tokens), **{**options, **fields})
 
 
 @given(

@@ -118,8 +118,8 @@ def test_log_probabilities_arrive_with_the_tokens(load: EngineLoader) -> None:
 
 def test_alternatives_and_the_prompt_have_log_probabilities(load: EngineLoader) -> None:
     engine = load(sampler_type="TorchSampler")
-    wanted = {"num_top_log_probs": 2, "return_prompt_log_probs": True}
-    (update,) = run(engine, request(max_new_tokens=1, **wanted))
+    options = {"num_top_log_probs": 2, "return_prompt_log_probs": True}
+    (update,) = run(engine, request(max_new_tokens=1, **options))
     assert update.top_log_probs == (((11, -0.5), (900, -1.0)),)
     assert update.prompt == PromptFacts(None, (-0.5,), (((10, -0.5), (900, -1.0)),))
 

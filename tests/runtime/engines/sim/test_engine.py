@@ -226,11 +226,11 @@ def test_the_real_clock_waits_for_future_times_only() -> None:
 def test_log_probabilities_are_the_same_in_the_prompt_and_in_the_response(
     engine: SimEngine,
 ) -> None:
-    wanted: dict[str, Any] = {"return_log_probs": True, "num_top_log_probs": 3}
-    engine.submit(request(**wanted))
+    options: dict[str, Any] = {"return_log_probs": True, "num_top_log_probs": 3}
+    engine.submit(request(**options))
     updates = run_out(engine)
     whole = (*PROMPT, *tokens(updates))
-    engine.submit(request(2, input_ids=whole, return_prompt_log_probs=True, **wanted))
+    engine.submit(request(2, input_ids=whole, return_prompt_log_probs=True, **options))
     prompt = run_out(engine)[0].prompt
     assert prompt is not None
     assert (len(prompt.log_probs), len(prompt.top_log_probs)) == (12, 12)

@@ -147,8 +147,8 @@ class OpenVinoEngine:
     def step(self) -> list[SequenceUpdate]:
         updates = self._admit_checked() + self._scorer.take()
         if not self._pipeline.has_non_finished_requests():
-            checks = [each.problem for each in self._unchecked.values()]
-            wait([*checks, *self._scorer.pending.values()], _IDLE_S, FIRST_COMPLETED)
+            futures: list[Future[Any]] = [each.problem for each in self._unchecked.values()]
+            wait([*futures, *self._scorer.pending.values()], _IDLE_S, FIRST_COMPLETED)
             return updates
         started_ns = time.monotonic_ns()
         self._pipeline.step()

@@ -163,7 +163,8 @@ def _log_softmax(logits: Array) -> Array:
     """Return the log probabilities in each row."""
     shifted = logits - logits.max(axis=1, keepdims=True)
     sums = np.exp(shifted).sum(axis=1, keepdims=True, dtype=np.float64)
-    return shifted - np.log(sums)
+    log_probs: Array = shifted - np.log(sums)
+    return log_probs
 
 
 def _most_likely(row: Array, count: int) -> tuple[TokenLogProb, ...]:
