@@ -11,6 +11,8 @@ FinishReason = Literal["stop", "length"]
 
 # A token and its log probability.
 TokenLogProb = tuple[int, float]
+# The number of values in the shortest form of a `SequenceUpdate` in a `step` frame.
+_NUM_BASIC_ENTRIES = 9
 
 
 class InvalidRequest(Exception):
@@ -202,8 +204,13 @@ class SequenceUpdate:
     @classmethod
     def from_wire(cls, entry: list[Any]) -> SequenceUpdate:
         """Create an update from an entry, which may be from a worker of an earlier version."""
-        request_id, sequence, tokens, finish, log_probs, cum, error, perf, rejected, *rest = entry
-        top, prompt = rest or ((), None)
+        top: tuple[tuple[TokenLogProb, ...], ...] = ()
+        prompt = None
+        if len(entry) > _NUM_BASIC_ENTRIES:
+            *entry, top_entries, prompt_entry = entry
+            top = _as_alternatives(top_entries)
+            prompt = None if prompt_entry is None else PromptFacts.from_wire(prompt_entry)
+        request_id, sequence, tokens, finish, log_probs, cum, error, perf, rejected = entry
         return cls(
             request_id,
             sequence,
@@ -214,8 +221,8 @@ class SequenceUpdate:
             error,
             PerfMetrics(*perf) if perf else None,
             rejected,
-            _as_alternatives(top) if top else (),
-            None if prompt is None else PromptFacts.from_wire(prompt),
+            top,
+            prompt,
         )
 
 
