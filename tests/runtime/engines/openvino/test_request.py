@@ -52,7 +52,7 @@ def word(text: str) -> tuple[int, ...]:
         ({"end_id": 2}, {"ignore_eos": False, "eos_token_id": 2, "stop_token_ids": {2}}),
         ({"min_tokens": 3, "return_log_probs": True}, {"min_new_tokens": 3, "logprobs": 1}),
         ({"temperature": 0.7}, {}),
-        ({"top_k": 1, "seed": 4}, {}),
+        ({"top_k": 1, "seed": 4, "min_p": 0.5}, {}),
         ({"top_k": 5, "temperature": 0.0}, {}),
         ({"top_k": 5, "seed": 4}, {"do_sample": True, "top_k": 5, "top_p": 1.0, "rng_seed": 4}),
         ({"top_p": 0.5, "temperature": 0.7}, {"do_sample": True, "top_p": 0.5, "temperature": 0.7}),
@@ -84,6 +84,11 @@ def test_config_has_the_fields_of_the_request(
     }
 
 
+@pytest.mark.parametrize(("sent", "min_p"), [(None, 0.0), (0.25, 0.25), (1.0, 0.999)])
+def test_min_p_is_below_1(sent: float | None, min_p: float) -> None:
+    assert config_of(top_p=0.9, min_p=sent).min_p == pytest.approx(min_p)
+
+
 @pytest.mark.parametrize(("are_looked_up", "max_ngram_size"), [(True, 3), (False, 0)])
 def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None:
     config = config_of(Drafts(4, are_looked_up))
@@ -103,6 +108,17 @@ def test_config_enables_drafts(are_looked_up: bool, max_ngram_size: int) -> None
             {"stop_words": ((0,),)},
             "stop_words_list contains the word [0], which decodes to an empty string; remove the "
             "word",
+        ),
+        (
+            {"num_top_log_probs": 2},
+            "top_logprobs is not supported by the engine kind openvino, because OpenVINO GenAI "
+            "returns only the log probability of the selected token. Omit it.",
+        ),
+        (
+            {"logit_bias": ((5, 1.0),)},
+            "embedding_bias (embedding bias) is not supported by the engine kind openvino, because "
+            "OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or serve this "
+            "model with the engine kind pytorch or sim or tensorrt or vllm.",
         ),
     ],
 )
