@@ -1,7 +1,7 @@
 """List the commands of a group, and import a command only when it runs.
 
-Typer creates all options of a command when the command is added to an application. Adding all
-commands would take most of the run time of `tllm --help`.
+Typer creates all options of a command when the command is added to an application. If all commands
+were added, creating their options would take most of the run time of `tllm --help`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
 
-# Newer versions of Typer contain a copy of Click. Therefore, get `UsageError` from a Typer
-# exception, so that `except` matches the class that Typer raises.
+# Newer versions of Typer contain a copy of Click. Therefore, derive `UsageError` from an exception
+# of Typer, so that `except UsageError` matches the class that Typer raises.
 UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
 _NAME_WIDTH = max(map(len, _COMMANDS))
@@ -31,7 +31,7 @@ def walk_commands(group: Any, *names: str) -> Iterator[tuple[tuple[str, ...], An
 
 
 def _make_click_command(command: Command) -> Any:
-    """Import the command's target, and return the Click command for the target."""
+    """Import the function or application behind the command, and return its Click command."""
     module_name, _, attribute = command.target.partition(":")
     target = getattr(import_module(f"trtllm_serve_cli.cli.{module_name}"), attribute)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -63,12 +63,12 @@ class _LazyCommands(Mapping[str, Any]):
 class SuggestingGroup(TyperGroup):
     """A group that suggests similar commands if a command is unknown.
 
-    Both Typer and Click 8.4 or later add a suggestion. This class ensures that
-    only one suggestion is printed.
+    Typer and Click 8.4 or later both add a suggestion to the error. This class ensures that only
+    one suggestion is printed.
     """
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Return the name of the command in `args`, the command, and the remaining arguments."""
+        """Return the command's name, the command itself, and the remaining arguments in `args`."""
         self.suggest_commands = False
         try:
             return super().resolve_command(ctx, args)
@@ -98,7 +98,7 @@ class LazyGroup(SuggestingGroup):
 class FullSummaryGroup(SuggestingGroup):
     """A group that lists the full first sentence of each command's help.
 
-    By default, Click truncates this sentence.
+    By default, Click truncates long sentences in the list.
     """
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

@@ -9,8 +9,8 @@ class Command(NamedTuple):
     """A command of `tllm`.
 
     `target` names the function or Typer application that implements the command, in the form
-    "module:attribute". The module's name is relative to `trtllm_serve_cli.cli`. `tllm --help` shows
-    the `summary`.
+    "module:attribute", where the module is relative to `trtllm_serve_cli.cli`. `summary` is the
+    description in `tllm --help`.
     """
 
     name: str

@@ -18,7 +18,8 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-# Disk errors, which the user can fix. `main` treats all other instances of `OSError` as bugs.
+# Codes of disk errors that the user can fix. `main` treats an `OSError` with any other code as a
+# bug.
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,

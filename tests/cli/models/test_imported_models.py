@@ -209,7 +209,7 @@ def test_remove_without_a_terminal_requires_yes(tllm: Tllm, home: Home) -> None:
     assert err.endswith(
         "Error: Nothing was deleted.\n"
         "  Why: stdin is not a terminal, so you cannot confirm the deletion\n"
-        " Next: confirm with --yes\n"
+        " Next: confirm the deletion with --yes\n"
     )
 
 
@@ -228,6 +228,6 @@ def test_served_model_is_not_removed(tllm: Tllm, home: Home) -> None:
     (plan.directory / PLAN_FILE).write_text(plan.to_json())
     write_state(plan.directory, describe_supervisor("ready"))
     assert tllm("remove", "m", "--yes") == (
-        3, "", "Error: m is being served.\n  Why: a running server uses the model repository\n"
+        3, "", "Error: m was not removed.\n  Why: a running server uses the model repository\n"
         " Next: stop the server with `tllm stop -m m`\n",
     )  # fmt: skip

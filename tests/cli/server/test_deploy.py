@@ -98,7 +98,7 @@ def test_job_is_unknown_while_slurm_is_unreachable(tllm: Tllm, home: Home, tmp_p
         code, _, err = tllm(*command)
         assert (code, "Error: Slurm did not cancel job 42." in err, away in err) == (3, True, True)
     code, _, err = tllm("remove", "m", "--yes")
-    assert (code, "m is being served." in err) == (3, True)
+    assert (code, "m was not removed." in err) == (3, True)
 
 
 def test_stop_removes_an_ended_job_from_the_list(tllm: Tllm, home: Home, tmp_path: Path) -> None:

@@ -31,9 +31,10 @@ _DEFAULT_NUM_REQUESTS = 100
 class Job:
     """The name and options of a benchmark.
 
-    `text_model` is the text model that receives the requests, as `find_bench_target` expects it. If
-    `text_model` is None, the requests contain token ids and are sent to `tensorrt_llm`. If
-    `checks_answers` is set, text models must give the same answers before the measurement starts.
+    `text_model` names the text model that receives the requests, in the form that
+    `find_bench_target` expects. If `text_model` is None, the requests contain token ids and are
+    sent to `tensorrt_llm`. If `checks_answers` is set, the text models must give the same answer to
+    the same prompt before the measurement starts.
     """
 
     name: str
@@ -42,9 +43,10 @@ class Job:
     checks_answers: bool = False
 
     def find_targets(self) -> list[BenchTarget]:
-        """Return a target for each model on each server that the options name.
+        """Return one target for each combination of a server and a model that the options name.
 
-        By default, the server is the running server, and the model is the server's only model.
+        By default, the server is the one that `tllm start` keeps running, and the model is the only
+        model on that server.
         """
         common = self.common
         found = [
@@ -80,7 +82,7 @@ class Job:
         return BenchTarget(str(endpoint.url), find_model(endpoint, model).name)
 
     def open_target(self, found: BenchTarget) -> Target | OpenAITarget:
-        """Return the target for the load generator."""
+        """Convert the target to the form that the load generator requires."""
         from trtllm_serve_cli.bench.model.served_model import OpenAITarget, Target
 
         common = self.common
@@ -96,9 +98,9 @@ def open_points(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> list[Benchmark]:
-    """Open a benchmark for each job and its settings in `points`.
+    """Open one benchmark for each pair of a job and settings in `points`.
 
-    If a job has the option `--simulate`, its benchmark is a simulation. The other benchmarks send
+    If a job has the option `--simulate`, its benchmark is a simulation. All other benchmarks send
     their requests to `targets` or, if `targets` is None, to the targets that the job's options
     select.
     """
@@ -122,7 +124,7 @@ def open_points(
 
 
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
-    """Check the text models of `benchmarks` if the job requires it, and print the result.
+    """Check that text models answer the same prompt identically, and print the result.
 
     OpenAI-compatible servers are not checked, because each of their models has one interface.
     Raise `CheckFailed` if a model's answers to the same prompt differ.
@@ -243,7 +245,10 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 
 
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
-    """Return each metrics address once, by the index of the first target that has the address."""
+    """Return the metrics addresses of the targets, without duplicates.
+
+    The key of an address is the index of the first target with that address.
+    """
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):
         if target.metrics is not None:

@@ -45,7 +45,7 @@ RepeatOption = Annotated[
 class SharedOptions:
     """Options that benchmarks, sweeps and searches share.
 
-    The value None selects an option's default.
+    If the value of an option is None, the option's documented default applies.
     """
 
     num_requests: Annotated[
@@ -61,8 +61,11 @@ class SharedOptions:
     duration: Annotated[
         float | None,
         Option(
-            "Send requests for this time, instead of a fixed number of requests. Default: send the "
-            "number of requests in --num-requests.",
+            (
+                "Time during which requests are sent. Cannot be combined with --num-requests. "
+                "Default: no time limit, or 30 seconds per measurement in a search without "
+                "--num-requests."
+            ),
             metavar="SECONDS",
             panel=_AMOUNT,
             check=check_positive,
@@ -85,8 +88,10 @@ class SharedOptions:
     burstiness: Annotated[
         float | None,
         Option(
-            "Shape parameter for --arrival gamma. 1 is equivalent to poisson, and lower values "
-            "are burstier. Default: 1.",
+            (
+                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent to "
+                "poisson, and arrivals are burstier with lower values. Default: 1."
+            ),
             panel=_LOAD,
             check=check_positive,
         ),
@@ -94,7 +99,10 @@ class SharedOptions:
     ramp: Annotated[
         float | None,
         Option(
-            "Time over which the load increases before the measurement. Default: no ramp.",
+            (
+                "Time before the measurement in which the load increases from zero to its full "
+                "value. Default: no ramp."
+            ),
             metavar="SECONDS",
             panel=_LOAD,
             check=check_positive,
@@ -103,13 +111,16 @@ class SharedOptions:
     workers: Annotated[
         int,
         Within(1),
-        Option("Number of processes that send requests.", panel=_LOAD),
+        Option("Number of processes on this machine that send requests.", panel=_LOAD),
     ] = 1
     timeout: Annotated[
         float,
         Within(0.001),
         Option(
-            "Time after which a request is cancelled and counted as failed.",
+            (
+                "Time limit for each request. A request that exceeds the limit is cancelled and "
+                "counted as failed."
+            ),
             metavar="SECONDS",
             panel=_LOAD,
         ),
@@ -154,9 +165,12 @@ class SharedOptions:
     model: Annotated[
         tuple[str, ...],
         Option(
-            "Name of the model, as shown by `tllm list`, or of a Triton model on the running "
-            "server, such as ensemble. Repeatable. Requests alternate between several models, but "
-            "a sweep measures each model separately. Default: the only model of the server.",
+            (
+                "Name of a model, as shown by `tllm list`, or of a Triton model on the running "
+                "server, such as ensemble. Repeatable. With several models, a sweep measures each "
+                "model separately; other benchmarks alternate between the models. Default: the "
+                "only model of the server."
+            ),
             flags=("-m", "--model"),
             metavar="NAME",
             panel=_WHERE,
@@ -187,7 +201,10 @@ class SharedOptions:
     metrics_url: Annotated[
         tuple[str, ...],
         Option(
-            "Metrics address of a server that tllm did not start. Repeat the option for each -u.",
+            (
+                "Address of the metrics of a server that tllm did not start. With several -u, pass "
+                "one --metrics-url for each -u, in the same order."
+            ),
             flags=("--metrics-url",),
             metavar="HOST:PORT",
             panel=_WHERE,
@@ -207,8 +224,10 @@ class SharedOptions:
         int,
         Within(1),
         Option(
-            "Number of engines to simulate. Each request is sent to the engine with the fewest "
-            "requests.",
+            (
+                "Number of engines to simulate. Each request is sent to the engine with the fewest "
+                "requests in flight."
+            ),
             flags=("--replicas",),
             panel=_WHERE,
         ),
@@ -356,8 +375,10 @@ class SearchOptions(SharedOptions):
         int,
         Within(1),
         Option(
-            "Maximum number of measurements at one rate. A measurement is repeated if noise could "
-            "change its result.",
+            (
+                "Maximum number of measurements at one rate. A measurement is repeated if noise "
+                "could change whether the rate meets the objectives."
+            ),
             panel=_SEARCH,
         ),
     ] = 5

@@ -38,8 +38,8 @@ def show_progress(
     from rich.progress import Progress as Bar
 
     text = TextColumn("{task.fields[text]}")
-    # Refresh the bar in `watch`, because Rich's refresh thread would interrupt the load generator
-    # ten times a second.
+    # Refresh the bar only in `watch`. Rich's refresh thread would interrupt the load generator ten
+    # times a second and distort the measured times.
     bar = Bar(BarColumn(20), MofNCompleteColumn(), text, console=screen, auto_refresh=False)
     with bar:
         task = bar.add_task("", total=None, text="")
@@ -53,7 +53,7 @@ def show_progress(
 
 
 class ProgressFormatter:
-    """A formatter for the rate, requests in flight, failures and remaining time in a `Progress`."""
+    """Format the rate, requests in flight, failures and remaining time of a `Progress` as text."""
 
     def __init__(
         self, duration_s: float | None, clock: Callable[[], float] = time.monotonic
@@ -89,7 +89,7 @@ class ProgressFormatter:
 
 
 class ProgressLogger:
-    """A callable that logs a line with the progress every ten seconds."""
+    """A callable that prints a line with the progress of the benchmark every ten seconds."""
 
     def __init__(
         self, formatter: ProgressFormatter, clock: Callable[[], float] = time.monotonic

@@ -41,8 +41,11 @@ def calibrate(
             "-m",
             "--model",
             metavar="NAME",
-            help="Name of the measured model, which determines the scheduler limits. Default: "
-            "limits of 256 sequences, 8192 tokens per step, and 1 million tokens in the KV cache.",
+            help=(
+                "Name of the measured model. The scheduler limits in the simulation are those "
+                "of this model. Default: limits of 256 sequences, 8192 tokens per step, and 1 "
+                "million tokens in the KV cache."
+            ),
         ),
     ] = None,
     as_json: JsonOption = False,

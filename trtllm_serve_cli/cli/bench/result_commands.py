@@ -41,8 +41,10 @@ def report(
         typer.Option(
             metavar="FILE",
             dir_okay=False,
-            help="File to write a trace to. ui.perfetto.dev can open the trace. The option "
-            "requires a single result. Default: no trace.",
+            help=(
+                "File to write a trace of the requests to. Open the file in ui.perfetto.dev. "
+                "Requires a single result. Default: no trace."
+            ),
         ),
     ] = None,
 ) -> None:
@@ -79,7 +81,7 @@ def _write(path: Path, text: str) -> None:
         raise BadInput(
             f"The file {path} cannot be written.",
             why=error.strerror or str(error),
-            next_step="choose another file with -o FILE or --trace FILE",
+            next_step="choose a file in a writable folder with -o FILE or --trace FILE",
         ) from error
     print(path)
 
@@ -91,8 +93,11 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="CHANGE",
-            help="Change of a metric that sets the exit code to 3, for example 'ttft:p95>+5%' or "
-            "'requests_per_s<-5%'. Repeatable.",
+            help=(
+                "Limit for the change of a metric, for example 'ttft:p95>+5%' or "
+                "'requests_per_s<-5%'. If a change exceeds its limit, the exit code is 3. "
+                "Repeatable."
+            ),
         ),
     ] = None,
     allow_different: Annotated[
@@ -134,7 +139,10 @@ def _read_one(folder: Path) -> StoredResult:
     if len(results) > 1:
         raise BadInput(
             f"{folder} contains {len(results)} results.",
-            why="each folder must contain a single result, but this folder contains a sweep",
+            why=(
+                "`tllm bench compare` requires one result per folder, but the folder contains "
+                "a sweep"
+            ),
             next_step="compare two of these results: tllm bench compare "
             + shlex.join(str(folder / each.name) for each in results[:2]),
         )

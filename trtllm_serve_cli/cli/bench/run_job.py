@@ -24,9 +24,10 @@ def run_job(
     *,
     tokenizer: Tokenizer | None = None,
 ) -> None:
-    """Run a benchmark, sweep or search, depending on the type of the options.
+    """Run a benchmark, sweep or search, depending on the type of the job's options.
 
-    Print and write the result. If the job fails, raise an exception that sets the exit code.
+    Print the result, and write it to the output folder if the options name one. If the job fails,
+    raise an exception that sets the exit code.
     """
     match job.common:
         case SweepOptions() as options:

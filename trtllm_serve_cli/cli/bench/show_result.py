@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show_result(result: BenchmarkResult, folder: Path | None, *, as_json: bool) -> None:
-    """Print the result as tables or as JSON, and print the paths of the result files."""
+    """Print the result as tables or as JSON, followed by the paths of the result files."""
     from trtllm_serve_cli.bench.report import result_json
 
     if as_json:

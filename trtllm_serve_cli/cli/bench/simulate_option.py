@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# The flags of the options that apply only to servers. `--simulate` rejects these options.
+# Flags that apply only to servers, by the name of the option. `--simulate` rejects these flags.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
@@ -33,10 +33,10 @@ _SERVER_OPTIONS = {
 def open_simulation(
     settings: BenchmarkSettings, name_or_file: str, options: SharedOptions
 ) -> Benchmark:
-    """Return a benchmark that simulates an imported model or a timing file.
+    """Return a benchmark that simulates an imported model or the engine described by a timing file.
 
-    Raise `UnknownModel` if neither the model nor the file exists, or `BadInput` if the timing
-    cannot be used.
+    Raise `UnknownModel` if neither the model nor the file exists, or `BadInput` if the timing of
+    the simulated engine cannot be used.
     """
     from trtllm_serve_cli.bench.simulate.simulate import open_simulated
 
@@ -54,9 +54,9 @@ def _refuse_server_options(options: SharedOptions) -> None:
 
 
 def find_simulation(name_or_file: str) -> Simulation:
-    """Return the simulation that an imported model or a timing file describes.
+    """Return the timing and limits of the simulated engine from a model or a timing file.
 
-    Raise `UnknownModel` if neither the model nor the file exists.
+    Raise `UnknownModel` if `name_or_file` is neither an imported model nor a file.
     """
     from trtllm_serve_cli.bench.simulate.imported_simulation import read_imported_simulation
     from trtllm_serve_cli.engine_kinds.sim.build_plan import read_simulation

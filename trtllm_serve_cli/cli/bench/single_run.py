@@ -32,7 +32,7 @@ def run_one(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Run a benchmark, then print and write its result.
+    """Run a benchmark, then print its result and write the requested files.
 
     If the benchmark fails or its result differs from the reference, raise an exception that sets
     the exit code.

@@ -75,10 +75,10 @@ def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
 
 
 def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
-    """Write each result to a subfolder of `folder`, and write a report on all results.
+    """Write each result to a subfolder of `folder`, and write a report on all results to `folder`.
 
-    Also write each text in `files` to a file in `folder`. The file has the name of the keyword
-    argument and the suffix `.json`. Do nothing if `folder` is None or if there are no results.
+    Each keyword argument in `files` is the text of an additional file: the argument `search` is
+    written to `search.json`. Do nothing if `folder` is None or if there are no results.
     """
     if folder is None or not results:
         return

@@ -34,9 +34,12 @@ TokensPerWord = Annotated[
     typer.Option(
         "--op-tokens-per-word",
         min=0.01,
-        help="Number of tokens per word. The length of a response is this number times the number "
-        "of words in the data set's output. Default: `dataset` counts the tokens with the "
-        "tokenizer, and `end-to-end` assumes 1.3 tokens per word.",
+        help=(
+            "Number of tokens per word. The length of a response is this number times the "
+            "number of words in the expected output from the data set. Default: `dataset` "
+            "counts the tokens with the tokenizer, and `end-to-end` assumes 1.3 tokens per "
+            "word."
+        ),
     ),
 ]
 MaxInputLen = Annotated[
@@ -44,16 +47,20 @@ MaxInputLen = Annotated[
     typer.Option(
         "--max-input-len",
         min=1,
-        help="Maximum length of a prompt, in tokens. Longer prompts are skipped. Default: no "
-        "limit.",
+        help=(
+            "Maximum length of a prompt, in tokens. Entries with longer prompts are skipped. "
+            "Default: no limit."
+        ),
     ),
 ]
 IgnoreEos = Annotated[
     bool,
     typer.Option(
         "--ignore-eos",
-        help="Ignore the end-of-sequence token, so that each response has exactly the output "
-        "length.",
+        help=(
+            "Ignore the end-of-sequence token, so that each response has exactly the "
+            "requested length."
+        ),
     ),
 ]
 TokenizerDir = Annotated[
@@ -103,7 +110,11 @@ def dataset(
 
 
 def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
-    """Return the folder of the tokenizer that the targets' model repositories specify."""
+    """Return the tokenizer folder that the targets' model repositories specify.
+
+    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because the folder
+    is then unknown.
+    """
     interface = common.interface
     if targets is None or interface == "openai":
         source = "--simulate" if targets is None else "-i openai"
@@ -128,8 +139,10 @@ def end_to_end(
     through: Annotated[
         TextModel,
         typer.Option(
-            help="Text model to send requests to. `own` selects the text model that has the "
-            "imported model's name. The option has no effect with -i openai."
+            help=(
+                "Text model to send requests to. `own` selects the text model that has the "
+                "same name as the imported model. The option has no effect with -i openai."
+            )
         ),
     ] = TextModel.ENSEMBLE,
     input_words: Annotated[
@@ -145,19 +158,22 @@ def end_to_end(
         bool,
         typer.Option(
             "--check-answers/--no-check-answers",
-            help="Before the measurement, send one prompt with greedy sampling, twice to the text "
-            "model and once to each of `ensemble` and `tensorrt_llm_bls`. The exit code is 3 if "
-            "the answers differ.",
+            help=(
+                "Before the measurement, check that the text models give the same answer. One "
+                "prompt is sent with greedy sampling, twice to the selected text model and "
+                "once to each of `ensemble` and `tensorrt_llm_bls`. The exit code is 3 if the "
+                "answers differ."
+            ),
         ),
     ] = True,
 ) -> None:
     """Send text prompts to `ensemble` or another text model.
 
-    With -i http --stream, requests use the generate_stream endpoint. With -i openai, each prompt is
-    the message of a chat completion. If the server does not report the number of tokens in a
-    response, the tokenizer from --tokenizer counts the tokens.
+    With -i http --stream, requests use Triton's generate_stream endpoint. With -i openai, each
+    prompt is the user message of a chat completion. If the server does not report the number of
+    tokens in a response, the client counts them with the tokenizer from --tokenizer.
 
-    Example:  tllm bench end-to-end -i http --stream --concurrency 8
+    Example: tllm bench end-to-end -i http --stream --concurrency 8
     """
     from trtllm_serve_cli.bench.generator.tokenizers import open_tokenizer
     from trtllm_serve_cli.bench.workloads.dataset import Lengths, as_text, read_entries

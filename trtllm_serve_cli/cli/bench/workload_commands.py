@@ -85,8 +85,11 @@ def token_from_histogram(
     histogram_key: Annotated[
         str,
         typer.Option(
-            help="Name of a pair of histograms. The name KEY selects the histogram KEY_ip for the "
-            "prompt lengths and KEY_op for the response lengths. The built-in pair is `example`."
+            help=(
+                "Name of a pair of histograms. For the name KEY, the histogram KEY_ip "
+                "contains the prompt lengths, and KEY_op contains the response lengths. The "
+                "built-in pair is `example`."
+            )
         ),
     ] = "example",
     histogram_file: Annotated[
@@ -153,10 +156,10 @@ def multi_turn(
 ) -> None:
     """Send conversations in which each prompt contains the previous turns and responses.
 
-    The unit of --request-rate and --concurrency is conversations. Each turn after the first is sent
-    when the think time after the previous response has ended.
+    --request-rate and --concurrency count conversations, not requests. After a response, the next
+    turn is sent when the think time has passed.
 
-    Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
+    Example: tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
     """
     from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 
@@ -185,7 +188,10 @@ def identity(
     if batch_size > 1 and common.interface != "grpc":
         raise BadInput(
             f"A request over {common.interface} cannot contain {batch_size} prompts.",
-            why="Triton's generate endpoints and tllm's requests to the OpenAI API have one prompt",
+            why=(
+                "each request to Triton's generate endpoints, or from tllm to the OpenAI API, "
+                "contains one prompt"
+            ),
             next_step="add -i grpc, or set --batch-size 1",
         )
     run_job(Job("identity", common), Identity(batch_size, start_len, output_len))
@@ -205,8 +211,10 @@ def trace(
         float,
         typer.Option(
             min=0.001,
-            help="Speed of the replay relative to the recording. At 2, "
-            "the trace is replayed in half the time.",
+            help=(
+                "Speed of the replay relative to the recording. With 2, the replay takes half "
+                "the recorded time."
+            ),
         ),
     ] = 1.0,
     max_input_len: Annotated[

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def check_usage(options: InferOptions) -> None:
-    """Raise `BadParameter` if the options do not support `--batch-inputs`."""
+    """Raise `BadParameter` if `--batch-inputs` cannot be combined with the other options."""
     problem = None
     if options.batch is None:
         problem = "Sending prompts in one request requires --batch FILE."
@@ -76,7 +76,10 @@ def infer_batch(
 def _assign_ids(
     requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
 ) -> Iterator[GenerateRequest | TllmError]:
-    """Yield the requests in a batch with unique ids, and append each id to `names`."""
+    """Yield the requests of a batch, each with a unique id, and append each id to `names`.
+
+    For an invalid line, yield its error and append an empty id.
+    """
     for index, request in enumerate(requests):
         if isinstance(request, TllmError):
             names.append("")

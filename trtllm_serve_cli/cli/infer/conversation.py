@@ -32,7 +32,7 @@ def converse(
 ) -> None:
     """Send each line that the user enters, until the user exits.
 
-    `request` contains the options for all requests.
+    `request` contains the options that apply to every request.
     """
     from trtllm_serve_cli.client.conversation import Conversation
 
@@ -65,7 +65,7 @@ def _prepare_editing() -> None:
 
 
 def _run_command(line: str, conversation: Conversation) -> bool:
-    """Run a command such as /reset, and return whether the conversation continues."""
+    """Run a command such as /reset, and return whether the conversation should continue."""
     command, _, argument = line.partition(" ")
     match command:
         case "/quit" | "/exit" | "/bye":

@@ -14,7 +14,10 @@ from trtllm_serve_cli.errors import BadInput
 
 
 class Guide(NamedTuple):
-    """The values of the tensors `guided_decoding_guide_type` and `guided_decoding_guide`."""
+    """The values of the input tensors `guided_decoding_guide_type` and `guided_decoding_guide`.
+
+    The values select the format that the response must have.
+    """
 
     kind: str | None = None
     text: str | None = None
@@ -23,7 +26,8 @@ class Guide(NamedTuple):
 def plan_guide(options: InferOptions) -> Guide:
     """Return the guide that the options select.
 
-    Options for schemas, grammars and structural tags accept text or the path of a file.
+    The options for JSON schemas, grammars and structural tags accept either text or the path of a
+    file that contains the text.
     """
     guides = {
         f"--{name.replace('_', '-')}": getattr(options, name)
@@ -31,7 +35,9 @@ def plan_guide(options: InferOptions) -> Guide:
     }
     names = [name for name, value in guides.items() if value is not None]
     if len(names) > 1:
-        raise typer.BadParameter(f"{' and '.join(names)} cannot be used together.")
+        raise typer.BadParameter(
+            f"{' and '.join(names)} cannot be used together. Pass only one of them."
+        )
     if options.json_schema is not None:
         return Guide("json_schema", _read_json(options.json_schema, "--json-schema"))
     if options.structural_tag is not None:
@@ -66,5 +72,7 @@ def _read(value: str, option: str, is_text: Callable[[str], bool]) -> str:
         raise BadInput(
             f"{value} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
-            next_step=f"set {option} to the text itself, or to the path of a UTF-8 file",
+            next_step=(
+                f"set {option} to the text itself, or to the path of an existing UTF-8 file"
+            ),
         ) from error

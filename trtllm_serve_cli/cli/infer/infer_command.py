@@ -69,7 +69,8 @@ def infer(
         )
     guide = guided_decoding.plan_guide(options)
     lora_weights, lora_config = _load_adapter(options, request.get("lora_task_id"))
-    # Replace characters that stdout's encoding does not support. Otherwise, `print` would fail.
+    # Replace characters that stdout's encoding does not support, because `print` would otherwise
+    # raise `UnicodeEncodeError`.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     target = _open_target(options, model, prompt, request)
@@ -84,9 +85,11 @@ def infer(
     #   a part of the response.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
     is_streamed = options.stream or needs_parts or options.interface == "http"
-    # Do not stream requests for logits, so that one array contains the logits of the response.
+    # Do not stream requests for logits, so that the logits arrive in one array instead of one per
+    # part.
     is_streamed = is_streamed and not logits.list_requested(options)
-    # Do not stream requests for draft tokens, because models reject such streamed requests.
+    # Do not stream requests for draft tokens, because models reject requests with draft tokens in
+    # streaming mode.
     is_streamed = is_streamed and not request.get("num_draft_tokens")
     defaults = GenerateRequest(
         text_input="",
@@ -122,7 +125,7 @@ def infer(
 def _open_target(
     options: InferOptions, model: str | None, prompt: str | None, request: OptionValues
 ) -> Target:
-    """Find the server, or load the engine of the model for `--no-server`."""
+    """Return the model on the running server or, with `--no-server`, the model's engine."""
     if options.no_server:
         from trtllm_serve_cli.cli.infer import no_server
         from trtllm_serve_cli.cli.models.parameters import open_named
@@ -178,7 +181,10 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _plan_history(info: ModelInfo, system: str | None) -> tuple[Message, ...]:
-    """Return the system prompt as a message if the server applies the chat template."""
+    """Return the messages before the prompt: the system prompt, if the server applies the template.
+
+    If the client applies the chat template, it inserts the system prompt, and the history is empty.
+    """
     if not info.renders_chat:
         return ()
     from trtllm_serve_cli.client.conversation import list_messages
@@ -193,11 +199,11 @@ def _load_adapter(
         return None, None
     if task_id is None:
         raise typer.BadParameter(
-            "An adapter requires a task id. Add --lora-task-id N.", param_hint="--lora-dir"
+            "A LoRA adapter requires a task id. Add --lora-task-id N.", param_hint="--lora-dir"
         )
     if options.interface != "grpc":
         raise typer.BadParameter(
-            f"Sending an adapter requires gRPC. Omit -i {options.interface}.",
+            f"LoRA adapters can be sent only over gRPC. Omit -i {options.interface}.",
             param_hint="--lora-dir",
         )
     from trtllm_serve_cli.client.lora import load_adapter

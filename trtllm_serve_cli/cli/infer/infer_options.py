@@ -32,7 +32,7 @@ ModelOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class InferOptions:
-    """Options for the server, the prompt, the output and guided decoding."""
+    """Options of `tllm infer` for the server, the prompt, the output and guided decoding."""
 
     interface: Annotated[
         Interface,
@@ -56,8 +56,10 @@ class InferOptions:
     no_server: Annotated[
         bool,
         Option(
-            "Run the request without a server. Each command loads the engine before it runs the "
-            "request.",
+            (
+                "Run the request without a server. The engine is loaded each time that you run the "
+                "command."
+            ),
             flags=("--no-server",),
         ),
     ] = False
@@ -65,7 +67,11 @@ class InferOptions:
         float | None,
         Within(0.001),
         Option(
-            "Time limit after which the request is cancelled. Default: no limit.", metavar="SECONDS"
+            (
+                "Time limit for the request. A request that exceeds the limit is cancelled. "
+                "Default: no limit."
+            ),
+            metavar="SECONDS",
         ),
     ] = None
     chat: Annotated[
@@ -109,7 +115,9 @@ class InferOptions:
     ] = None
     structural_tag: Annotated[
         str | None,
-        Option("Generate text that matches this structural tag (JSON).", metavar=_FILE_OR_TEXT),
+        Option(
+            "Generate text that matches this structural tag, a JSON object.", metavar=_FILE_OR_TEXT
+        ),
     ] = None
     guide: Annotated[Literal["json"] | None, Option("Generate valid JSON.", metavar="json")] = None
     lora_dir: Annotated[

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def list_requested(options: InferOptions) -> list[str]:
-    """Return the inputs that request logits, one for each logits file that the options set."""
+    """Return the names of the request inputs that ask for the logits set in `options`."""
     return [f"return_{name}" for name in LOGITS if getattr(options, name) is not None]
 
 
 def check_usage(options: InferOptions, *, has_prompt: bool) -> None:
-    """Raise `BadParameter` if the options request logits in a way that is not supported."""
+    """Raise `BadParameter` if the interface or the prompts do not support logits."""
     name = next(name for name in LOGITS if getattr(options, name) is not None)
     hint = "--" + name.replace("_", "-")
     if options.interface != "grpc":
@@ -30,7 +30,9 @@ def check_usage(options: InferOptions, *, has_prompt: bool) -> None:
             f"Logits require gRPC. Omit -i {options.interface}.", param_hint=hint
         )
     if not has_prompt or options.batch is not None:
-        raise typer.BadParameter("Logits require a single PROMPT.", param_hint=hint)
+        raise typer.BadParameter(
+            ("Logits require a single PROMPT. Pass PROMPT, and omit --batch."), param_hint=hint
+        )
 
 
 def write_logits(completion: Completion, options: InferOptions) -> None:
@@ -64,7 +66,7 @@ def _write(path: Path, name: str, completion: Completion) -> None:
         raise BadInput(
             f"{path} cannot be written.",
             why=f"{error.strerror}",
-            next_step="choose another file",
+            next_step="write to a file in a writable folder",
         ) from error
     finally:
         aside.unlink(missing_ok=True)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 def open_engine(options: InferOptions, repository: OpenRepository) -> Target:
-    """Start the engine of an imported model, and return it as the target for requests.
+    """Start the engine of an imported model, and return the engine as the target for requests.
 
-    The engine stops when the command ends.
+    The engine stops when the `tllm` command ends.
     """
     from trtllm_serve_cli.client.local_engine import LocalEngine
 
@@ -36,7 +36,7 @@ def open_engine(options: InferOptions, repository: OpenRepository) -> Target:
 
 
 def check_usage(options: InferOptions) -> None:
-    """Raise a usage error if an option requires a server."""
+    """Raise `BadParameter` if an option requires a server."""
     needs_server = {
         "--url": options.url is not None,
         "--interface": options.interface != "grpc",
@@ -45,7 +45,7 @@ def check_usage(options: InferOptions) -> None:
     for flag, is_set in needs_server.items():
         if is_set:
             raise typer.BadParameter(
-                "The option requires a server. Omit it or --no-server.", param_hint=flag
+                "The option requires a server. Omit this option or --no-server.", param_hint=flag
             )
 
 
@@ -55,7 +55,7 @@ def run_script(
     options: InferOptions,
     request: Mapping[str, Any],
 ) -> None:
-    """Run TensorRT-LLM's script run.py on a TensorRT engine, and exit with its exit code.
+    """Run TensorRT-LLM's script run.py on a TensorRT engine, and exit with the script's exit code.
 
     Raise `BadInput` if the script does not support the request, or `MissingPart` if the script or
     MPI is not installed.
@@ -65,14 +65,14 @@ def run_script(
 
     if prompt is None:
         raise BadInput(
-            "A TensorRT engine without a server requires a prompt.",
+            "Without a server, a TensorRT engine requires a prompt on the command line.",
             why="TensorRT-LLM's script run.py runs one prompt, not a conversation or a batch",
             next_step='pass a prompt, for example `tllm infer --no-server "What is ML?"`',
         )
     if options.show_tokens:
         raise BadInput(
-            "A TensorRT engine without a server does not return token ids.",
-            why="TensorRT-LLM's script run.py prints only the text",
+            "Without a server, a TensorRT engine does not return token ids.",
+            why="TensorRT-LLM's script run.py, which runs the engine, prints only text",
             next_step="start a server with `tllm start`, and omit --no-server",
         )
     words = prompts.read_prompt(prompt)

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 def check_prompt(words: str) -> None:
     """Raise `BadInput` if the prompt is empty.
 
-    The server cannot detect an empty prompt after the chat template has been applied.
+    The client must check this, because the chat template adds text to an empty prompt, and the
+    server then receives text that is not empty.
     """
     if not words:
         raise BadInput(
@@ -26,7 +27,7 @@ def check_prompt(words: str) -> None:
 
 
 def read_prompt(prompt: str) -> str:
-    """Return the prompt. If `prompt` is `-`, return stdin's content without the last newline."""
+    """Return the prompt, or the content of stdin without the last newline if `prompt` is `-`."""
     if prompt != "-":
         return prompt
     if sys.stdin is None:  # stdin is closed, for example by `<&-`
@@ -48,10 +49,11 @@ def read_lines(file: Path) -> Iterable[str]:
 
 
 def plan_prompt(info: ModelInfo, chat: bool | None, system: str | None) -> Callable[[str], str]:
-    """Return a function that applies the chat template to a prompt, or returns it unchanged.
+    """Return a function that applies the chat template to a prompt.
 
-    The prompt is also unchanged if the server applies the template. Raise `BadInput` if a chat
-    template is required, but neither the model nor the server has one.
+    If the server applies the template, or if no template is used, the function returns the prompt
+    unchanged. Raise `BadInput` if a chat template is required, but neither the model nor the server
+    has one.
     """
     if chat is True or system is not None:
         check_template(info)

@@ -20,8 +20,8 @@ from trtllm_serve_cli.errors import TllmError
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Completion, GenerateRequest, Piece
 
-# Placeholder for a space at which lines must not break. The text of a piece cannot contain the
-# placeholder, because `repr` escapes NUL.
+# Placeholder for a space at which lines must not break. NUL cannot occur in the text of a piece,
+# because `repr` escapes it.
 _NO_BREAK = "\0"
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -71,7 +71,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence that describes the effect of Ctrl-C on a request."""
+    """Return a sentence that states what Ctrl-C did to the request, depending on the interface."""
     if target.interface == "http" and not request.stream:
         return f"Disconnected, {what}. Over HTTP the server still finishes it; -i grpc cancels it."
     if target.interface == "openai":
@@ -80,7 +80,7 @@ def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
 
 
 def show_texts(completion: Completion) -> None:
-    """Print the texts of a response that was not streamed."""
+    """Print the text of each sequence in a response that was not printed as it arrived."""
     if len(completion.texts) == 1:
         print(printable(completion.text))
         return
@@ -89,7 +89,7 @@ def show_texts(completion: Completion) -> None:
 
 
 def show_figures(collected: CollectedStream, request_id: str, *, was_streamed: bool) -> None:
-    """Print log probabilities, performance metrics, token counts and times to stderr."""
+    """Print log probabilities, performance metrics, token counts and latencies to stderr."""
     for line in describe_log_probs(collected, _width()):
         output.notify(line)
     completion = collected.completion
@@ -131,7 +131,7 @@ def as_data(answer: Completion | TllmError) -> dict[str, Any]:
 
 
 def describe(completion: Completion, *, was_streamed: bool) -> str:
-    """Return a line such as `46 tokens · first after 85 ms · 48.2 tokens/s`."""
+    """Summarize a response in one line, such as `46 tokens · first after 85 ms · 48.2 tokens/s`."""
     count = completion.num_output_tokens
     parts = ["tokens unknown" if count is None else f"{count} token{'s' * (count != 1)}"]
     if was_streamed and completion.ttft_s is not None:
@@ -146,7 +146,10 @@ def describe(completion: Completion, *, was_streamed: bool) -> str:
 
 
 def describe_perf(perf: Mapping[str, float]) -> str:
-    """Return a line such as `queued 1.2 ms · prefill 30.0 ms · 5 KV blocks, 3 new, 2 reused`."""
+    """Summarize the engine's performance metrics for a request in one line.
+
+    An example is `queued 1.2 ms · prefill 30.0 ms · 5 KV blocks, 3 new, 2 reused`.
+    """
     parts = []
     for name, start, end in (
         ("queued", "arrival", "first_scheduled"),
@@ -166,10 +169,10 @@ def describe_perf(perf: Mapping[str, float]) -> str:
 
 
 def describe_log_probs(collected: CollectedStream, width: int) -> list[str]:
-    """Return the log probability of each sequence, followed by the log probability of each piece.
+    """Return lines with the log probability of each sequence and of each piece of its response.
 
-    If a sequence has only one piece, return the numbers without text, because the text cannot be
-    split into tokens.
+    If a sequence arrived in one piece, return the log probabilities of its tokens without text,
+    because the client cannot split the text into tokens.
     """
     lines: list[str] = []
     completion = collected.completion

@@ -21,9 +21,11 @@ _FLAG = "--show-tokens"
 
 
 def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: bool) -> None:
-    """Raise `BadParameter` if the options request token ids in a way that is not supported."""
+    """Raise `BadParameter` if --show-tokens cannot be combined with the other options."""
     if not has_prompt or options.batch is not None:
-        raise typer.BadParameter("Token ids require a single PROMPT.", param_hint=_FLAG)
+        raise typer.BadParameter(
+            ("Token ids require a single PROMPT. Pass PROMPT, and omit --batch."), param_hint=_FLAG
+        )
     if options.interface != "grpc":
         raise typer.BadParameter(
             f"Token ids require gRPC. Omit -i {options.interface}.", param_hint=_FLAG
@@ -33,8 +35,8 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
             "Token ids and logits cannot be requested together. Omit one of the options.",
             param_hint=_FLAG,
         )
-    # On a server, --show-tokens bypasses the text model. Reject the options that only text models
-    # and local engines support.
+    # On a server, --show-tokens bypasses the text model. Therefore, reject options that only text
+    # models and local engines support.
     unsupported = {
         "--lora": "lora_name",
         "--stop-after-ms": "stop_after_ms",
@@ -42,11 +44,17 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
     }
     for flag, name in unsupported.items():
         if not options.no_server and request.get(name) is not None:
-            raise typer.BadParameter(f"Token ids do not support {flag}. Omit it.", param_hint=_FLAG)
+            raise typer.BadParameter(
+                (f"Token ids cannot be shown for a request with {flag}. Omit {flag}."),
+                param_hint=_FLAG,
+            )
 
 
 def use_pipeline(target: Target) -> Target:
-    """Return `target` with an endpoint that returns token ids."""
+    """Return `target` with an endpoint that also returns token ids.
+
+    A local engine already returns them, so its target is returned unchanged.
+    """
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.client.token_pipeline import open_token_pipeline
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.metrics.summary import ModelRow, Summary
     from trtllm_serve_cli.metrics.watch import Watch, WatchQueue
 
-# Time span for the means and percentiles in the table.
+# Time span of the scrapes from which the table's means and percentiles are computed.
 _WINDOW_S = 30.0
-# Maximum number of points in a trend. Even the widest terminals have fewer columns than this.
+# Maximum number of points in a trend. No terminal has that many columns.
 _MAX_POINTS = 400
 _STEPS = "▁▂▃▄▅▆▇█"
 # Interval at which the dashboard reads keys and checks for new scrapes and a resized terminal.
@@ -39,7 +39,11 @@ _BAR_WIDTH = 12
 
 
 class Feed:
-    """The scrapes of one server in the last `_WINDOW_S` seconds, and the trends of its metrics."""
+    """The latest scrapes of one server, and the trends of its metrics.
+
+    The scrapes span `_WINDOW_S` seconds. `summary` is computed from them. `problem` describes why
+    the last scrape failed or was slow.
+    """
 
     def __init__(self, address: str, interval_s: float) -> None:
         self.address = address
@@ -50,7 +54,10 @@ class Feed:
         self._snapshots: deque[Snapshot] = deque()
 
     def add_scrape(self, scraped: Snapshot | TllmError) -> None:
-        """Add the next scrape, or the error if the scrape failed."""
+        """Add the next scrape to the summary and trends.
+
+        If the scrape failed, `scraped` is the error, which the dashboard shows.
+        """
         from trtllm_serve_cli.metrics.summary import summarize
 
         if isinstance(scraped, TllmError):
@@ -88,7 +95,10 @@ class Feed:
 
 
 def run_dashboard(sources: dict[str, Watch], interval_s: float) -> None:
-    """Scrape each address in `sources` in a thread, and draw the results until the user quits."""
+    """Scrape each server in `sources` in its own thread, and draw the metrics until the user quits.
+
+    The keys of `sources` are the servers' addresses.
+    """
     from rich.live import Live
 
     from trtllm_serve_cli.cli.shared import output
@@ -138,9 +148,9 @@ def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Gr
 
 
 def sparkline(values: Sequence[float | None], width: int, maximum: float | None = None) -> str:
-    """Return the last `width` values as bars, with a gap for each None.
+    """Return the last `width` values as bars of characters, with a gap for each None.
 
-    A bar of full height represents `maximum` or, if `maximum` is not set, the highest value.
+    A bar of full height represents `maximum` or, if `maximum` is not set, the highest value shown.
     """
     shown = list(values)[-width:]
     top = maximum or max((each for each in shown if each is not None), default=0.0)

@@ -54,7 +54,10 @@ def metrics(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Show rates and latencies since this file was saved with --raw.",
+            help=(
+                "Show the rates and latencies since FILE was saved. FILE is a metrics page "
+                "from `tllm metrics --raw`."
+            ),
         ),
     ] = None,
     watch: Annotated[
@@ -62,7 +65,8 @@ def metrics(
         typer.Option("--watch", help="Show a live screen with trends and rates. Press q to quit."),
     ] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, metavar="SECONDS", help="Time between two updates of --watch.")
+        float,
+        typer.Option(min=0.1, metavar="SECONDS", help=("Interval between two updates of --watch.")),
     ] = _INTERVAL_S,
 ) -> None:
     """Show the request, engine and host metrics of running servers.
@@ -74,17 +78,25 @@ def metrics(
     """
     if context.invoked_subcommand is not None:
         if any((model, url, as_json, raw, since, watch, interval != _INTERVAL_S)):
-            raise typer.BadParameter("Put the options of `export` after the word `export`.")
+            raise typer.BadParameter(
+                "Options before the word `export` do not apply to it. Put "
+                "the options of `export` after the word `export`."
+            )
         return
     if raw and (as_json or watch or since or len(url or ()) > 1):
         raise typer.BadParameter(
-            "The option requires a single server, and cannot be used with --json, --watch or "
-            "--since.",
+            (
+                "The option requires a single server, and cannot be used with --json, --watch or "
+                "--since. Pass at most one -u, and omit these options."
+            ),
             param_hint="--raw",
         )
     if since is not None and (watch or len(url or ()) > 1):
         raise typer.BadParameter(
-            "The option requires a single server, and cannot be used with --watch.",
+            (
+                "The option requires a single server, and cannot be used with --watch. Pass at "
+                "most one -u, and omit --watch."
+            ),
             param_hint="--since",
         )
     addresses = _find_addresses(url, model)
@@ -162,7 +174,10 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the servers that respond, then raise the error of the first server that failed."""
+    """Show the servers that respond, and report the error of each server that does not.
+
+    Raise the first error after all other errors have been printed.
+    """
     from trtllm_serve_cli.cli.metrics.dashboard import Feed, render_servers
     from trtllm_serve_cli.metrics.fetch import fetch_metrics
     from trtllm_serve_cli.metrics.parse import parse_metrics

@@ -59,7 +59,7 @@ def _render_models(rows: tuple[ModelRow, ...]) -> Table:
 
 
 def _render_answers(rows: list[ModelRow]) -> Table:
-    """Render the tokens and latencies of the models' responses."""
+    """Render the token counts and latencies of the models' responses as a table."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -78,16 +78,16 @@ def _render_answers(rows: list[ModelRow]) -> Table:
 
 
 def show_latency(latency: Latency | None) -> tuple[str, str]:
-    """Return the median and the 90th percentile in milliseconds, as text."""
+    """Return the median and the 90th percentile as texts, in milliseconds."""
     if latency is None:
         return UNKNOWN, UNKNOWN
     return show_ms(latency.p50_ms), show_ms(latency.p90_ms)
 
 
 def show_ms(value: float) -> str:
-    """Return milliseconds as text.
+    """Return a number of milliseconds as text.
 
-    Values of 10 or more have no decimals, because histograms are not that precise.
+    Values of 10 or more have no decimals, because percentiles from histograms are less precise.
     """
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
@@ -176,7 +176,7 @@ def _host_lines(host: HostRow) -> list[tuple[str, str]]:
 
 
 def describe_gpu(gpu: GpuRow) -> str:
-    """Return the utilization, memory and power of a GPU."""
+    """Return the utilization, memory and power of a GPU as text."""
     power = "" if gpu.power_w is None else f", {gpu.power_w:.0f} W"
     if gpu.power_w is not None and gpu.power_limit_w:
         power += f" of {gpu.power_limit_w:.0f} W"
@@ -187,13 +187,13 @@ def describe_gpu(gpu: GpuRow) -> str:
 
 
 def bar(fraction: float | None, width: int = _BAR_WIDTH) -> str:
-    """Return a bar of `width` characters that is filled to `fraction`."""
+    """Return a horizontal bar that is `width` characters wide and filled to `fraction`."""
     filled = round(min(1.0, max(0.0, fraction or 0.0)) * width)
     return "█" * filled + "░" * (width - filled)
 
 
 def text(value: int | None) -> str:
-    """Return a count, or "-" if it is unknown."""
+    """Return a count as text, or "-" if the count is unknown."""
     return UNKNOWN if value is None else str(value)
 
 
@@ -202,12 +202,12 @@ def _ms(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Return a rate per second, or "-" if it is unknown."""
+    """Return a rate per second as text, or "-" if the rate is unknown."""
     return UNKNOWN if value is None else f"{value:.1f}/s"
 
 
 def percent(fraction: float | None) -> str:
-    """Return a fraction as a percentage, or "-" if it is unknown."""
+    """Return a fraction as a percentage, or "-" if the fraction is unknown."""
     return UNKNOWN if fraction is None else f"{fraction * 100:.0f} %"
 
 

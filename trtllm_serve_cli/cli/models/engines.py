@@ -106,7 +106,7 @@ def _describe_unfinished(build: PartialBuild) -> dict[str, Any]:
 
 
 def _show_options(row: dict[str, Any]) -> str:
-    """Return the format of the weights, followed by the other build options."""
+    """Return the format of the engine's weights, followed by the build options, as text."""
     options = dict((row["facts"] or {}).get("options") or {})
     options.update(options.pop("flags", {}))
     chosen = [f"{name}={value}" for name, value in options.items()]

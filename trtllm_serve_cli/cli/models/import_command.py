@@ -37,8 +37,11 @@ BuildOptionsOption = Annotated[
     typer.Option(
         "--build-option",
         metavar="KEY=VALUE",
-        help="Set a build option by its name in tllm.yaml, or a flag of TensorRT-LLM's programs by "
-        "upstream's name. Repeatable. docs/reference/tllm-yaml.md lists the options.",
+        help=(
+            "Set one build option: either an option of tllm.yaml, or a flag of TensorRT-LLM's "
+            "programs under its upstream name. Repeatable. docs/reference/tllm-yaml.md lists "
+            "the options."
+        ),
     ),
 ]
 DraftOption = Annotated[
@@ -157,7 +160,11 @@ def build_model(
 def _declare(
     file: Path | None, build_options: list[str], sections: dict[str, OptionValues]
 ) -> Declaration:
-    """Return the declaration in the file, overridden by the command-line options in `sections`."""
+    """Return the declaration in `file`, overridden by the options in `sections`.
+
+    If `file` is None, return a declaration with only the options. Raise `BadParameter` if neither
+    contains the model's name.
+    """
     from trtllm_serve_cli.importing.declaration import (
         Declaration,
         override,
@@ -173,7 +180,8 @@ def _declare(
         declared = Declaration(ModelSection(sections["model"]["name"]))
     else:
         raise typer.BadParameter(
-            "Set the model with -m NAME, or with a file that contains its name: -f tllm.yaml."
+            "No model was specified. Pass -m NAME, or pass -f with a tllm.yaml that contains "
+            "the model's name."
         )
     words = parse_pairs(build_options, option="--build-option ")
     flags = _take_flags(words)
@@ -188,7 +196,7 @@ def _declare(
 
 
 def _take_flags(words: dict[str, str]) -> dict[str, str]:
-    """Remove the flags of TensorRT-LLM's programs from `words`, and return them."""
+    """Remove the flags of TensorRT-LLM's programs from `words`, and return the flags."""
     options = {each.name for each in _BUILD}
     others = [name for name in words if name not in options]
     if not others:

@@ -20,12 +20,16 @@ if TYPE_CHECKING:
 
 def list_models(
     catalog: Annotated[
-        bool, typer.Option("--catalog", help="List the aliases in the catalog instead of models.")
+        bool,
+        typer.Option(
+            "--catalog", help=("List the aliases in the catalog instead of the imported models.")
+        ),
     ] = False,
     engines: Annotated[
         bool,
         typer.Option(
-            "--engines", help="List the engines and the repositories that use each engine."
+            "--engines",
+            help=("List the stored engines, with the repositories that use each engine."),
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -74,7 +78,9 @@ def remove(
     everything: Annotated[bool, typer.Option("--all", help="Remove all imported models.")] = False,
     engines: Annotated[
         bool,
-        typer.Option("--engines", help="Remove unused engines and partial builds."),
+        typer.Option(
+            "--engines", help=("Remove partial builds, and engines that no repository uses.")
+        ),
     ] = False,
     yes: YesOption = False,
 ) -> None:
@@ -130,7 +136,7 @@ def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
     for model in models:
         if model.name in served:
             raise RepositoryError(
-                f"{model.name} is being served.",
+                f"{model.name} was not removed.",
                 why="a running server uses the model repository",
                 next_step=f"stop the server with `tllm stop -m {model.name}`",
             )
@@ -147,7 +153,7 @@ def _confirm(paths: list[str], *, yes: bool) -> None:
         raise BadInput(
             "Nothing was deleted.",
             why="stdin is not a terminal, so you cannot confirm the deletion",
-            next_step="confirm with --yes",
+            next_step="confirm the deletion with --yes",
         )
     if not typer.confirm("Continue?", err=True):
         output.notify("Nothing was deleted.")

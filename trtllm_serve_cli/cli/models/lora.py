@@ -16,7 +16,7 @@ lora_app = typer.Typer(cls=FullSummaryGroup, help="Convert LoRA adapters.", no_a
 
 
 class Dtype(str, Enum):
-    """The values of `--dtype`."""
+    """The data types that `--dtype` accepts."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -40,8 +40,10 @@ def convert(
         Dtype,
         typer.Option(
             "--dtype",
-            help="Data type of the weights in the output file. Adapters that are sent in requests "
-            "must use float16.",
+            help=(
+                "Data type of the weights in model.lora_weights.npy. To send the adapter in "
+                "requests, use float16."
+            ),
         ),
     ] = Dtype.float16,
     force: ForceOption = False,
@@ -50,11 +52,11 @@ def convert(
 ) -> None:
     """Convert a PEFT adapter to model.lora_weights.npy and model.lora_config.npy.
 
-    Send the contents of the files in one request as the tensors lora_weights and lora_config, with
-    a lora_task_id of your choice. To load the adapter when the server starts, name the folder after
-    the task id and move the folder to the model's lora_prefetch_dir.
+    To use the adapter in a request, send the arrays in the two files as the tensors lora_weights
+    and lora_config, with a lora_task_id of your choice. To load the adapter when the server starts,
+    name the folder after the task id and move the folder to the model's lora_prefetch_dir.
 
-    Example:  tllm lora convert ./my-adapter ./lora/1
+    Example: tllm lora convert ./my-adapter ./lora/1
     """
     from trtllm_serve_cli.build.lora import convert_lora, write_lora
 
@@ -73,7 +75,10 @@ def convert(
 
 
 def _find_adapter(source: str) -> Path:
-    """Return the folder of the adapter, which is downloaded if `source` is on the hub."""
+    """Return the folder of the adapter.
+
+    If `source` names a repository on the hub, download the adapter first.
+    """
     if not source.startswith("hf:"):
         return Path(source)
     from trtllm_serve_cli.runtime.lora.peft import PEFT_CONFIG, PEFT_WEIGHTS

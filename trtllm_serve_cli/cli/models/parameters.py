@@ -88,12 +88,12 @@ def set_(
 ) -> None:
     """Change a model's parameters.
 
-    The parameters have the names of the variables in NVIDIA's templates. The rest of the repository
-    is not modified. Restart a running server to apply the changes.
+    A parameter has the name of the variable in NVIDIA's templates. Only the specified parameters
+    change. Restart a running server to apply the changes.
 
-    Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
+    Example: tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
-    Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
+    Example: tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
     from trtllm_serve_cli.repository.model.parameters import resolve_paths
     from trtllm_serve_cli.repository.settings import settings
@@ -159,7 +159,8 @@ def validate(
 def open_named(name: str | None, repo: Path | None) -> OpenRepository:
     """Return the repository of the model `name`, or the repository in the folder `repo`.
 
-    Raise `BadInput` if both are set.
+    If both are None, return the repository of the only imported model. Raise `BadInput` if both are
+    set.
     """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.model_repository import open_repository
@@ -176,7 +177,7 @@ def open_named(name: str | None, repo: Path | None) -> OpenRepository:
 
 
 def _find_serving(repository: OpenRepository) -> list[RunningServer]:
-    """Return the running servers that serve this repository."""
+    """Return the running servers that serve `repository`."""
     from trtllm_serve_cli.launch.servers.running import list_servers
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.repository.model.store import is_imported
@@ -197,7 +198,10 @@ def _name_served(repository: OpenRepository, server: RunningServer) -> str:
 
 
 def _show_changes(changes: list[Change]) -> None:
-    """Print the changes. Identical changes to several fields of a model share one row."""
+    """Print the changes as a table.
+
+    If a change applies to several fields of a model, print it only once.
+    """
     rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))
 

@@ -52,7 +52,10 @@ def plan(
         typer.Option(
             "--num-gpus",
             min=1,
-            help="Number of GPUs. Default: 8 with --gpu, otherwise the number in this machine.",
+            help=(
+                "Number of GPUs. Default: 8 with --gpu, otherwise the number of GPUs in this "
+                "machine."
+            ),
         ),
     ] = None,
     size: SizeOptions,
@@ -60,13 +63,13 @@ def plan(
 ) -> None:
     """Estimate whether a model fits on GPUs, and how fast it runs.
 
-    For a model on the hub, only config.json and the index of the weights are downloaded. Without
-    access to the hub, the shapes of the models in the catalog are used. docs/concepts/sizing.md
+    For a model on the hub, only config.json and the index of the weights are downloaded. If the hub
+    cannot be reached, the model's dimensions are read from the catalog. docs/concepts/sizing.md
     describes the estimate.
 
-    Example:  tllm plan -m llama-3.1-8b --gpu h200
+    Example: tllm plan -m llama-3.1-8b --gpu h200
 
-    Example:  tllm plan -m big -s hf:ORG/NAME --gpu h100 --tp 8 --quantization fp8
+    Example: tllm plan -m big -s hf:ORG/NAME --gpu h100 --tp 8 --quantization fp8
     """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.sizing.facts import read_facts
@@ -84,9 +87,10 @@ def plan(
 
 
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
-    """Return the GPU type `named`, or this machine's GPU type and GPU count if `named` is None.
+    """Return the GPU type for the estimate, and the number of GPUs in this machine.
 
-    The GPU count is None if `named` is set.
+    The GPU type is `named` or, if `named` is None, the type in this machine. If `named` is set, the
+    number is None.
     """
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 

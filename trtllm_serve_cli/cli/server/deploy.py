@@ -23,7 +23,9 @@ deploy_app = typer.Typer(
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: stdout."),
+    typer.Option(
+        "-o", "--output", metavar="FILE", help=("File to write. Default: write to stdout.")
+    ),
 ]
 NodesOption = Annotated[
     int,
@@ -46,7 +48,11 @@ MetricsPortOption = Annotated[
 def slurm(
     model: ModelOption = None,
     submit: Annotated[
-        bool, typer.Option("--submit", help="Submit the job. `tllm status` then shows its state.")
+        bool,
+        typer.Option(
+            "--submit",
+            help=("Submit the script as a Slurm job. `tllm status` then shows the job's state."),
+        ),
     ] = False,
     output_file: OutputOption = None,
     account: Annotated[
@@ -85,9 +91,11 @@ def slurm(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image that includes Triton. The Slurm plugin pyxis starts the "
-            "container. `auto` selects NVIDIA's image for the engine. Default: no container. "
-            "Triton must then be installed at the same path on the nodes as on this machine.",
+            help=(
+                "Container image that includes Triton, which the Slurm plugin pyxis starts. "
+                "`auto` selects NVIDIA's image for the engine. Default: no container. Triton "
+                "must then be installed on the nodes, at the same path as on this machine."
+            ),
         ),
     ] = None,
     container_mounts: Annotated[
@@ -119,16 +127,19 @@ def slurm(
 ) -> None:
     """Write an sbatch script that serves a model, or submit the script.
 
-    TLLM_HOME must be on a file system that the nodes share. --submit writes the script to a new
-    folder for the job, and --json prints the path of this folder. The server binds all addresses of
-    its node, so that clients on other machines can connect. Triton's restricted APIs stay
-    restricted.
+    TLLM_HOME must be on a file system that all nodes of the job can access. --submit writes the
+    script to a new folder for the job, and --json prints the path of that folder. The server binds
+    all addresses of its node, so that clients on other machines can connect. Triton's restricted
+    APIs stay restricted.
 
-    Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
+    Example: tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
     if submit and output_file is not None:
         raise typer.BadParameter(
-            "The option cannot be used with --submit, which writes the script to the job's folder.",
+            (
+                "The option cannot be used with --submit, which writes the script to the job's "
+                "folder. Omit one of the two options."
+            ),
             param_hint="-o",
         )
     if as_json and not submit:
@@ -211,15 +222,19 @@ def k8s(
     queue_target: Annotated[
         int,
         typer.Option(
-            min=1, help="Number of waiting requests per replica that the autoscaler targets."
+            min=1,
+            help=("Target of the autoscaler: the average number of waiting requests per replica."),
         ),
     ] = 4,
     claim: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim. The "
-            "model must then be at the same paths on the nodes as on this machine.",
+            help=(
+                "PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim. "
+                "The files of the model must then be on the nodes, at the same paths as on "
+                "this machine."
+            ),
         ),
     ] = None,
     shared_memory: Annotated[
@@ -258,11 +273,11 @@ def k8s(
 ) -> None:
     """Write the manifests that serve a model on Kubernetes.
 
-    The manifest for a single node is a Deployment, and the manifest for several nodes is a
-    LeaderWorkerSet. The manifests include a Service, an autoscaler that scales by the number of
-    waiting requests, and a PodMonitor. With --json, the manifests are written as a single List.
+    The server runs in a Deployment on a single node, or in a LeaderWorkerSet on several nodes. The
+    manifests include a Service, an autoscaler that scales by the number of waiting requests, and a
+    PodMonitor. With --json, the manifests are written as a single List.
 
-    Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
+    Example: tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
     from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, render_manifests
     from trtllm_serve_cli.launch.launch_options import LaunchOptions

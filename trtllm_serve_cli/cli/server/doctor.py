@@ -46,7 +46,10 @@ def doctor(as_json: JsonOption = False) -> None:
 
 
 def _fold(before: str, text: str) -> str:
-    """Return `before` followed by `text`. On a terminal, wrap the result at word boundaries."""
+    """Return `before` followed by `text`.
+
+    If stdout is a terminal, wrap the result at word boundaries.
+    """
     if not sys.stdout.isatty():
         return before + text
     return textwrap.fill(
