@@ -31,8 +31,10 @@ def gateway(
             "-m",
             "--model",
             metavar="NAME[=MODEL]",
-            help="Model name for clients, and the text model in Triton if its name differs. "
-            "Repeatable. Default: ensemble.",
+            help=(
+                "Model name that clients use. Add =MODEL if the text model in Triton has a "
+                "different name. Repeatable. Default: ensemble."
+            ),
         ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to bind.")] = "127.0.0.1",
@@ -41,8 +43,10 @@ def gateway(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder with the models' tokenizer on this machine. Default: the folder in the "
-            "models' configuration.",
+            help=(
+                "Folder on this machine with the tokenizer for all models. Default: the "
+                "folder that each model's configuration names."
+            ),
         ),
     ] = None,
     processes: Annotated[
@@ -84,10 +88,10 @@ def gateway(
 ) -> None:
     """Serve an OpenAI-compatible API for Triton servers, until Ctrl-C or SIGTERM.
 
-    `tllm start` already serves this API for its own server. Use this command for servers on other
-    machines, or for servers that tllm did not start.
+    `tllm start` already serves this API for the server that it starts. Use `tllm gateway` for
+    servers on other machines, or for servers that tllm did not start.
 
-    Example:  tllm gateway -u gpu1:8001 -u gpu2:8001 -m llama=ensemble
+    Example: tllm gateway -u gpu1:8001 -u gpu2:8001 -m llama=ensemble
     """
     from pathlib import Path
 

@@ -18,7 +18,10 @@ NameArgument = Annotated[
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(min=1, metavar="SECONDS", help="Time limit for each Triton model.")
+    float,
+    typer.Option(
+        min=1, metavar="SECONDS", help=("Time limit for each Triton model to load or unload.")
+    ),
 ]
 
 
@@ -40,19 +43,20 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
 
 
 def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
-    """Unload a model after its requests in flight have finished.
+    """Unload a model after the model's requests in flight have finished.
 
     Other models stay loaded.
 
-    Example:  tllm unload demo
+    Example: tllm unload demo
     """
     from trtllm_serve_cli.launch.servers.control import find_controlled, unload_models
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import exit_on_signals
 
     server = find_controlled(find_home(), name, parse_url(url))
-    # The models reject requests while they are being unloaded. `exit_on_signals` turns a signal
-    # into an exception, so that models that are still loaded accept requests again.
+    # A model rejects requests while it is being unloaded. `exit_on_signals` turns a signal into an
+    # exception, so that `unload_models` can make the models accept requests again if it is
+    # interrupted.
     with exit_on_signals():
         unload_models(server, name, timeout, on_model=_notify_each("Unloading"))
     output.notify(f"Unloaded {name}.")

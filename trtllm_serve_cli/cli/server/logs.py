@@ -26,11 +26,14 @@ def logs(
         bool, typer.Option("-f", "--follow", help="Keep printing new lines as they are logged.")
     ] = False,
     lines: Annotated[
-        int, typer.Option("-n", "--lines", min=0, help="Number of lines to print.")
+        int,
+        typer.Option(
+            "-n", "--lines", min=0, help=("Number of lines to print from the end of the log.")
+        ),
     ] = 100,
     level: Annotated[
         Literal["error", "warning", "info"],
-        typer.Option(help="Lowest log level to print."),
+        typer.Option(help="Lowest severity of the lines to print."),
     ] = "info",
     gateway: Annotated[
         bool,
@@ -43,15 +46,18 @@ def logs(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help="Triton model, as shown by `tllm status`. Only lines from this model are printed.",
+            help=(
+                "Print only the lines that this Triton model logged. `tllm status` shows the "
+                "names of the models. Default: all lines."
+            ),
         ),
     ] = None,
 ) -> None:
     """Print the end of a server's log, even if the server has died.
 
-    The lines of a traceback have the level and the model of the line before the traceback.
+    The filters --level and --source treat a traceback as part of the line before it.
 
-    Example:  tllm logs -f --level warning
+    Example: tllm logs -f --level warning
     """
     from trtllm_serve_cli import processes
     from trtllm_serve_cli.launch.logs.log_lines import LogReader
@@ -80,8 +86,8 @@ def logs(
     log = server.plan.gateway_log if gateway else server.plan.log
     reader = LogReader(server.plan.every_model)
     output.notify(f"{log}:")
-    # With --follow, stop at the last complete line. `follow_lines` continues after this line, so
-    # that each line is printed exactly once.
+    # With --follow, stop at the last complete line. `follow_lines` continues from there, so that
+    # each line is printed exactly once.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))

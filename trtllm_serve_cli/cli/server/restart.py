@@ -13,9 +13,10 @@ def restart(
 ) -> None:
     """Finish the requests in flight, stop a server, and start it with the same options.
 
-    Changes to the server's model repositories take effect. A server that has died is started again.
+    The new server applies all changes to its model repositories. A server that has died is started
+    again.
 
-    Example:  tllm restart
+    Example: tllm restart
     """
     from trtllm_serve_cli.launch.servers.replan import replan
     from trtllm_serve_cli.launch.servers.running import find_started
@@ -23,8 +24,8 @@ def restart(
 
     home = find_home()
     server = find_started(home, model, parse_url(url))
-    # Plan and fetch the image while the server is still running, so that an error does not stop the
-    # server and the download does not add downtime.
+    # Plan the launch and fetch the image while the server is still running. An error then does not
+    # stop the server, and the download does not add downtime.
     plan = replan(home, server)
     prepare_and_notify(plan)
     if server.is_running:

@@ -42,8 +42,10 @@ def start(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Folder of a model repository to serve. Repeatable. Use a folder from `tllm "
-            "import --repo`, or a copy of NVIDIA's templates with all variables filled in.",
+            help=(
+                "Folder of a model repository to serve, either from `tllm import --repo` or a "
+                "copy of NVIDIA's templates with all variables filled in. Repeatable."
+            ),
         ),
     ] = None,
     launch: OptionValues,
@@ -165,7 +167,10 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
-    """Yield a function that shows which models are loading, in a spinner or as lines."""
+    """Yield a function that shows which models are loading.
+
+    On a terminal, the function updates a spinner. Otherwise, it prints lines.
+    """
     if sys.stderr.isatty():
         from rich.text import Text
 

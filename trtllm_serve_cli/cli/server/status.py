@@ -108,7 +108,7 @@ def _describe_restarts(count: int) -> str:
 
 
 def _show_parts(server: dict[str, Any]) -> None:
-    """Print a line for each Triton model and each other process, with its memory usage."""
+    """Print a line with the memory usage of each Triton model and of each other process."""
     from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
@@ -128,7 +128,11 @@ def _show_parts(server: dict[str, Any]) -> None:
 
 
 def _describe_state(model: dict[str, Any]) -> str:
-    """Return a model's state, or "unloaded" if Triton reports "unloaded" as the reason."""
+    """Return the state of a Triton model as text.
+
+    Triton reports a model that was unloaded on request as unavailable, with the reason "unloaded".
+    Return this reason instead.
+    """
     if model["reason"] == "unloaded":
         return "unloaded"
     return model["state"].lower() or "not loaded"

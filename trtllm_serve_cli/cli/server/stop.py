@@ -22,8 +22,11 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help="Time limit for the requests in flight. 0 cancels these requests immediately. Slurm "
-        "jobs support only 0. Default: 30.",
+        help=(
+            "Time limit for the requests in flight. When it expires, the remaining requests "
+            "are cancelled. 0 cancels all requests immediately. Slurm jobs support only 0. "
+            "Default: 30."
+        ),
     ),
 ]
 
@@ -36,10 +39,10 @@ def stop(
 ) -> None:
     """Finish the requests in flight, then stop a server.
 
-    New requests are rejected immediately. The engine workers, models and ranks stop with the
-    server. A Slurm job that has already ended is removed from the output of `tllm status`.
+    New requests are rejected immediately. The server's engine workers, Triton models and MPI ranks
+    stop with it. A Slurm job that has already ended is removed from the output of `tllm status`.
 
-    Example:  tllm stop --timeout 120
+    Example: tllm stop --timeout 120
     """
     from trtllm_serve_cli.launch.servers.running import find_to_stop
     from trtllm_serve_cli.paths import find_home
@@ -55,7 +58,10 @@ def stop(
 
 
 def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
-    """Stop a server. Return an error instead of raising it, so that `stop` stops all servers."""
+    """Stop a server, and return the error if the server cannot be stopped.
+
+    The error is not raised, so that `stop` can stop the remaining servers.
+    """
     try:
         stop_and_notify(server, timeout_s)
     except TllmError as error:
@@ -64,7 +70,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
 
 
 def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
-    """Stop `server`, and print how many requests are in flight or were cancelled."""
+    """Stop `server`, and print the number of requests in flight and of cancelled requests."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 
     was_over = server.is_over

@@ -1,1 +1,1 @@
-"""Code that commands share: output, options, exit codes, progress and the target server."""
+"""Code that several commands use: output, options, exit codes, progress and target servers."""

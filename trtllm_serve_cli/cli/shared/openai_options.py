@@ -39,7 +39,8 @@ ApiKeyOption = Annotated[
 def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint:
     """Return the server at `url`, at the URL in OPENAI_BASE_URL, or the only running gateway.
 
-    Raise `BadInput` if there is no URL, or if the URL or the key is invalid.
+    OPENAI_BASE_URL is an environment variable. Raise `BadInput` if neither is set, or if the URL or
+    the key is invalid.
     """
     from trtllm_serve_cli.client.transport.openai.endpoint import (
         OpenAIEndpoint,
@@ -73,7 +74,10 @@ def _find_gateway() -> str | None:
 
 
 def check_usage(interface: str, api: str | None, api_key: str | None) -> None:
-    """Raise a usage error if an option for the OpenAI API is set for another interface."""
+    """Raise `BadParameter` if --api or --api-key is set but the interface is not openai."""
     for flag, value in (("--api", api), ("--api-key", api_key)):
         if value is not None and interface != "openai":
-            raise typer.BadParameter("The option requires -i openai.", param_hint=flag)
+            raise typer.BadParameter(
+                ("The option requires -i openai. Add -i openai, or omit the option."),
+                param_hint=flag,
+            )

@@ -17,7 +17,7 @@ import typer
 
 from trtllm_serve_cli.option_fields import OptionField, option_fields
 
-# Values of options, by field name.
+# The values of a group of options, by field name.
 OptionValues = dict[str, Any]
 
 
@@ -26,10 +26,9 @@ def takes_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add groups of options to a command.
 
-    Each keyword argument is a group of options, and its name is the name of the command's parameter
-    for this group. The parameter receives a dictionary of the options that were set. Paths in this
-    dictionary are absolute. `--help` lists the options of a group at the position of the group's
-    parameter.
+    Each keyword argument is a group of options. The command's parameter with the name of the group
+    receives a dictionary of the options that were set, in which all paths are absolute. `--help`
+    lists the options of a group at the position of the group's parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -65,11 +64,11 @@ def builds_options(
     key: Callable[[OptionField], Any] | None = None,
     at_end: bool = False,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options of a class to a command.
+    """Add the fields of the dataclass `options` to a command as command-line options.
 
-    The command receives an instance of `options` in the parameter `parameter`. `--help` lists the
-    options at the position of this parameter, or after all other options if `at_end` is set. The
-    options are sorted by `key`.
+    The command receives an instance of the class in the parameter named `parameter`. `--help` lists
+    the options at the position of this parameter, or after all other options if `at_end` is set.
+    The options are sorted by `key`.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -96,8 +95,8 @@ def with_signature(
 ) -> Callable[..., None]:
     """Return `command` with the name, help and signature of `function`.
 
-    `replaced` maps the name of a parameter to the parameters that replace it. The parameters in
-    `appended` are added at the end.
+    `replaced` maps the name of a parameter of `function` to the parameters that replace it. The
+    parameters in `appended` are added at the end of the signature.
     """
     own = [
         new
@@ -117,14 +116,15 @@ def _on_command_line(fields: Sequence[OptionField]) -> list[OptionField]:
 
 
 def _is_switch(field: OptionField) -> bool:
-    """Return whether the option is a flag that can only be turned on."""
+    """Return whether the option is a flag without a negative form such as `--no-stream`."""
     return field.kind is bool and not any("/" in flag for flag in field.option.flags)
 
 
 def _parameter(name: str, field: OptionField, *, has_default: bool = False) -> inspect.Parameter:
-    """Return the option as a parameter.
+    """Return the parameter that declares the option to Typer.
 
-    If `has_default` is not set, the parameter's default is None or False.
+    If `has_default` is not set, the parameter's default is False for a switch and None for all
+    other options.
     """
     option, within = field.option, field.within
     settings: dict[str, Any] = {"help": _help(field, has_default=has_default)}
@@ -164,7 +164,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 
 
 def _help(field: OptionField, *, has_default: bool) -> str:
-    """Return the help text, and add the default unless Typer or the text already shows it."""
+    """Return the option's help text with its default, unless Typer or the text already shows it."""
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
     if is_stated or has_default or field.kind is bool:
@@ -193,7 +193,10 @@ def _plain(field: OptionField, value: Any) -> Any:
 
 
 def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
-    """Return KEY=VALUE words as a dictionary. Raise `BadInput` if a word has another form."""
+    """Return words of the form KEY=VALUE as a dictionary.
+
+    Raise `BadInput` if a word has a different form. `option` is the start of the error message.
+    """
     from trtllm_serve_cli.errors import BadInput
 
     pairs = {}

@@ -31,7 +31,10 @@ def console(*, stderr: bool = False) -> Console:
 
 
 def show(renderable: RenderableType) -> None:
-    """Print a Rich renderable to stdout, as plain text if stdout is not a terminal."""
+    """Print a Rich renderable, such as a table, to stdout.
+
+    If stdout is not a terminal, print plain text without colors.
+    """
     console().print(renderable)
 
 

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class WorkDisplay:
-    """A display for the messages and, on a terminal, the live progress of an import or build.
+    """A display for the messages and the progress of an import or build.
 
-    Messages are printed as lines. The progress of a download or build step is visible from its
-    first update until the next message.
+    Messages are printed as lines. If `is_live` is set, the display also shows the progress of each
+    download or build step, from its first update until the next message.
     """
 
     def __init__(self, *, is_live: bool) -> None:
@@ -40,7 +40,7 @@ class WorkDisplay:
         output.notify(text)
 
     def on_line(self, line: str) -> None:
-        """Show the progress that `line`, a line of a build step's output, reports.
+        """Show the progress that a build step reports in `line`, a line of its output.
 
         Until the step has reported progress, show the line itself.
         """
@@ -112,7 +112,10 @@ class WorkDisplay:
 
 @contextmanager
 def show_work() -> Iterator[Display]:
-    """Yield a display on stderr. SIGTERM and SIGHUP end the block in the same way as Ctrl-C."""
+    """Yield a display on stderr.
+
+    SIGTERM and SIGHUP interrupt the `with` block in the same way as Ctrl-C.
+    """
     from trtllm_serve_cli.importing.importer import Display
     from trtllm_serve_cli.processes import exit_on_signals
 

@@ -31,11 +31,12 @@ CORE_MODEL = "tensorrt_llm"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """The endpoint, model and interface for requests, and the time limit for each request.
+    """The model that a command sends requests to.
 
     `endpoint` is a server, or another source of responses, such as an engine in a child process.
-
-    `info` is the model's configuration, or None before it is fetched.
+    `model` is the name of the Triton model, and `interface` is the protocol. `timeout_s` limits the
+    duration of each request. `info` is the model's configuration, or None before the configuration
+    is fetched.
     """
 
     endpoint: Endpoint | Responder
@@ -48,11 +49,12 @@ class Target:
 def find_target(
     url: str | None, interface: TritonInterface, model: str | None, timeout_s: float | None
 ) -> Target:
-    """Return the text model for a command's requests, and the model's server.
+    """Find the server for a command's requests, and return its text model as the target.
 
-    `model` is the name of an imported model, or of a Triton model on the running server. If `url`
-    is set, `model` is the name of a Triton model. Raise `NoServer` if no server or several servers
-    match, or `BadInput` if the server has several models and `model` is None.
+    If `url` is set, `model` is the name of a Triton model on that server. Otherwise, `model` is the
+    name of an imported model, or of a Triton model on a running server. Raise `NoServer` if no
+    server or several servers match, or `BadInput` if the server has several models and `model` is
+    None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
@@ -88,12 +90,13 @@ class BenchTarget:
 def find_bench_target(
     url: str | None, interface: TritonInterface, model: str | None, text_model: str | None = None
 ) -> BenchTarget:
-    """Return the `tensorrt_llm` model to benchmark, or the text model that `text_model` selects.
+    """Return the Triton model to benchmark, and the server on which it runs.
 
-    `text_model` is a model in upstream's repository, or `own` for the text model with the imported
-    model's name. `model` is the name of an imported model, or of a Triton model, which is then the
-    model to benchmark. Raise `NoServer`, or `BadInput` if the server has several models and `model`
-    is None.
+    If `model` is the name of a Triton model, return that model. Otherwise, `model` is the name of
+    an imported model. Return its text model `text_model` or, if `text_model` is None, its
+    `tensorrt_llm` model. `text_model` is the name of a model in upstream's templates, or `own` for
+    the text model with the imported model's name. Raise `NoServer` if no server matches, or
+    `BadInput` if the server has several models and `model` is None.
     """
     from trtllm_serve_cli.launch.servers.running import (
         find_by_triton_model,
@@ -131,10 +134,11 @@ def _address_of(endpoint: Endpoint, interface: TritonInterface) -> str:
 
 
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
-    """Return the metrics addresses (`host:port`) in `urls`, or else the running server's addresses.
+    """Return the metrics addresses in `urls` as `host:port`.
 
-    If each rank is a separate server, return one address per rank. Raise `BadInput` if a URL is not
-    an address, or `NoServer` if no server or several servers are running.
+    If `urls` is empty, return the metrics address of the running server, or one address per rank if
+    each rank is a separate server. Raise `BadInput` if a URL is not an address, or `NoServer` if no
+    server or several servers match.
     """
     if urls:
         from trtllm_serve_cli.client.address import parse_address
@@ -160,10 +164,10 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
 
 
 def parse_url(url: str | None) -> str | None:
-    """Return `url` as `host:port`, or None if it is not set.
+    """Return `url` as `host:port`, or None if `url` is None.
 
-    Replace `localhost` with 127.0.0.1, because the stored addresses of local servers contain
-    127.0.0.1.
+    Replace `localhost` with 127.0.0.1, the form in which the addresses of local servers are stored,
+    so that both can be compared.
     """
     if url is None:
         return None

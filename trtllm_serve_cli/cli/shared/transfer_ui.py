@@ -15,7 +15,10 @@ _NAME_WIDTH = 24
 
 
 def draw_transfer(progress: Progress) -> RenderableType:
-    """Draw a line for the total, and lines for the first `_MAX_FILES` files in progress."""
+    """Draw a line for the whole download, and one line for each file in progress.
+
+    At most `_MAX_FILES` files are drawn.
+    """
     from rich.table import Table
 
     from trtllm_serve_cli.sources.progress import show_progress

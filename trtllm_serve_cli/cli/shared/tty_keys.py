@@ -20,9 +20,10 @@ class Keyboard:
         self._resize_read_end = resize_read_end
 
     def wait(self, timeout_s: float) -> str:
-        """Wait for a key or a resize, and return the keys pressed since the last call.
+        """Wait for a key or a resize of the terminal, and return the keys pressed since the last
+        call.
 
-        Return "" after a timeout or a resize.
+        Return an empty string after a timeout or a resize.
         """
         stdin = sys.stdin.fileno()
         ready, _, _ = select.select([stdin, self._resize_read_end], [], [], timeout_s)
