@@ -55,8 +55,8 @@ def stream(
 
     Wrap the iterator in `contextlib.closing`, because closing the iterator cancels the request on
     the server. An exception while waiting for a piece, including `KeyboardInterrupt`, also cancels
-    the request. `timeout_s` limits the time for the whole response. `request.stop_after_ms` also
-    limits this time, but ends the response without an error.
+    the request. If the whole response takes longer than `timeout_s`, raise an error. If it takes
+    longer than `request.stop_after_ms`, end the response without an error.
 
     `endpoint` is a server, or another source of responses, which ignores `interface`. `info` is the
     model's configuration. If `info` is None, the configuration is fetched from the server before
@@ -98,8 +98,9 @@ def stream_in_thread(
 ) -> Generator[Piece, None, None]:
     """Yield the same pieces as `stream`, but read the response in another thread.
 
-    Commands call this function from the main thread. A `KeyboardInterrupt` in gRPC's code could
-    leave gRPC's locks held, so gRPC's code runs in the other thread.
+    Commands call this function from the main thread, in which Python raises `KeyboardInterrupt`. If
+    gRPC's code were interrupted there, gRPC's locks could stay held. Therefore, gRPC's code runs in
+    another thread.
     """
     cancellation = Cancellation()
     pieces = stream(endpoint, model, request, interface, timeout_s, cancellation, info)
@@ -152,15 +153,18 @@ def _translate_cancellation(
     try:
         yield from pieces
     except TllmError as error:
-        # Cancelling aborts the call, which the transport reports as a failure of the server.
-        # Replace this error, because the server has not failed.
+        # Cancelling aborts the call, and the transport reports the aborted call as a failure of the
+        # server. Replace that error, because the server has not failed.
         if cancellation.is_set:
             raise error_mapping.cancelled() from error
         raise
 
 
 def _keep_new_text(pieces: Generator[Piece, None, None]) -> Generator[Piece, None, None]:
-    """Replace the text of each piece, which is the whole text so far, with its new part."""
+    """Replace the text of each piece with the part that is new.
+
+    Before, the text of a piece is the whole text of the response so far.
+    """
     texts: dict[int, str] = {}
     for piece in pieces:
         previous = texts.get(piece.sequence_index, "")

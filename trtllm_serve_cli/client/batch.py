@@ -38,10 +38,10 @@ def parse_batch(
     """Yield a request or an error for each non-empty line.
 
     If the first non-empty line is a JSON object, the file is parsed as JSONL. Each object contains
-    the prompt as `prompt` or `text_input`. Its other fields override `defaults` and have the names
-    of the fields of `GenerateRequest`. In addition, `lora_dir` can be set to the folder of a LoRA
-    adapter. In any other file, each line is a prompt. `to_prompt` applies the model's chat template
-    to a prompt.
+    the prompt as `prompt` or `text_input`. Its other fields have the names of the fields of
+    `GenerateRequest` and override `defaults`. In addition, an object can set `lora_dir` to the
+    folder of a LoRA adapter. In any other file, each line is a prompt. `to_prompt` applies the
+    model's chat template to a prompt.
     """
     is_jsonl: bool | None = None
     for number, line in enumerate(lines, start=1):
@@ -112,8 +112,8 @@ def _run(
     except TllmError as error:
         future.set_result(error)
     except BaseException as error:
-        # Store the exception, so that `run_batch` raises it. Without a result, `run_batch` would
-        # wait forever.
+        # Pass the exception to `run_batch`, which raises it. Otherwise, `run_batch` would wait for
+        # the result forever.
         future.set_exception(error)
 
 
@@ -160,13 +160,14 @@ def _parse_line(text: str, defaults: GenerateRequest) -> GenerateRequest:
         values.get("guided_decoding_guide"), dict
     ):  # a JSON schema that is not written as a string
         values["guided_decoding_guide"] = json.dumps(values["guided_decoding_guide"])
-    # A null value selects the default, as a missing key does.
+    # A null value selects the default, as if the key were missing.
     overrides = {name: value for name, value in values.items() if value is not None}
     if "lora_dir" in overrides:
         weights, config = _load_adapter(overrides.pop("lora_dir"))
         overrides |= {"lora_weights": weights, "lora_config": config}
-    # Responses to requests with beam search or draft tokens cannot be streamed. The two values may
-    # still be invalid here, because `plan_inputs` checks them later.
+    # Responses to requests with beam search or draft tokens cannot be streamed. The types of
+    # `beam_width` and `num_draft_tokens` are unknown here, because `plan_inputs` checks the values
+    # later.
     is_streamed = defaults.stream and overrides.get("beam_width", 1) == 1
     is_streamed = is_streamed and not overrides.get("num_draft_tokens")
     return dataclasses.replace(defaults, **overrides, stream=is_streamed)

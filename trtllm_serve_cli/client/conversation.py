@@ -1,4 +1,4 @@
-"""Store a conversation, and plan requests that fit into the model's context."""
+"""Store a conversation, and create requests that fit into the model's context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MARGIN = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A user's message and the model's response."""
+    """One turn of a conversation: a user's message and the model's response."""
 
     message: str
     response: str
@@ -67,8 +67,9 @@ class Conversation:
     def make_request(self, request: GenerateRequest, message: str) -> GenerateRequest:
         """Return `request` with the prompt for `message`.
 
-        Drop the oldest turns until the prompt and the response fit. If the server applies the chat
-        template, the request contains the previous messages instead of a rendered prompt.
+        Drop the oldest turns until the prompt and the response fit into the context. If the server
+        applies the chat template, the request contains the previous messages instead of a rendered
+        prompt.
         """
         while True:
             planned = self._plan(request, message)
@@ -77,11 +78,14 @@ class Conversation:
             self._turns = self._turns[1:]
 
     def keep(self, turn: Turn) -> None:
-        """Append a turn to the conversation."""
+        """Append a message and its response to the conversation as a turn."""
         self._turns = (*self._turns, turn)
 
     def measure(self, request: GenerateRequest, num_input_tokens: int | None) -> None:
-        """Record how many tokens the server counted in the prompt of `request`."""
+        """Record the number of tokens that the server counted in the prompt of `request`.
+
+        The size of the next prompt is estimated from this number.
+        """
         if num_input_tokens:
             self._tokens_per_byte = num_input_tokens / _count_bytes(request)
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from trtllm_serve_cli.option_fields import Option, Within
 
 Interface = Literal["grpc", "http", "openai"]
-# The interfaces of Triton, which have tensors.
+# The interfaces of Triton. Requests over these interfaces consist of tensors.
 TritonInterface = Literal["grpc", "http"]
 LOGITS = ("context_logits", "generation_logits")
 
@@ -38,11 +38,11 @@ class GenerateRequest:
     """A prompt and its sampling parameters.
 
     A field that is None or empty selects the model's default. Fields with an `Option` are options
-    of `tllm infer`. Values are checked when the request is sent. `BadInput` then names the first
-    field with a value that does not fit its tensor. After `stop_after_ms`, the client cancels the
-    request, and the response is the text received so far. The server's log and traces contain the
-    `request_id`. `history` contains the messages before `text_input`, for servers that apply the
-    chat template.
+    of `tllm infer`. The values are checked when the request is sent. If a value does not fit its
+    tensor, `BadInput` names the first such field. When `stop_after_ms` has passed, the client
+    cancels the request, and the response is the text received so far. The server's log and traces
+    contain the `request_id`. `history` contains the messages before `text_input`, for servers that
+    apply the chat template.
     """
 
     text_input: str
@@ -65,13 +65,20 @@ class GenerateRequest:
         int | None,
         Within(1),
         Option(
-            "Stop the response after this time and keep the text received so far.", metavar="MS"
+            (
+                "Time after which the request is cancelled. The text received until then is the "
+                "response. Default: no limit."
+            ),
+            metavar="MS",
         ),
     ] = None
     temperature: Annotated[
         float | None,
         Within(0),
-        Option("Sampling temperature. Values below 1 favor likely tokens.", metavar="T"),
+        Option(
+            ("Sampling temperature. With values below 1, likely tokens are sampled more often."),
+            metavar="T",
+        ),
     ] = None
     top_k: Annotated[
         int | None,
@@ -170,7 +177,7 @@ class GenerateRequest:
     return_log_probs: Annotated[
         bool,
         Option(
-            "Print the log probabilities of the response and of each token.",
+            "Print the log probability of each sequence and of each token in the response.",
             flags=("--logprobs",),
         ),
     ] = False
@@ -254,7 +261,7 @@ class Completion:
 
     @property
     def tokens_per_s(self) -> float | None:
-        """The number of output tokens, including the first token, divided by the latency.
+        """The number of output tokens per second, averaged over the whole latency.
 
         The rate is None if the number of output tokens or the latency is unknown or 0.
         """

@@ -36,8 +36,8 @@ _NAMES = MappingProxyType(
     }
 )
 _COUNTS = ("return_num_input_tokens", "return_num_output_tokens")
-# Inputs that are omitted if the model lacks them, because the client also works without them. A
-# model without `stream` sends the whole response.
+# Inputs that the mapping omits if the model lacks them, because the client also works without them.
+# A model without the input `stream` does not stream its responses.
 _DISPENSABLE = (*_COUNTS, EXCLUDE_INPUT, "stream")
 _OLD_NAMES = MappingProxyType({"seed": "random_seed", "min_tokens": "min_length"})
 
@@ -48,9 +48,9 @@ def name_inputs(
     """Return a mapping from each input to the name of its tensor in `model`.
 
     `inputs` are the inputs in the model's configuration. `version` is the engine's version of
-    TensorRT-LLM, or empty if it is unknown. `stream`, `exclude_input_in_output` and the inputs for
-    token counts are omitted if the model lacks them. Raise `BadInput` if the model lacks any other
-    input.
+    TensorRT-LLM, or empty if the version is unknown. If the model lacks `stream`,
+    `exclude_input_in_output` or an input for token counts, the mapping omits this input. Raise
+    `BadInput` if the model lacks any other input.
     """
     if model == LLMAPI_MODEL:
         return _name_llmapi_inputs(model, names)
@@ -60,9 +60,9 @@ def name_inputs(
 def name_inflight_inputs(
     model: str, names: Iterable[str], inputs: Container[str], version: str = ""
 ) -> dict[str, str]:
-    """Return the same mapping as `name_inputs` for any model in the inflight or the gpt layout.
+    """Return a mapping from each input to the name of its tensor in the inflight or the gpt layout.
 
-    Unlike in `name_inputs`, the model may be named `tensorrt_llm`.
+    Unlike in `name_inputs`, a model named `tensorrt_llm` does not have the llmapi layout.
     """
     named = {}
     for name in names:
@@ -78,8 +78,8 @@ def name_inflight_inputs(
 def returns_prompt(info: ModelInfo, request: GenerateRequest) -> bool:
     """Return whether the response begins with the prompt although the request excludes the prompt.
 
-    Up to TensorRT-LLM 0.15, NVIDIA's text models do not have the input `exclude_input_in_output`,
-    so their responses begin with the prompt unless they are streamed.
+    In TensorRT-LLM 0.15 and earlier, NVIDIA's text models do not have the input
+    `exclude_input_in_output`. Their responses begin with the prompt unless they are streamed.
     """
     can_exclude = EXCLUDE_INPUT in info.inputs or info.excludes_input
     is_upstreams = info.name != LLMAPI_MODEL and not has_vllm_inputs(info.inputs)

@@ -43,7 +43,8 @@ _CORE_MODEL = "tensorrt_llm"
 class LocalEngine:
     """An engine worker and a tokenizer that serve one model to this process.
 
-    `info` describes the model in the same way as a server does. Call `close` to stop the worker.
+    `info` contains the model's settings in the form in which a server reports them. Call `close` to
+    stop the worker.
     """
 
     def __init__(self, repository: OpenRepository) -> None:
@@ -122,7 +123,10 @@ class LocalEngine:
         if request.lora_name or request.lora_task_id is not None:
             raise BadInput(
                 "A LoRA adapter requires a server.",
-                why="the server's models load adapters, but the engine worker does not",
+                why=(
+                    "Triton models load the adapters, but `tllm infer --no-server` runs only "
+                    "the engine worker"
+                ),
                 next_step="start a server with `tllm start`, and omit --no-server",
             )
         arrays = {name: _as_array(value) for name, value in plan_inputs(request).items()}
@@ -161,7 +165,7 @@ class LocalEngine:
 
 
 class _Sequence:
-    """The pieces of one sequence that have been generated so far."""
+    """The pieces of one sequence that the worker has generated so far."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self.pieces: list[Piece] = []
@@ -195,7 +199,7 @@ def _count(fields: dict[str, Any]) -> int:
 
 
 def _as_array(value: Any) -> Array:
-    """Return the tensor for a value of a request. The first dimension is the batch dimension."""
+    """Return the tensor for a value of a request, with a batch dimension as the first dimension."""
     if isinstance(value, tuple):
         return np.array([[each.encode() for each in value]], dtype=object)
     if isinstance(value, str):
@@ -208,8 +212,10 @@ def _check_layout(repository: OpenRepository) -> None:
         return
     raise BadInput(
         f"{repository.name} cannot run without a server.",
-        why=f"the engine kind {repository.kind} in the layout {repository.layout} has no "
-        "separate engine worker",
+        why=(
+            f"an engine of the kind {repository.kind} in the layout {repository.layout} runs "
+            "only inside Triton"
+        ),
         next_step="start a server with `tllm start`, and omit --no-server",
     )
 
@@ -222,7 +228,8 @@ def _read_config(repository: OpenRepository, model: str) -> dict[str, Any]:
         )
     message = parse_config(repository.texts[model])
     config: dict[str, Any] = MessageToDict(message, preserving_proto_field_name=True)
-    # Restore the empty values that MessageToDict omits, because Triton also passes them to a model.
+    # Restore the empty values that `MessageToDict` omits, because Triton passes empty values to a
+    # model, too.
     for value in config.get("parameters", {}).values():
         value.setdefault("string_value", "")
     return config
@@ -239,7 +246,7 @@ def _read_parameters(repository: OpenRepository, model: str) -> Parameters:
 
 
 def read_info(repository: OpenRepository) -> ModelInfo:
-    """Return the settings of an imported model's text model."""
+    """Return the settings of the text model in an imported model's repository."""
     return parse_model_config(repository.name, _read_config(repository, repository.name))
 
 

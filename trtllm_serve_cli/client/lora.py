@@ -16,7 +16,8 @@ from trtllm_serve_cli.runtime.lora.peft import LORA_CONFIG, LORA_WEIGHTS
 def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
     """Return the tensors `lora_weights` and `lora_config` of the adapter in `folder`.
 
-    Raise `BadInput` if a file cannot be read, or if the tensors are invalid or do not match.
+    Raise `BadInput` if a file cannot be read, if a tensor is invalid, or if the tensors have
+    different numbers of rows.
     """
     weights = _load(folder / LORA_WEIGHTS, "f", "<f2")
     config = _load(folder / LORA_CONFIG, "iu", "<i4")
@@ -25,7 +26,9 @@ def load_adapter(folder: Path) -> tuple[RawTensor, RawTensor]:
             f"The weights and the configuration of the adapter in {folder} do not match.",
             why=f"the number of rows is {weights.shape[1]} in {LORA_WEIGHTS}, "
             f"but {config.shape[1]} in {LORA_CONFIG}",
-            next_step="convert the adapter again with `tllm lora convert`",
+            next_step=(
+                "convert the adapter again with `tllm lora convert`, which writes both files"
+            ),
         )
     return _as_tensor(weights), _as_tensor(config)
 

@@ -27,8 +27,8 @@ class ModelInfo:
     `renders_chat` is true, the server applies the chat template to messages, and `chat_template` is
     `None`.
 
-    `inputs` contains the names of all inputs. `required_inputs` contains those that are not
-    optional, and `unsigned_inputs` those of the type UINT32.
+    `inputs` contains the names of all inputs. `required_inputs` contains the names of the inputs
+    that are not optional, and `unsigned_inputs` the names of the inputs with the type UINT32.
     """
 
     name: str
@@ -53,10 +53,12 @@ class ModelInfo:
     renders_chat: bool = False
 
     def name_of(self, role: str) -> str:
-        """Return the server's name for `role`, a model in the same repository as this text model.
+        """Return the name on the server of `role`, a model in the same repository as this text
+        model.
 
-        If a server has several repositories, the names of their models have prefixes. `core_model`
-        and the name of upstream's text models contain the prefix.
+        If a server has several repositories, the names of their models have a prefix for each
+        repository. The prefix is taken from `core_model`, or from this model's name if the name
+        ends with that of an upstream text model.
         """
         if role == CORE_MODEL and self.core_model:
             return self.core_model
@@ -118,7 +120,7 @@ def _parse_count(text: str | None) -> int | None:
 
 
 def _parse_name(text: str) -> str:
-    """Return a model's name, or "" for a variable of upstream's templates that is not filled in."""
+    """Return a model's name, or "" if the name is a template variable that is not filled in."""
     return "" if text.startswith("${") else text
 
 

@@ -29,9 +29,10 @@ class RowBatch:
     def stream(
         self, request: GenerateRequest, timeout_s: float | None, cancellation: Cancellation
     ) -> Generator[Piece, None, None]:
-        """Yield the pieces of all rows as they arrive. The prompt of `request` is ignored.
+        """Yield the pieces of all rows as they arrive.
 
-        Raise the same exceptions as the function `stream` in the module `ask`.
+        The rows contain the prompts of the batch, so the prompt of `request` is ignored. Raise the
+        same exceptions as the function `stream` in the module `ask`.
         """
         from trtllm_serve_cli.client.transport.over_grpc import stream_rows
 
@@ -50,8 +51,10 @@ def merge_requests(requests: Iterable[GenerateRequest | TllmError]) -> list[Gene
         if merged and (fields := _find_differences(merged[0], request)):
             raise BadInput(
                 f"Request {len(merged) + 1} in the file cannot be sent together with request 1.",
-                why=f"the requests differ in {' and '.join(fields)}, and --batch-inputs sends one "
-                "request that differs only in the prompts",
+                why=(
+                    "--batch-inputs requires that the requests differ only in their prompts, "
+                    f"but these requests also differ in {' and '.join(fields)}"
+                ),
                 next_step="use the same values in all lines, or omit --batch-inputs",
             )
         merged.append(request)
@@ -86,8 +89,8 @@ def check_num_rows(info: ModelInfo, num_rows: int) -> None:
 def summarize_rows(pieces: Sequence[Piece], num_rows: int, started_s: float) -> list[Completion]:
     """Combine the pieces of a batch into one completion per row.
 
-    The latency of a row ends with its last piece. A piece that reports the end of the batch by
-    `stop_after_ms` belongs to all rows.
+    The latency of a row ends with its last piece. If `stop_after_ms` ended the batch, a single
+    piece reports the end, and it belongs to all rows.
     """
     completions = []
     for index in range(num_rows):

@@ -31,7 +31,7 @@ class IndexedModel:
 def fetch_versions(
     endpoint: Endpoint, model: str, interface: TritonInterface, timeout_s: float
 ) -> tuple[str, str]:
-    """Return the versions of the server and of the model.
+    """Return the version of the server and the version of the model that it serves.
 
     Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
     """
@@ -62,9 +62,10 @@ def fetch_index(endpoint: Endpoint, timeout_s: float = 3.0) -> tuple[IndexedMode
 def change_model(
     endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
 ) -> None:
-    """Load a model and wait until it is loaded, or start unloading it.
+    """Load or unload a model.
 
-    Raise `NoServer` if the server cannot be reached, or `RequestFailed` with Triton's message.
+    Return when the model is loaded, but do not wait until it is unloaded. Raise `NoServer` if the
+    server cannot be reached, or `RequestFailed` with Triton's message.
     """
     from trtllm_serve_cli.client.transport.over_http import change_model_http
 
@@ -76,8 +77,8 @@ def probe_token(
 ) -> Completion:
     """Generate one token to check that a model is ready.
 
-    Triton's readiness check does not run the model. Raise `NoServer` if the server cannot be
-    reached, or `RequestFailed` if no token arrives within `timeout_s`.
+    Triton's readiness check is not sufficient, because it does not run the model. Raise `NoServer`
+    if the server cannot be reached, or `RequestFailed` if no token arrives within `timeout_s`.
     """
     # Do not stream, because only decoupled models support streaming.
     request = GenerateRequest(_PROBE_PROMPT, max_tokens=1, stream=False)

@@ -41,8 +41,8 @@ from trtllm_serve_cli.runtime.text.preprocessor import (
 from trtllm_serve_cli.runtime.triton.core_inputs import CORE_NAMES, EXCLUDE_INPUT
 
 _ROLES = ("preprocessing", CORE_MODEL, "postprocessing")
-# Maps inputs of `postprocessing` to outputs of `tensorrt_llm`. Up to TensorRT-LLM 0.8, upstream's
-# `postprocessing` model requires these inputs.
+# Names of optional inputs of `postprocessing`, and of the outputs of `tensorrt_llm` that are passed
+# to them. In TensorRT-LLM 0.8 and earlier, upstream's `postprocessing` model requires the inputs.
 _PASSED_ON = {"CUM_LOG_PROBS": "cum_log_probs", "OUTPUT_LOG_PROBS": "output_log_probs"}
 # Input of `postprocessing` that the gpt layout and TensorRT-LLM 0.5 lack.
 _LENGTHS = "SEQUENCE_LENGTH"
@@ -78,7 +78,10 @@ Tensors = dict[str, _Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TokenPipeline:
-    """The three models of a server that together respond to a text request with text and ids."""
+    """Three models of a server that generate text and token ids from a prompt in turn.
+
+    The models are `preprocessing`, `tensorrt_llm` and `postprocessing`.
+    """
 
     endpoint: Endpoint
     preprocessing: ModelInfo
@@ -119,7 +122,9 @@ class TokenPipeline:
                 input_ids = ()
 
     def _plan_core(self, encoded: Tensors, values: Mapping[str, Value]) -> Tensors:
-        """Return the inputs of `tensorrt_llm`: the outputs of `preprocessing`, and the options."""
+        """Return the inputs of `tensorrt_llm`: the outputs of `preprocessing`, and the request's
+        options.
+        """
         options = {
             CORE_NAMES.get(name, name): _Tensor.of(name, value)
             for name, value in values.items()
@@ -134,7 +139,9 @@ class TokenPipeline:
         } | {served_name: options[name] for name, served_name in names.items()}
 
     def _plan_ids(self, sequences: Sequence[Ids], outputs: Tensors) -> Tensors:
-        """Return the inputs of `postprocessing`: the sequences of one response, with padding."""
+        """Return the inputs of `postprocessing`: the padded token ids of the sequences in one
+        response.
+        """
         longest = max(1, *map(len, sequences))
         padded = [token for ids in sequences for token in (*ids, *(0,) * (longest - len(ids)))]
         lengths = [len(ids) for ids in sequences]
@@ -173,7 +180,10 @@ class TokenPipeline:
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """The calls of one request, which share a time limit and a cancellation."""
+    """The calls to the server for one request.
+
+    All calls share the request's time limit and cancellation.
+    """
 
     endpoint: Endpoint
     request_id: str

@@ -1,4 +1,4 @@
-"""Translate the inputs of a request to those of a model in the vllm layout.
+"""Translate the inputs of a request to the inputs of a model in the vllm layout.
 
 The model receives all sampling parameters as JSON in one input. Its tensors do not have a batch
 dimension. Sources: src/utils/request.py in triton-inference-server/vllm_backend@8de0c14, and
@@ -15,7 +15,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 
 SAMPLING_INPUT = "sampling_parameters"
-# Input of text models in the inflight layout -> sampling parameter of vLLM.
+# Maps inputs of text models in the inflight layout to the names of vLLM's sampling parameters.
 _PARAMETERS = MappingProxyType(
     {
         "max_tokens": "max_tokens",

@@ -35,9 +35,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ({"batch": Path("prompts.txt")}, {}, False, "require a single PROMPT"),
         ({}, {}, False, "require a single PROMPT"),
         ({"context_logits": Path("c.npy")}, {}, True, "cannot be requested together"),
-        ({}, {"lora_name": "a"}, True, "do not support --lora"),
-        ({}, {"stop_after_ms": 5}, True, "do not support --stop-after-ms"),
-        ({}, {"num_draft_tokens": 5}, True, "do not support --num-draft-tokens"),
+        ({}, {"lora_name": "a"}, True, "shown for a request with --lora"),
+        ({}, {"stop_after_ms": 5}, True, "shown for a request with --stop-after-ms"),
+        ({}, {"num_draft_tokens": 5}, True, "shown for a request with --num-draft-tokens"),
     ],
 )
 def test_unsupported_options_are_usage_errors(

@@ -173,7 +173,7 @@ def end_to_end(
     prompt is the user message of a chat completion. If the server does not report the number of
     tokens in a response, the client counts them with the tokenizer from --tokenizer.
 
-    Example: tllm bench end-to-end -i http --stream --concurrency 8
+    Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """
     from trtllm_serve_cli.bench.generator.tokenizers import open_tokenizer
     from trtllm_serve_cli.bench.workloads.dataset import Lengths, as_text, read_entries

@@ -159,7 +159,7 @@ def multi_turn(
     --request-rate and --concurrency count conversations, not requests. After a response, the next
     turn is sent when the think time has passed.
 
-    Example: tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
+    Example:  tllm bench multi-turn --turns 5 --think-time 2 --concurrency 16 --stream
     """
     from trtllm_serve_cli.bench.workloads.prefixes import MultiTurn
 

@@ -56,7 +56,7 @@ def convert(
     and lora_config, with a lora_task_id of your choice. To load the adapter when the server starts,
     name the folder after the task id and move the folder to the model's lora_prefetch_dir.
 
-    Example: tllm lora convert ./my-adapter ./lora/1
+    Example:  tllm lora convert ./my-adapter ./lora/1
     """
     from trtllm_serve_cli.build.lora import convert_lora, write_lora
 

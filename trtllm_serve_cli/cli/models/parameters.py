@@ -91,9 +91,9 @@ def set_(
     A parameter has the name of the variable in NVIDIA's templates. Only the specified parameters
     change. Restart a running server to apply the changes.
 
-    Example: tllm set demo enable_kv_cache_reuse=false max_queue_size=100
+    Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
-    Example: tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
+    Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
     from trtllm_serve_cli.repository.model.parameters import resolve_paths
     from trtllm_serve_cli.repository.settings import settings

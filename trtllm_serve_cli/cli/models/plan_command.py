@@ -67,9 +67,9 @@ def plan(
     cannot be reached, the model's dimensions are read from the catalog. docs/concepts/sizing.md
     describes the estimate.
 
-    Example: tllm plan -m llama-3.1-8b --gpu h200
+    Example:  tllm plan -m llama-3.1-8b --gpu h200
 
-    Example: tllm plan -m big -s hf:ORG/NAME --gpu h100 --tp 8 --quantization fp8
+    Example:  tllm plan -m big -s hf:ORG/NAME --gpu h100 --tp 8 --quantization fp8
     """
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.sizing.facts import read_facts

@@ -132,7 +132,7 @@ def slurm(
     all addresses of its node, so that clients on other machines can connect. Triton's restricted
     APIs stay restricted.
 
-    Example: tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
+    Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
     if submit and output_file is not None:
         raise typer.BadParameter(
@@ -277,7 +277,7 @@ def k8s(
     manifests include a Service, an autoscaler that scales by the number of waiting requests, and a
     PodMonitor. With --json, the manifests are written as a single List.
 
-    Example: tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
+    Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
     from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, render_manifests
     from trtllm_serve_cli.launch.launch_options import LaunchOptions

@@ -91,7 +91,7 @@ def gateway(
     `tllm start` already serves this API for the server that it starts. Use `tllm gateway` for
     servers on other machines, or for servers that tllm did not start.
 
-    Example: tllm gateway -u gpu1:8001 -u gpu2:8001 -m llama=ensemble
+    Example:  tllm gateway -u gpu1:8001 -u gpu2:8001 -m llama=ensemble
     """
     from pathlib import Path
 

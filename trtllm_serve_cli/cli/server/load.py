@@ -47,7 +47,7 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
 
     Other models stay loaded.
 
-    Example: tllm unload demo
+    Example:  tllm unload demo
     """
     from trtllm_serve_cli.launch.servers.control import find_controlled, unload_models
     from trtllm_serve_cli.paths import find_home

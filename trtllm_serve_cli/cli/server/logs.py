@@ -57,7 +57,7 @@ def logs(
 
     The filters --level and --source treat a traceback as part of the line before it.
 
-    Example: tllm logs -f --level warning
+    Example:  tllm logs -f --level warning
     """
     from trtllm_serve_cli import processes
     from trtllm_serve_cli.launch.logs.log_lines import LogReader

@@ -16,7 +16,7 @@ def restart(
     The new server applies all changes to its model repositories. A server that has died is started
     again.
 
-    Example: tllm restart
+    Example:  tllm restart
     """
     from trtllm_serve_cli.launch.servers.replan import replan
     from trtllm_serve_cli.launch.servers.running import find_started

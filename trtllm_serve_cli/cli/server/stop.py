@@ -42,7 +42,7 @@ def stop(
     New requests are rejected immediately. The server's engine workers, Triton models and MPI ranks
     stop with it. A Slurm job that has already ended is removed from the output of `tllm status`.
 
-    Example: tllm stop --timeout 120
+    Example:  tllm stop --timeout 120
     """
     from trtllm_serve_cli.launch.servers.running import find_to_stop
     from trtllm_serve_cli.paths import find_home

@@ -34,7 +34,10 @@ def read_events(
 
 
 def find_remaining_s(deadline_s: float | None) -> float | None:
-    """Return the time until the deadline, or None without one. Raise `TimeoutError` after it."""
+    """Return the time until the deadline, or None if there is no deadline.
+
+    Raise `TimeoutError` if the deadline has passed.
+    """
     if deadline_s is None:
         return None
     remaining_s = deadline_s - time.monotonic()
@@ -44,11 +47,18 @@ def find_remaining_s(deadline_s: float | None) -> float | None:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """Wake the thread that is reading from `sock`. Closing the socket would not wake the thread."""
+    """Shut down `sock` to wake the thread that is reading from it.
+
+    Closing the socket would not wake the thread.
+    """
     with suppress(OSError):  # the socket may already be closed after the response
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def describe_failure(error: Exception) -> str:
-    """Return the operating system's message for an error, or else the error's text or type."""
+    """Return the text of an error for the user.
+
+    For an error of the operating system, return its message. For other errors, return the text of
+    the exception, or its type if the text is empty.
+    """
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

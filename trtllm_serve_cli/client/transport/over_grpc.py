@@ -144,7 +144,10 @@ def _drain_call(call: Any) -> None:
 
 @contextmanager
 def connect(address: str, tls: Tls | None = None) -> Iterator[Any]:
-    """Yield a stub for Triton's gRPC service, and cancel open calls at the end of the block."""
+    """Yield a stub for Triton's gRPC service.
+
+    Calls that are still open at the end of the `with` block are cancelled.
+    """
     with _open_channel(address, tls) as channel:
         yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
@@ -166,7 +169,7 @@ def read_credentials(address: str, tls: Tls) -> Any:
     except OSError as error:
         raise BadInput(
             f"{error.filename} cannot be read.",
-            why=f"the TLS connection to {address} requires this file: {error.strerror}",
+            why=f"{error.strerror}; the TLS connection to {address} requires the file",
             next_step="restore the file, or use HTTP with -i http",
         ) from error
 
@@ -207,7 +210,10 @@ def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float) -> Iter
 
 
 def _plan_message(info: ModelInfo, request: GenerateRequest, prompts: Sequence[str]) -> Any:
-    """Return the message with a row for each prompt. All rows have the options of `request`."""
+    """Return the message of a request with one row per prompt.
+
+    All rows have the options of `request`.
+    """
     model = info.name
     message = service_pb2.ModelInferRequest(model_name=model, id=request.request_id)
     for name, each in plan_served_inputs(info, request).items():

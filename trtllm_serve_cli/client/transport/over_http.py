@@ -109,7 +109,10 @@ def fetch_index_http(endpoint: Endpoint, timeout_s: float) -> list[dict[str, str
 def change_model_http(
     endpoint: Endpoint, model: str, verb: Literal["load", "unload"], timeout_s: float
 ) -> None:
-    """Load or unload a model. Triton acknowledges an unload before the model is unloaded."""
+    """Load or unload a model.
+
+    Triton acknowledges the request to unload a model before the model is unloaded.
+    """
     path = f"/v2/repository/models/{quote(model, safe='')}/{verb}"
     _request(endpoint.http, "POST", path, model, timeout_s, endpoint.restricted_token)
 
@@ -117,10 +120,9 @@ def change_model_http(
 def _request(
     address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
 ) -> bytes:
-    """Send a request and return the response body.
+    """Send an HTTP request, and return the body of the response.
 
-    `token` grants access to restricted APIs. `model` is the name of the model or server in error
-    messages.
+    `token` grants access to restricted APIs. Error messages name the model or server `model`.
     """
     headers = {RESTRICTED_HEADER: token} if token else {}
     with _connect(address, timeout_s) as connection:
@@ -207,9 +209,10 @@ def _load_object(address: str, text: str | bytes) -> dict[str, Any]:
 
 
 def _read_error(response: HTTPResponse, content: bytes) -> str:
-    """Return the error message in a response body, which is JSON or an event that contains JSON.
+    """Return the error message in a response body.
 
-    If the body is neither, return the HTTP status and the start of the body.
+    The body is JSON, or an event that contains JSON. Otherwise, return the HTTP status and the
+    start of the body.
     """
     text = content.decode(errors="replace").strip()
     try:

@@ -45,7 +45,8 @@ def plan_served_inputs(info: ModelInfo, request: GenerateRequest) -> dict[str, S
             name: ServedInput(_VLLM_TYPES.get(name) or INPUTS[name], value)
             for name, value in served.items()
         }
-    # Some models require word lists. Empty words are ignored.
+    # Send an empty word for each word list that the model requires but the request does not set.
+    # The model ignores empty words.
     values |= {name: ("",) for name in WORD_LISTS & info.required_inputs if name not in values}
     names = name_inputs(info.name, values, info.inputs, info.tensorrt_llm_version)
     return {
@@ -60,6 +61,9 @@ def plan_served_parameters(info: ModelInfo, request: GenerateRequest) -> dict[st
 
 
 def _find_type(info: ModelInfo, name: str, default: Datatype) -> Datatype:
-    """Return the type of an input, which is unsigned in the oldest versions of TensorRT-LLM."""
+    """Return the type of an input in the model's configuration.
+
+    Models for the oldest versions of TensorRT-LLM have unsigned inputs.
+    """
     is_unsigned = default == "INT32" and name in info.unsigned_inputs
     return "UINT32" if is_unsigned else default

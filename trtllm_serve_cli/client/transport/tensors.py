@@ -154,8 +154,8 @@ def split_rows(
     """Return the index and the outputs of each row in a response to a request with `num_rows` rows.
 
     `outputs` maps tensor names to flat lists. A response of a decoupled model has one row. A model
-    that is not decoupled sends all rows in one response. Such a response has no indices in the gpt
-    layout, but has the same number of texts for each row. Raise `ValueError` if the rows cannot be
+    that is not decoupled sends all rows in one response. In the gpt layout, that response has no
+    indices, but each row has the same number of texts. Raise `ValueError` if the rows cannot be
     identified.
     """
     num_texts = len(outputs.get("text_output", ()))
@@ -259,7 +259,7 @@ def parse_pieces(
 def _read_log_probs(
     outputs: Mapping[str, Sequence[Any]], num_texts: int
 ) -> Sequence[tuple[float, ...]]:
-    """Return the log probabilities of the tokens for each text in a response."""
+    """Return the log probabilities of the tokens in each text, as one list per text."""
     if "logprobs" in outputs:
         return parse_log_probs(outputs["logprobs"])
     log_probs = outputs.get("output_log_probs", ())

@@ -44,7 +44,7 @@ class BaseUrl:
 
 @dataclass(frozen=True, slots=True)
 class OpenAIEndpoint:
-    """The URL of a server, and the key that it requires, if any."""
+    """The base URL of a server, and the API key, or None if the server does not require a key."""
 
     url: BaseUrl
     api_key: str | None = field(default=None, repr=False)
@@ -59,9 +59,10 @@ class OpenAIEndpoint:
 
 
 def parse_base_url(text: str) -> BaseUrl:
-    """Parse a base URL. The scheme defaults to http, and an empty path to `/v1`.
+    """Parse a base URL.
 
-    Raise `BadInput` if `text` is not such a URL.
+    If the scheme is missing, it is http. If the path is missing, it is `/v1`. Raise `BadInput` if
+    `text` is not the URL of a server.
     """
     refusal = BadInput(
         f"{text!r} is not the URL of an OpenAI-compatible server.",

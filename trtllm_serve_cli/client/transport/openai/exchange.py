@@ -54,8 +54,8 @@ class Rejected(Exception):
 class OpenAIModel:
     """A model on an OpenAI-compatible server, as a source of responses.
 
-    If the server rejects a field that the user did not set, the request is sent again without it,
-    and later requests omit it, too.
+    If the server rejects a field in `REPLACEMENTS`, the request is sent again with the field
+    replaced or removed. Later requests also do not contain the rejected field.
     """
 
     endpoint: OpenAIEndpoint
@@ -66,9 +66,10 @@ class OpenAIModel:
     def stream(
         self, request: GenerateRequest, timeout_s: float | None, cancellation: Cancellation
     ) -> Generator[Piece, None, None]:
-        """Yield the pieces of the response as they arrive; closing the generator disconnects.
+        """Yield the pieces of the response as they arrive.
 
-        Raise the same exceptions as the function `stream` in the module `ask`.
+        Closing the generator closes the connection to the server. Raise the same exceptions as the
+        function `stream` in the module `ask`.
         """
         body = plan_body(self.name, self.api, request)
         headers = _plan_headers(request)
@@ -124,7 +125,8 @@ def send_once(
 ) -> list[dict[str, Any]]:
     """Send a request, and return all parts of the response.
 
-    Raise `Rejected` if the server responds with an error status, `NoServer` or `RequestFailed`.
+    Raise `Rejected` if the server responds with an error status, `NoServer` if it cannot be
+    reached, or `RequestFailed` if the request fails.
     """
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     url, model = endpoint.url, str(body["model"])
@@ -138,7 +140,8 @@ def send_once(
 def get_json(endpoint: OpenAIEndpoint, path: str, timeout_s: float) -> dict[str, Any]:
     """Return the JSON object at `path`, which is absolute.
 
-    Raise `Rejected` if the server responds with an error status, `NoServer` or `RequestFailed`.
+    Raise `Rejected` if the server responds with an error status, `NoServer` if it cannot be
+    reached, or `RequestFailed` if the request fails.
     """
     deadline_s = time.monotonic() + timeout_s
     url = endpoint.url
@@ -164,7 +167,7 @@ def _plan_headers(request: GenerateRequest) -> dict[str, str]:
 
 @contextmanager
 def _translating(url: BaseUrl, model: str, timeout_s: float | None) -> Iterator[None]:
-    """Translate the exceptions of the HTTP library."""
+    """Translate exceptions of the HTTP library that the `with` block raises to a `TllmError`."""
     try:
         yield
     except TimeoutError as error:
@@ -224,7 +227,10 @@ def _check_status(response: HTTPResponse) -> None:
 
 
 def _is_stream(response: HTTPResponse) -> bool:
-    """Return whether the response consists of events. A server may ignore `stream`."""
+    """Return whether the response consists of events.
+
+    If a server ignores the field `stream`, the response is a single JSON object.
+    """
     return response.headers.get_content_type() == "text/event-stream"
 
 
@@ -240,7 +246,10 @@ def _read_parts(
 
 
 def _load_part(url: BaseUrl, model: str, data: str) -> dict[str, Any]:
-    """Parse a part of a response. Raise `RequestFailed` if it is an error."""
+    """Parse a part of a response as JSON.
+
+    Raise `RequestFailed` if the part is an error message from the server.
+    """
     body = _load(url, data)
     if (details := failures.find_error(body)) is not None:
         raise failures.request_failed(url, model, ApiFailure(0, *details))

@@ -23,9 +23,11 @@ _LONGEST_MESSAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class ApiFailure:
-    """An error response. `param` is the field that the server names, or an empty string.
+    """An error response of a server with the OpenAI API.
 
-    `status` is 0 if the error is an event in a stream. `retry_after` is the value of the header.
+    `status` is the HTTP status, or 0 if the error is an event in a stream. `param` is the field of
+    the request that the server names, or an empty string. `retry_after` is the value of the header
+    `Retry-After`.
     """
 
     status: int
@@ -42,7 +44,7 @@ class ApiFailure:
 def parse_failure(
     status: int, reason: str, content: bytes, headers: Mapping[str, str] | None = None
 ) -> ApiFailure:
-    """Parse an error response of any of the known forms."""
+    """Parse an error response in any of the forms that the module's docstring lists."""
     text = content.decode(errors="replace").strip().removeprefix("data:").strip()
     retry_after = (headers or {}).get("Retry-After") or ""
     if location := (headers or {}).get("Location"):
@@ -59,7 +61,10 @@ def parse_failure(
 
 
 def find_error(body: Any) -> tuple[str, str, str] | None:
-    """Return the message, the code and the field of an error body, or None if it has none."""
+    """Return the message, the code and the field in the body of an error response.
+
+    Return None if the body does not describe an error.
+    """
     if not isinstance(body, dict):
         return None
     is_bare = body.get("object") == "error" and "message" in body

@@ -20,7 +20,7 @@ from trtllm_serve_cli.errors import BadInput
 
 Body = dict[str, Any]
 
-# Field of a request -> field of the body.
+# Maps fields of `GenerateRequest` to fields of the body.
 _FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "max_tokens": "max_tokens",
@@ -38,7 +38,8 @@ _FIELDS: Mapping[str, str] = MappingProxyType(
         "num_return_sequences": "n",
     }
 )
-# Fields of a request that other fields of the body express, or that the API always does.
+# Fields of `GenerateRequest` that the body does not contain under their own name. Other fields of
+# the body express them, or the API always behaves as they request.
 _EXPRESSED_OTHERWISE = frozenset(
     {
         "text_input",
@@ -50,7 +51,7 @@ _EXPRESSED_OTHERWISE = frozenset(
         "return_num_output_tokens",
     }
 )
-# Fields of a request whose option does not have the field's name.
+# The option for each field of `GenerateRequest` that has a different name than its option.
 _FLAGS = {
     "return_perf_metrics": "--perf",
     "lora_weights": "--lora-dir",
@@ -58,9 +59,9 @@ _FLAGS = {
     "return_context_logits": "--context-logits",
     "return_generation_logits": "--generation-logits",
 }
-# Fields of the body that some servers do not have, although the user did not set them.
-# OpenAI's reasoning models reject `max_tokens`. Other servers ignore `max_completion_tokens`
-# instead of rejecting it, so `max_tokens` is sent first.
+# Fields of the body that some servers reject, with the fields that replace them. OpenAI's reasoning
+# models reject `max_tokens`. Other servers ignore `max_completion_tokens` instead of rejecting it,
+# so `max_tokens` is sent first.
 REPLACEMENTS: Mapping[str, str | None] = MappingProxyType(
     {"max_tokens": "max_completion_tokens", "stream_options": None}
 )
@@ -83,7 +84,8 @@ def plan_body(model: str, api: Api, request: GenerateRequest) -> Body:
     if request.stream:
         body["stream_options"] = {"include_usage": True}
     if request.return_log_probs:
-        # In completions, the number of alternatives is required, and some servers ignore 0.
+        # In completions, the field requires the number of alternative tokens, and some servers
+        # ignore 0.
         body["logprobs"] = True if api == "chat" else 1
     if request.guided_decoding_guide_type is not None:
         body["response_format"] = _plan_format(
@@ -99,7 +101,10 @@ def _plan_prompt(api: Api, request: GenerateRequest) -> Body:
     if request.history:
         raise BadInput(
             "Completions have no messages.",
-            why="a system prompt and a conversation require chat completions",
+            why=(
+                "only chat completions accept a system prompt or the previous messages of a "
+                "conversation"
+            ),
             next_step="pass --api chat, or send a complete prompt without --system",
         )
     return {"prompt": request.text_input}
@@ -113,7 +118,7 @@ def _refuse_unsupported(values: Mapping[str, Value]) -> None:
         flags = {_FLAGS.get(name, "--" + name.replace("_", "-")) for name in unsupported}
         raise BadInput(
             f"The OpenAI API does not support {' and '.join(sorted(flags))}.",
-            why="the API has no field for this option",
+            why="the API has no field for such a setting",
             next_step="omit the option, or send the request to Triton with -i grpc",
         )
 
@@ -129,7 +134,7 @@ def _plan_format(kind: str, guide: str) -> Body:
             return {"type": "structural_tag"} | _load_guide(guide)
     raise BadInput(
         f"The OpenAI API does not support the guide {kind}.",
-        why="the field response_format has no type for it",
+        why="response_format, the API's field for guides, has no type for this guide",
         next_step="use --json-schema, or send the request to Triton with -i grpc",
     )
 

@@ -33,7 +33,7 @@ class PieceParser:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether each sequence that has begun has a finish reason."""
+        """Return whether every sequence that has started also has a finish reason."""
         sequences = self._sequences.values()
         return bool(sequences) and all(each.is_finished for each in sequences)
 
@@ -64,7 +64,8 @@ class PieceParser:
         sequence.cum_log_prob += sum(log_probs)
         has_ended = choice.get("finish_reason") is not None
         sequence.is_finished = sequence.is_finished or has_ended
-        # The first part of a stream has only the role, and the last only the finish reason.
+        # Skip parts without text: the first part of a stream contains only the role, and the last
+        # part only the finish reason. Keep the last part if the sequence has no other piece.
         if not text and not log_probs and (sequence.has_pieces or not has_ended):
             return []
         sequence.has_pieces = True
@@ -103,14 +104,20 @@ def read_text(choice: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def read_usage(usage: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """Return the numbers of prompt tokens and of generated tokens, if the server reports them."""
+    """Return the number of prompt tokens and the number of generated tokens.
+
+    A number is None if the server does not report it.
+    """
     counts = (usage.get(name) for name in ("prompt_tokens", "completion_tokens"))
     num_input, num_output = (each if isinstance(each, int) else None for each in counts)
     return num_input, num_output
 
 
 def _read_log_probs(log_probs: Mapping[str, Any] | None) -> tuple[float, ...]:
-    """Return the log probabilities of a choice, which chat completions nest differently."""
+    """Return the log probabilities of the tokens in a choice.
+
+    In chat completions, they are in a different field than in completions.
+    """
     if not log_probs:
         return ()
     values = log_probs.get("token_logprobs")

@@ -32,7 +32,8 @@ def find_model(
     """Return the model `name`, or the server's only model if `name` is None.
 
     A server may accept names that it does not list, so `name` need not be in the list. Raise
-    `BadInput` if `name` is None and the server has several models, `NoServer` or `RequestFailed`.
+    `NoServer` if the server cannot be reached, `RequestFailed` if a request fails, or `BadInput` if
+    `name` is None and the server has several models.
     """
     try:
         listed = _fetch_models(endpoint, timeout_s)
@@ -60,7 +61,10 @@ def fetch_version(endpoint: OpenAIEndpoint, timeout_s: float = _TIMEOUT_S) -> st
 
 
 def _fetch_models(endpoint: OpenAIEndpoint, timeout_s: float) -> list[ListedModel]:
-    """Return the models, without the LoRA adapters, which vLLM lists with their `parent`."""
+    """Return the models in the server's list, without LoRA adapters.
+
+    vLLM also lists the adapters, with the field `parent`.
+    """
     body = get_json(endpoint, f"{endpoint.url.path}/models", timeout_s)
     try:
         return [
