@@ -21,9 +21,8 @@ from trtllm_serve_cli.runtime.engine import (
     GenerationRequest,
     InvalidRequest,
     SequenceUpdate,
-    check_request,
-    fit_to_vocabulary,
 )
+from trtllm_serve_cli.runtime.request_check import check_request, fit_to_vocabulary
 
 pytestmark = pytest.mark.e2e
 
