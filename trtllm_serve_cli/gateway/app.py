@@ -21,7 +21,17 @@ from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.access.limits import Limits
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
-from trtllm_serve_cli.gateway.endpoints import chat, completions, models, page, system, tokenize
+from trtllm_serve_cli.gateway.endpoints import (
+    chat,
+    completions,
+    embeddings,
+    messages,
+    models,
+    page,
+    responses,
+    system,
+    tokenize,
+)
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
@@ -32,6 +42,10 @@ ROUTES = (
     Route("/", page.show_chat_page, methods=["GET"]),
     Route("/v1/chat/completions", chat.create_chat_completion, methods=["POST"]),
     Route("/v1/completions", completions.create_completion, methods=["POST"]),
+    Route("/v1/messages", messages.create_message, methods=["POST"]),
+    Route("/v1/messages/count_tokens", messages.count_tokens, methods=["POST"]),
+    Route("/v1/responses", responses.create_response, methods=["POST"]),
+    Route("/v1/embeddings", embeddings.create_embeddings, methods=["POST"]),
     Route("/v1/models", models.list_models, methods=["GET"]),
     Route("/v1/models/{id:path}", models.retrieve_model, methods=["GET"]),
     Route("/tokenize", tokenize.tokenize, methods=["POST"]),
@@ -105,7 +119,7 @@ def _plan_middleware(config: GatewayConfig, report: Callable[[Call], None]) -> l
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return JsonResponse(error.body(), error.status, error.headers())
+    return JsonResponse(error.body(request.url.path), error.status, error.headers())
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -115,5 +129,5 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         405: f"The method {request.method} is not allowed for {request.url.path}.",
     }
     message = messages.get(error.status_code, error.detail)
-    body = ApiError(error.status_code, message).body()
+    body = ApiError(error.status_code, message).body(request.url.path)
     return JsonResponse(body, error.status_code, error.headers)

@@ -1,6 +1,7 @@
-"""Define the errors of the API, in the format of OpenAI's API.
+"""Define the errors of the API, in the formats of OpenAI's and Anthropic's APIs.
 
-Source of the format and the codes: https://platform.openai.com/docs/guides/error-codes.
+Sources of the formats and the codes: https://platform.openai.com/docs/guides/error-codes, and
+`anthropic/types/shared/error_type.py` of the client anthropic 2.12.
 """
 
 from __future__ import annotations
@@ -18,6 +19,16 @@ _TYPES = {
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
+# The type of an error of Anthropic's API for each HTTP status.
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_ANTHROPIC_PATH = "/v1/messages"
 # Seconds after which a client may retry a request that the server could not accept.
 RETRY_AFTER_S = 1
 
@@ -56,8 +67,10 @@ class ApiError(Exception):
         default = "invalid_request_error" if self.status < 500 else "server_error"
         return _TYPES.get(self.status, default)
 
-    def body(self) -> bytes:
-        """Return the body of the response."""
+    def body(self, path: str = "") -> bytes:
+        """Return the body of the response, in the format of the API that has the `path`."""
+        if path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/"):
+            return self.anthropic_body()
         return msgspec.json.encode(
             {
                 "error": {
@@ -67,6 +80,14 @@ class ApiError(Exception):
                     "code": self.code,
                 }
             }
+        )
+
+    def anthropic_body(self) -> bytes:
+        """Return the body of the response in the format of Anthropic's API."""
+        default = "invalid_request_error" if self.status < 500 else "api_error"
+        kind = _ANTHROPIC_TYPES.get(self.status, default)
+        return msgspec.json.encode(
+            {"type": "error", "error": {"type": kind, "message": self.message}}
         )
 
     def headers(self) -> dict[str, str]:

@@ -31,6 +31,10 @@ class Writer(Protocol):
     def last_events(self, generation: Generation) -> bytes:
         """Return the events that end a stream."""
 
+    def error_events(self, error: ApiError) -> bytes:
+        """Return the events that end a stream after an error."""
+        return b"data: " + error.body() + b"\n\n"
+
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
         """Return the body of a response that is not streamed."""
 
@@ -92,6 +96,6 @@ async def _stream(
     except ApiError as error:
         # The status has already been sent, so the error is an event.
         call.late_error = error.status
-        yield b"data: " + error.body() + b"\n\n"
+        yield writer.error_events(error)
     finally:
         await batches.aclose()

@@ -16,14 +16,15 @@ from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
+from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.prompts.messages import convert_message
 from trtllm_serve_cli.gateway.prompts.output_parser import (
     OutputDelta,
     OutputParser,
     ToolCallDelta,
 )
-from trtllm_serve_cli.gateway.prompts.output_plan import plan_parser, plan_tools
-from trtllm_serve_cli.gateway.respond import Batches, respond
+from trtllm_serve_cli.gateway.prompts.output_plan import ToolPlan, plan_parser, plan_tools
+from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
 from trtllm_serve_cli.gateway.sampling import plan_generation, read_guide, require_feature
 from trtllm_serve_cli.gateway.schema.chat import ChatBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
@@ -54,28 +55,16 @@ async def create_chat_completion(request: Request) -> Response:
 
 def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
     """Plan a chat completion. Raise `ApiError` (400) if the request is not valid."""
-    if model.template is None:
-        raise invalid(
-            f"The model '{model.name}' has no chat template. Use /v1/completions, or start the "
-            "gateway with --chat-template FILE.",
-            "messages",
-        )
+    template = require_template(model)
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs requires logprobs. Set logprobs to true.", "top_logprobs")
-    tools = plan_tools(model.template, body)
+    tools = plan_tools(template, body)
     if tools.guide is not None:
         require_feature(model, GUIDED_DECODING, "tool_choice")
-    prompt = model.template.render(
-        [convert_message(each) for each in body.messages],
-        tools=tools.tools or None,
-        documents=body.documents,
-        adds_generation_prompt=body.add_generation_prompt,
-        continues_final_message=body.continue_final_message,
-        variables=_template_variables(body),
-    )
+    prompt = render_prompt(template, body, tools)
     guide = tools.guide or read_guide(body)
     new_parser, needs_special_tokens = plan_parser(
-        model.template, tools, prompt, is_guided=guide is not None
+        template, tools, prompt, is_guided=guide is not None
     )
     input_ids = model.tokenizer.encode(prompt)
     generation = plan_generation(
@@ -90,6 +79,29 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         num_top_log_probs=body.top_logprobs or 0,
     )
     return ChatPlan(generation, bool(body.logprobs), body.includes_usage, new_parser)
+
+
+def require_template(model: LoadedModel) -> ChatTemplate:
+    """Return the model's chat template. Raise `ApiError` (400) if it has none."""
+    if model.template is None:
+        raise invalid(
+            f"The model '{model.name}' has no chat template. Use /v1/completions, or start the "
+            "gateway with --chat-template FILE.",
+            "messages",
+        )
+    return model.template
+
+
+def render_prompt(template: ChatTemplate, body: ChatBody, tools: ToolPlan) -> str:
+    """Return the prompt of a chat completion. Raise `ApiError` (400) for invalid messages."""
+    return template.render(
+        [convert_message(each) for each in body.messages],
+        tools=tools.tools or None,
+        documents=body.documents,
+        adds_generation_prompt=body.add_generation_prompt,
+        continues_final_message=body.continue_final_message,
+        variables=_template_variables(body),
+    )
 
 
 def _template_variables(body: ChatBody) -> dict[str, Any]:
@@ -114,7 +126,7 @@ class _Choice:
     stop_reason: str | int | None = None
 
 
-class ChatWriter:
+class ChatWriter(Writer):
     """Writes the response of a chat completion, as a whole or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: ChatPlan) -> None:

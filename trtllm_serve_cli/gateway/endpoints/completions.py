@@ -21,7 +21,7 @@ from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
-from trtllm_serve_cli.gateway.respond import Batches, respond
+from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
 from trtllm_serve_cli.gateway.sampling import plan_generation
 from trtllm_serve_cli.gateway.schema.completions import DEFAULT_MAX_TOKENS, CompletionBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
@@ -172,7 +172,7 @@ class _Choice:
         return sum(self.log_probs) / max(len(self.log_probs), 1)
 
 
-class CompletionWriter:
+class CompletionWriter(Writer):
     """Writes the response of a completion, as a whole or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: CompletionPlan) -> None:

@@ -1,0 +1,146 @@
+"""Define the bodies of Anthropic's Messages API.
+
+Source of the fields: `anthropic/types/message_create_params.py`, `message_count_tokens_params.py`
+and `content_block_param.py` of the client anthropic 2.12. Fields without an effect on the
+response, such as `cache_control`, `metadata` and `service_tier`, are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from trtllm_serve_cli.gateway.schema.sampling import Probability
+
+
+class TextBlock(msgspec.Struct, kw_only=True, tag="text"):
+    """Text of a message."""
+
+    text: str
+
+
+class ToolUseBlock(msgspec.Struct, kw_only=True, tag="tool_use"):
+    """A tool call of the model."""
+
+    id: str
+    name: str
+    input: dict[str, Any] = {}
+
+
+class ThinkingBlock(msgspec.Struct, kw_only=True, tag="thinking"):
+    """Reasoning of the model. The signature is not verified."""
+
+    thinking: str
+    signature: str = ""
+
+
+class RedactedThinkingBlock(msgspec.Struct, kw_only=True, tag="redacted_thinking"):
+    """Encrypted reasoning of another server, which has no effect."""
+
+    data: str = ""
+
+
+class ImageBlock(msgspec.Struct, tag="image"):
+    """An image. The gateway rejects it."""
+
+
+class DocumentBlock(msgspec.Struct, tag="document"):
+    """A document. The gateway rejects it."""
+
+
+class SearchResultBlock(msgspec.Struct, tag="search_result"):
+    """A search result. The gateway rejects it."""
+
+
+ResultPart = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock
+
+
+class ToolResultBlock(msgspec.Struct, kw_only=True, tag="tool_result"):
+    """The result of a tool call."""
+
+    tool_use_id: str
+    content: str | list[ResultPart] = ""
+    is_error: bool = False
+
+
+ContentBlock = (
+    TextBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+)
+
+
+class Message(msgspec.Struct, kw_only=True):
+    """A message of the conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | list[ContentBlock]
+
+
+class Tool(msgspec.Struct, kw_only=True):
+    """A tool that the model may call. Only tools of the client are supported."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(msgspec.Struct, kw_only=True):
+    """Which tools the model must or may call. `name` belongs to the type `tool`."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool = False
+
+
+class Thinking(msgspec.Struct, kw_only=True):
+    """Whether the model reasons before it responds. `budget_tokens` has no effect."""
+
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: int | None = None
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class OutputFormat(msgspec.Struct, kw_only=True):
+    """A JSON schema that the response must match."""
+
+    schema: dict[str, Any]
+    type: Literal["json_schema"] = "json_schema"
+
+
+class OutputConfig(msgspec.Struct, kw_only=True):
+    """The format of the response, and the effort of the reasoning."""
+
+    effort: str | None = None
+    format: OutputFormat | None = None
+
+
+class CountTokensBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /v1/messages/count_tokens`."""
+
+    model: str
+    messages: Annotated[list[Message], msgspec.Meta(min_length=1)]
+    system: str | list[TextBlock] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+
+class MessagesBody(CountTokensBody, kw_only=True):
+    """The body of `POST /v1/messages`."""
+
+    max_tokens: Annotated[int, msgspec.Meta(ge=1)]
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: Probability | None = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None

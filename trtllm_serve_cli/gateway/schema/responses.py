@@ -1,0 +1,119 @@
+"""Define the body of OpenAI's Responses API.
+
+Source of the fields: `openai/types/responses/response_create_params.py` and
+`response_input_item_param.py` of the client openai 3.54. Unknown fields are ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from trtllm_serve_cli.gateway.schema.sampling import Probability, Temperature
+
+
+class Part(msgspec.Struct, kw_only=True):
+    """A part of a message, of the output of a tool, or of reasoning."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class InputItem(msgspec.Struct, kw_only=True):
+    """An item of the conversation: a message, a tool call, its output, or reasoning."""
+
+    type: str = "message"
+    # A message.
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | list[Part] | None = None
+    # A tool call and its output.
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | list[Part] | None = None
+    # Reasoning.
+    summary: list[Part] | None = None
+
+
+class FunctionTool(msgspec.Struct, kw_only=True):
+    """A tool that the model may call. Only the type `function` is supported."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class SelectedTool(msgspec.Struct, kw_only=True):
+    """A reference to a tool."""
+
+    type: str
+    name: str | None = None
+
+
+class ToolChoice(msgspec.Struct, kw_only=True):
+    """The function that the model must call, or the tools that it may call."""
+
+    type: str
+    name: str | None = None
+    mode: Literal["auto", "required"] = "auto"
+    tools: list[SelectedTool] = []
+
+
+class TextFormat(msgspec.Struct, kw_only=True):
+    """The format of the text: text, any JSON object, or JSON that matches a schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = "response"
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+    description: str | None = None
+
+
+class TextConfig(msgspec.Struct, kw_only=True):
+    """The format of the text. The verbosity has no effect."""
+
+    format: TextFormat | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(msgspec.Struct, kw_only=True):
+    """The effort of the reasoning, which chat templates read. The summary has no effect."""
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class ResponsesBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /v1/responses`."""
+
+    model: str
+    input: str | list[InputItem]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextConfig | None = None
+    reasoning: Reasoning | None = None
+    stream: bool | None = None
+    metadata: dict[str, str] | None = None
+    # Fields that the gateway does not support.
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    background: bool | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    include: list[str] | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    # Fields that have no effect on the response.
+    max_tool_calls: int | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    store: bool | None = None
+    user: str | None = None

@@ -1,0 +1,1 @@
+"""Convert the requests of other APIs to chat completions."""
