@@ -1,0 +1,52 @@
+"""A gateway with a fake engine on a real HTTP server, for tests with official clients."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import uvicorn
+
+from tests.gateway.fakes import FakeBackend, make_client
+from trtllm_serve_cli.client.model_info import ModelInfo
+
+# Prints the tools, the messages and the calls, and has Qwen's tags of calls and reasoning.
+TEMPLATE = (
+    "{% for t in tools or [] %}{{ t.function.name }};{% endfor %}"
+    "{% for m in messages %}{{ m.role }}: {{ m.content }}"
+    "{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}"
+    "{% for c in m.tool_calls or [] %}"
+    "<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}</tool_call>"
+    "{% endfor %}{{ '\n' }}{% endfor %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+)
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+INFO = ModelInfo("demo", max_seq_len=5000, engine_kind="openvino", vocab_size=0x110000)
+
+
+def read_prompt(backend: FakeBackend) -> str:
+    """Return the prompt of the backend's only request."""
+    (fields,) = backend.submitted
+    return "".join(map(chr, fields["input_ids"]))
+
+
+@contextlib.contextmanager
+def serve(backend: FakeBackend, **changes: Any) -> Iterator[str]:
+    """Serve `make_client(backend, **changes)` in a thread, and yield its address."""
+    app = make_client(backend, **changes).app
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.005)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
