@@ -94,7 +94,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """Which tools the model must or may call. `name` belongs to the type `tool`."""
+    """The tools that the model must or may call. `name` belongs to the type `tool`."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -102,7 +102,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """Whether the model reasons before it responds. `budget_tokens` has no effect."""
+    """The switch for reasoning before the response. `budget_tokens` has no effect."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = None
