@@ -6,7 +6,7 @@ have a list in the order of generation instead, and their streams open and close
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
@@ -16,16 +16,18 @@ from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Block:
-    """An element of a response. Its `text` is what has been generated so far.
-
-    The text of a call consists of its arguments. Only calls have an `id` and a `name`.
-    """
+    """An element of a response. Only calls have an `id` and a `name`."""
 
     index: int
     kind: Literal["reasoning", "text", "call"]
     id: str = ""
     name: str = ""
-    text: str = ""
+    pieces: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The text that has been generated so far. The text of a call is its arguments."""
+        return "".join(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class BlockReader:
         return block
 
     def _extend(self, block: Block, text: str) -> None:
-        block.text += text
+        block.pieces.append(text)
         self._events.append(BlockEvent("added", block, text))
 
     def _close(self) -> None:
