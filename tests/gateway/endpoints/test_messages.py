@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.gateway.fakes import FakeBackend, generates, make_client
 from tests.gateway.live_server import CALL, INFO, TEMPLATE, read_prompt
+from trtllm_serve_cli.gateway.access.keys import add_key
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
+from trtllm_serve_cli.runtime.engine import PromptFacts, SequenceUpdate
 
 PATH = "/v1/messages"
 THINKING = {"type": "adaptive", "display": "omitted"}
@@ -51,10 +54,24 @@ def test_whole_message() -> None:
         "stop_sequence": None,
         "usage": {
             "input_tokens": 9,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": 0,
             "output_tokens": 6,
             "output_tokens_details": {"thinking_tokens": 0},
         },
     }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_cached_tokens_are_not_input_tokens(stream: bool) -> None:
+    def reply(request_id: int, fields: Any) -> Any:
+        yield SequenceUpdate(request_id, 0, prompt=PromptFacts(4))
+        yield from generates("Hi")(request_id, fields)
+
+    with make_client(FakeBackend(reply), info=INFO, template=ChatTemplate(TEMPLATE)) as client:
+        response = client.post(PATH, json=body(stream=stream))
+    usage = (read_named_events(response.text)[-2] if stream else response.json())["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"]) == (5, 4)
 
 
 def test_stream() -> None:
@@ -146,6 +163,21 @@ def test_errors_have_anthropics_shape(path: str, changes: Any, status: int, kind
     assert (response.status_code, error["type"]) == (status, "error")
     assert (set(error), set(error["error"])) == ({"type", "error"}, {"type", "message"})
     assert error["error"]["type"] == kind
+
+
+@pytest.mark.parametrize("path", [PATH, f"{PATH}/count_tokens"])
+def test_keys(tmp_path: Path, path: str) -> None:
+    file = tmp_path / "keys.json"
+    key = add_key(file, "alice", now_s=1.0)
+    other = add_key(file, "bob", now_s=1.0, models=("other",))
+    with make_client(FakeBackend(), {"keys_file": str(file)}) as client:
+        responses = [
+            client.post(path, json=body(), headers=headers)
+            for headers in ({}, {"x-api-key": other}, {"x-api-key": key})
+        ]
+    assert [each.status_code for each in responses] == [401, 404, 200]
+    kinds = [each.json()["error"]["type"] for each in responses[:2]]
+    assert kinds == ["authentication_error", "not_found_error"]
 
 
 def test_wrong_method_has_anthropics_shape() -> None:

@@ -50,13 +50,14 @@ class Guard:
             try:
                 self._check(call, scope)
             except ApiError as error:
-                response = JsonResponse(error.body(), error.status, error.headers())
+                body = error.body(scope["path"])
+                response = JsonResponse(body, error.status, error.headers())
                 await response(scope, receive, watched)
             else:
                 await self._app(scope, receive, watched)
         except Exception:
             if not call.status:
-                response = JsonResponse(_bug(call).body(), 500)
+                response = JsonResponse(_bug(call).body(scope["path"]), 500)
                 await response(scope, receive, watched)
             call.late_error = 500
             raise

@@ -6,6 +6,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.access.admission import check_model
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.http import read_json
 
@@ -19,6 +20,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 async def create_embeddings(request: Request) -> Response:
     """Raise `ApiError` (400), because no engine computes embeddings."""
     body = await read_json(request, EmbeddingsBody)
+    check_model(request, body.model)
     model = request.app.state.models.find(body.model)
     raise invalid(
         f"The model '{model.name}' has an engine that generates text and does not compute "

@@ -16,6 +16,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from trtllm_serve_cli.gateway.access.admission import check_model
 from trtllm_serve_cli.gateway.endpoints.chat import (
     ChatPlan,
     plan_chat,
@@ -66,6 +67,7 @@ async def create_message(request: Request) -> Response:
 async def count_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a message."""
     body = await read_json(request, CountTokensBody)
+    check_model(request, body.model)
     model = request.app.state.models.find(body.model)
     template = require_template(model)
     chat = convert_body(body)
@@ -169,8 +171,11 @@ class MessageWriter(Writer):
     def _describe_usage(self, generation: Generation) -> dict[str, Any]:
         num_output = generation.num_output_tokens
         num_thinking = self._reader.count_reasoning_tokens(self._model.tokenizer)
+        num_cached = generation.num_cached_tokens or 0
         return {
-            "input_tokens": generation.num_input_tokens,
+            "input_tokens": generation.num_input_tokens - num_cached,
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": num_cached,
             "output_tokens": num_output,
             "output_tokens_details": {"thinking_tokens": min(num_thinking, num_output)},
         }

@@ -225,7 +225,10 @@ class ResponseWriter(Writer):
         num_reasoning = self._reader.count_reasoning_tokens(self._model.tokenizer)
         return {
             "input_tokens": num_input,
-            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "input_tokens_details": {
+                "cached_tokens": generation.num_cached_tokens or 0,
+                "cache_write_tokens": 0,
+            },
             "output_tokens": num_output,
             "output_tokens_details": {"reasoning_tokens": min(num_reasoning, num_output)},
             "total_tokens": num_input + num_output,
