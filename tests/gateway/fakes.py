@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,3 +166,14 @@ def read_events(body: str) -> list[str]:
     """Return the data of each event in a stream."""
     assert body.endswith("\n\n")
     return [event.removeprefix("data: ") for event in body.removesuffix("\n\n").split("\n\n")]
+
+
+def read_named_events(text: str) -> list[dict[str, Any]]:
+    """Return the data of the events, and check that each event has the name of its type."""
+    assert text.endswith("\n\n")
+    events = []
+    for event in text.removesuffix("\n\n").split("\n\n"):
+        name, data = event.split("\n")
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert name == f"event: {events[-1]['type']}"
+    return events

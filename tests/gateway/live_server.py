@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 
 from tests.gateway.fakes import FakeBackend, make_client
+from tests.waiting import wait_until
 from trtllm_serve_cli.client.model_info import ModelInfo
 
 # Prints the tools, the messages and the calls, and has Qwen's tags of calls and reasoning.
@@ -44,8 +44,7 @@ def serve(backend: FakeBackend, **changes: Any) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            while not server.started and thread.is_alive():
-                time.sleep(0.005)
+            wait_until(lambda: server.started)
             yield f"http://127.0.0.1:{port}"
         finally:
             server.should_exit = True

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, generates, make_client
+from tests.gateway.fakes import FakeBackend, generates, make_client, read_named_events
 from tests.gateway.live_server import CALL, INFO, TEMPLATE, read_prompt
 from trtllm_serve_cli.gateway.access.keys import add_key
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
@@ -28,17 +28,6 @@ def post(reply: str, path: str = PATH, **fields: Any) -> tuple[Any, FakeBackend]
         response = client.post(path, json=body(**fields))
     assert response.status_code == 200, response.text
     return response, backend
-
-
-def read_named_events(text: str) -> list[dict[str, Any]]:
-    """Return the data of the events, and check that each event has the name of its type."""
-    assert text.endswith("\n\n")
-    events = []
-    for event in text.removesuffix("\n\n").split("\n\n"):
-        name, data = event.split("\n")
-        events.append(json.loads(data.removeprefix("data: ")))
-        assert name == f"event: {events[-1]['type']}"
-    return events
 
 
 def test_whole_message() -> None:

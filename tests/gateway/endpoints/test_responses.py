@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.endpoints.test_messages import read_named_events
-from tests.gateway.fakes import FakeBackend, generates, make_client
+from tests.gateway.fakes import FakeBackend, generates, make_client, read_named_events
 from tests.gateway.live_server import CALL, INFO, TEMPLATE
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 
