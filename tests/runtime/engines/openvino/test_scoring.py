@@ -65,7 +65,7 @@ def request(tokens: list[int], **fields: Any) -> GenerationRequest:
 def test_scores_do_not_depend_on_the_chunks(tokens: list[int], size: int, count: int) -> None:
     model = BigramModel()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scoring, "_CHUNK_SIZE", size)
+        patch.setattr(scoring, "CHUNK_SIZE", size)
         update = score(model, request(tokens, num_top_log_probs=count))
     assert max(model.chunks) <= size
     assert update.prompt is not None

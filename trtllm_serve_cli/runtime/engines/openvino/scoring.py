@@ -26,7 +26,7 @@ from ...triton.tensors import Array
 from ..sequence_end import find_end
 
 # The number of tokens in an inference. The logits of more tokens would need too much memory.
-_CHUNK_SIZE = 128
+CHUNK_SIZE = 128
 
 
 class Scorer:
@@ -119,8 +119,8 @@ def score(model: Any, request: GenerationRequest) -> SequenceUpdate:
     log_probs: list[float] = []
     top: list[tuple[TokenLogProb, ...]] = []
     model.reset_state()
-    for start in range(0, len(tokens), _CHUNK_SIZE):
-        rows = _log_softmax(_infer(model, tokens[start : start + _CHUNK_SIZE], start))
+    for start in range(0, len(tokens), CHUNK_SIZE):
+        rows = _log_softmax(_infer(model, tokens[start : start + CHUNK_SIZE], start))
         # Each row contains the distribution of the next token.
         targets = tokens[start + 1 : start + 1 + len(rows)]
         log_probs += [float(row[token]) for row, token in zip(rows, targets, strict=False)]
