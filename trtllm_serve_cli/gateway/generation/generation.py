@@ -94,10 +94,14 @@ class Generation:
                 updates = await self._wait()
                 if num_tokens := sum([len(each.token_ids) for each in updates]):
                     self._on_tokens(num_tokens)
-                deltas = [delta for each in updates if (delta := self._push(each)) is not None]
+                error = next((each for each in updates if each.error is not None), None)
+                generated = updates if error is None else updates[: updates.index(error)]
+                deltas = [delta for each in generated if (delta := self._push(each)) is not None]
                 num_open -= sum(delta.finish_reason is not None for delta in deltas)
                 if deltas:
                     yield deltas
+                if error is not None:
+                    raise engine_error(str(error.error), is_rejected=error.rejected)
         finally:
             self._cancel()
 
@@ -118,8 +122,6 @@ class Generation:
         return merge_updates(arrived) if len(arrived) > 1 else arrived
 
     def _push(self, update: SequenceUpdate) -> TextDelta | None:
-        if update.error is not None:
-            raise engine_error(update.error, is_rejected=update.rejected)
         if update.prompt is not None and update.prompt.num_cached_tokens is not None:
             known = self._num_cached_tokens or 0
             self._num_cached_tokens = known + update.prompt.num_cached_tokens
