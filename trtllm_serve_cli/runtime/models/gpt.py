@@ -36,6 +36,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
 
 def _get_signed(get: GetTensor, name: str) -> Array | None:
-    """Return a tensor with signed integers, because clients send the end id -1 as UINT32, too."""
+    """Return the tensor `name`, with UINT32 values reinterpreted as INT32.
+
+    Clients of this layout send end ids as UINT32, so -1 would otherwise be a large positive number.
+    """
     tensor = get(name)
     return tensor.view(np.int32) if tensor is not None and tensor.dtype == np.uint32 else tensor

@@ -28,7 +28,7 @@ from ..triton.model_yaml import as_parameters, parse_model_yaml
 from ..triton.parameters import Parameters
 from ..triton.tensors import Array, GetTensor
 
-# Tensor -> field of GenerationRequest, for tensors with one value.
+# Maps each tensor that contains one value to the field of GenerationRequest and the value's type.
 _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "sampling_param_max_tokens": ("max_new_tokens", int),
     "sampling_param_best_of": ("num_return_sequences", int),
@@ -50,9 +50,9 @@ _LORA_NAME = "lora_name"
 _SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop", _LORA_NAME)
 )
-# Section of model.yaml for upstream's model. It is not an argument for `LLM`.
+# The section of model.yaml that configures NVIDIA's model. The section is not an argument of `LLM`.
 _PROCESSORS = "logits_post_processors"
-# The default for `max_tokens` in upstream's `SamplingParams`.
+# The default for `max_tokens` in the class `SamplingParams` of TensorRT-LLM.
 _MAX_TOKENS = 32
 
 
@@ -131,7 +131,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
 
 
 def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
-    # Upstream's model also reads the file name from this environment variable.
+    # Like NVIDIA's model, read the name of the configuration file from this environment variable.
     name = os.environ.get("LLM_CONFIG_PATH", "model.yaml")
     path = Path(args["model_repository"], args["model_version"], name)
     try:
@@ -141,7 +141,7 @@ def _read_model_yaml(args: dict[str, str]) -> dict[str, Any]:
 
 
 def _drop_processors(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments without the logits post-processors, and log that they are ignored."""
+    """Return `arguments` without the logits post-processors, and log that tllm ignores them."""
     kept = {
         name: value for name, value in arguments.items() if name.partition(".")[0] != _PROCESSORS
     }

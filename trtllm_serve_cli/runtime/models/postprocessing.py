@@ -14,8 +14,8 @@ from ..text.tokenizer import load_tokenizer
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
 
-# Up to TensorRT-LLM 0.13, NVIDIA's ensemble passes these tensors of `tensorrt_llm` through this
-# model, which adds the prefix OUT_ to the names.
+# Up to TensorRT-LLM 0.13, NVIDIA's ensemble passes these outputs of `tensorrt_llm` through this
+# model, which returns them under names with the prefix OUT_.
 _RETURNED_INPUTS = (
     "CUM_LOG_PROBS",
     "OUTPUT_LOG_PROBS",
@@ -39,7 +39,8 @@ class TritonPythonModel:
     def _respond(self, request: Any) -> Any:
         inputs = read_inputs(request)
         tokens = inputs["TOKENS_BATCH"]
-        # In the gpt layout, requests have no lengths, and negative ids are padding.
+        # In the gpt layout, requests do not contain the sequence lengths. Negative ids are padding,
+        # so count the other ids.
         lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
@@ -54,7 +55,7 @@ class TritonPythonModel:
                 "at 0, and padding must follow the SEQUENCE_LENGTH tokens of a sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
-        # Return the texts of all rows in a tensor with one dimension, as NVIDIA's model does.
+        # Put the texts of all rows into a tensor with one dimension, as NVIDIA's model does.
         texts = [
             decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
             for row, row_lengths in zip(tokens, lengths, strict=True)

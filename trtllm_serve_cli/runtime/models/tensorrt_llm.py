@@ -56,7 +56,7 @@ class TritonPythonModel:
         self._start(parameters, list_supported_inputs(parameters.text("engine_kind")))
 
     def _start(self, parameters: Parameters, supported_inputs: Container[str]) -> None:
-        """Start the model and its engine worker with these parameters."""
+        """Start the model and its engine worker with `parameters`."""
         self._unsupported_inputs = [
             each for each in parameters.input_names if each not in supported_inputs
         ]
@@ -163,14 +163,15 @@ class TritonPythonModel:
     def _parse(self, get: GetTensor, is_streaming: bool) -> Sequence[Any]:
         """Return an `EngineRow` for each row of the request.
 
-        The caller passes each `EngineRow` to `_new_response_builder`.
+        A subclass may return rows of another type, which the caller passes to
+        `_new_response_builder`.
         """
         return parse_rows(get, exclude_input=self._exclude_input)
 
     def _new_response_builder(
         self, row: Any, *, arrival_time_ns: int, is_streaming: bool
     ) -> ResponseBuilder:
-        """Return the response builder for a valid row."""
+        """Return the response builder for a row that `_parse` returned."""
         return RowResponseBuilder(row, arrival_time_ns, is_streaming=is_streaming)
 
     def _stop(self, request_id: str, sender: Any) -> None:

@@ -55,7 +55,7 @@ from ..worker.worker_link import SharedWorkerClient, WorkerFailed, shared_socket
 # thread only until it is submitted. A business-logic request occupies a thread until it ends.
 MAX_THREADS = 512
 
-# Inputs of NVIDIA's text models that this model does not support.
+# Inputs that NVIDIA's text models support, but this model does not.
 _UNSUPPORTED_INPUTS = (
     "decoder_text_input",
     "image_bytes_input",
@@ -96,8 +96,8 @@ class TritonPythonModel:
         self._unsupported_inputs = _UNSUPPORTED_INPUTS + (() if has_drafts else DRAFT_INPUTS)
         self._supported_inputs = list_supported_inputs(self._engine_kind)
         self._core = CoreAdapter.of(parameters)
-        # Forward all inputs except these. `tensorrt_llm` has the forwarded inputs under the same
-        # names or the names in `CORE_NAMES`.
+        # Do not forward these inputs. `tensorrt_llm` has all other inputs, under the same names or
+        # the names in `CORE_NAMES`.
         not_forwarded = {*TEXT_INPUTS, *_UNSUPPORTED_INPUTS, *DRAFT_INPUTS}
         self._forwarded_inputs = set(parameters.input_names) - not_forwarded
         self._is_decoupled = parameters.is_decoupled
@@ -192,9 +192,10 @@ class TritonPythonModel:
     def _generate_on_worker(
         self, request: Any, sender: Any, inputs: dict[str, Array], record: RequestRecord
     ) -> None:
-        """Generate directly on the engine worker of `tensorrt_llm`.
+        """Generate tokens directly on the engine worker of `tensorrt_llm`.
 
-        This is faster than a business-logic request, which would receive a response per token.
+        A direct connection is faster than business-logic scripting, which receives a separate
+        Triton response for each token.
         """
         get = inputs.get
         reject_tensors(get, sorted(inputs.keys() - self._supported_inputs), self._engine_kind)
@@ -216,7 +217,8 @@ class TritonPythonModel:
         record: RequestRecord,
         drafts: DraftRequest | None = None,
     ) -> None:
-        """Generate through the `tensorrt_llm` model, which may have any backend or queue policy.
+        """Generate tokens through the `tensorrt_llm` model, which may have any backend or queue
+        policy.
 
         If `drafts` is set, also call the draft model.
         """
@@ -256,7 +258,7 @@ class TritonPythonModel:
     def _drafted_outputs(
         self, drafts: DraftRequest, internal_id: str, is_cancelled: threading.Event
     ) -> Iterator[dict[str, Array]]:
-        """Yield the outputs of the only response to a request with draft tokens."""
+        """Generate the response to a request with draft tokens, and yield its outputs."""
 
         def ask(model: str, inputs: dict[str, Array]) -> dict[str, Array]:
             responses = list(self._caller.call(model, inputs, internal_id))
@@ -274,8 +276,9 @@ class TritonPythonModel:
     ) -> Iterator[list[Any]]:
         """Yield the tensors of each response.
 
-        If `is_streaming` is true, a response contains a piece of the text, otherwise the whole
-        text. With `accumulate_tokens`, each piece also contains the previous pieces.
+        If `is_streaming` is true, each response contains the next piece of the text. Otherwise, a
+        response contains the whole text. With `accumulate_tokens`, each piece also contains the
+        previous pieces.
         """
         if is_streaming:
             streams: dict[tuple[int, int], TextStream] = {}
@@ -293,7 +296,8 @@ class TritonPythonModel:
         self, outputs: dict[str, Array], streams: dict[tuple[int, int], TextStream]
     ) -> list[Any]:
         rows = _sequences(outputs)
-        if len(rows[0]) > 1:  # a response with several beams contains whole texts
+        # Responses with several beams are not split into pieces. Each contains the whole texts.
+        if len(rows[0]) > 1:
             return self._as_texts(outputs)
         key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))
         if key not in streams:
@@ -316,7 +320,7 @@ class TritonPythonModel:
 
 
 def _sequences(outputs: dict[str, Array]) -> list[list[list[int]]]:
-    """Return the token ids of each row's sequences, without padding."""
+    """Return the token ids of each row's sequences as lists, without padding."""
     return [
         [ids[:length].tolist() for ids, length in zip(*row, strict=True)]
         for row in zip(outputs["output_ids"], outputs["sequence_length"], strict=True)
@@ -352,5 +356,8 @@ def _as_prompt(texts: Array | None) -> str:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    """Return the texts of all rows in one dimension, as NVIDIA's clients expect."""
+    """Return `texts`, which has one list per row, as a tensor with one dimension.
+
+    NVIDIA's clients expect this shape.
+    """
     return np.array([text.encode() for texts in rows for text in texts], dtype=object)

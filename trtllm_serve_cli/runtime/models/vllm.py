@@ -1,8 +1,8 @@
 """The model of the vllm layout, which generates text for one prompt per request.
 
-The tensors and their meaning are those of Triton's vLLM backend, for any Python engine kind. The
-engine's arguments are in `model.json`, next to `model.py`. Source: src/utils/request.py in
-triton-inference-server/vllm_backend@8de0c14.
+This model has the same inputs and outputs as Triton's vLLM backend, but runs with any Python engine
+kind. The engine's arguments are in `model.json`, next to `model.py`. Source: src/utils/request.py
+in triton-inference-server/vllm_backend@8de0c14.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
                 f"the engine kind {self._engine_kind} does not support the input image; omit the "
                 "input, or serve a multimodal model with the engine kind vllm"
             )
-        # As in upstream's backend, a client may send sampling parameters as request parameters.
+        # As in Triton's vLLM backend, a client may send the sampling parameters as request
+        # parameters instead of in an input.
         get = partial(_get_or_parameters, get, request.parameters())
         super()._start_request(request, sender, get, record)
 
@@ -102,7 +103,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         """Return the fields of the `GenerationRequest`."""
         encode = self._tokenizer.encode
         input_ids = encode(prompt, add_special_tokens=self._adds_special_tokens)
-        # Without a limit, generation ends at the model's maximum length.
+        # If the request does not limit the tokens, generate until the model's maximum length.
         room = max(1, self._worker.limits.max_seq_len - len(input_ids))
         return {
             "max_new_tokens": room,
@@ -141,7 +142,7 @@ def _get_or_parameters(get: GetTensor, parameters: str, name: str) -> Array | No
 def _read_text(get: GetTensor, name: str) -> str:
     tensor = get(name)
     if tensor is None or tensor.size != 1:
-        raise InvalidRequest(f"{name} must contain exactly one string")
+        raise InvalidRequest(f"{name} does not contain exactly one string; send one string")
     value = tensor.reshape(-1)[0]
     try:
         return value.decode() if isinstance(value, bytes) else str(value)

@@ -15,7 +15,7 @@ from ..log import write_traceback
 
 
 class WatchedRequest:
-    """A request that is checked for cancellation."""
+    """A request that `CancelWatch` checks for cancellation."""
 
     def __init__(self, sender: Any, on_cancel: Callable[[], None]) -> None:
         self.on_cancel = on_cancel
@@ -36,8 +36,8 @@ class WatchedRequest:
 class CancelWatch:
     """A thread that calls `on_cancel` for each watched request that a client has cancelled.
 
-    The thread repeats the call every `period_s` until the request is removed, because a call has no
-    effect before the request is running.
+    The thread repeats the call every `period_s` until the request is removed, because `on_cancel`
+    has no effect until the engine runs the request.
     """
 
     def __init__(self, period_s: float) -> None:

@@ -1,8 +1,8 @@
 """Adapt the requests of text models to the version of TensorRT-LLM that runs `tensorrt_llm`.
 
-The C++ backend of older versions lacks some inputs and outputs of the newest version. The text
-models process these inputs themselves and add the outputs, so that the rest of the runtime needs to
-support only the newest version.
+In older versions, the C++ backend lacks some of the current inputs and outputs. The text models
+process the missing inputs themselves and add the missing outputs, so that the rest of the runtime
+needs to support only the newest version.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class CoreAdapter:
 
     @property
     def min_tokens_name(self) -> str:
-        """The name of the input for the minimum number of tokens."""
+        """The name of the input that sets the minimum number of tokens."""
         is_old = self.version is not None and self.version < _FIRST_WITH_MIN_TOKENS
         return "min_length" if is_old else "min_tokens"
 

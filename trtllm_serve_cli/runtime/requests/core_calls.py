@@ -16,12 +16,16 @@ from ..triton.tensors import Array, find_failure
 from ..worker.stop_forwarding import forward_stop, stop_socket_name
 from .core_adapter import CoreAdapter
 
-# Parts of Triton's error messages for a full queue and for a request that has waited too long.
+# Triton's error messages contain one of these texts if the queue is full or if a request has waited
+# too long.
 _QUEUE_REJECTIONS = ("Exceeds maximum queue size", "timeout expired")
 
 
 class RequestError(Exception):
-    """The error if `tensorrt_llm` or the draft model fails. The client receives the message."""
+    """The error that is raised if `tensorrt_llm` or the draft model fails.
+
+    The client receives the message.
+    """
 
 
 class CoreCaller:
@@ -53,7 +57,9 @@ class CoreCaller:
         return map(request.complete, self._receive(model, tensors, request_id, parameters))
 
     def stop(self, model: str, request_id: str) -> None:
-        """Stop the request `request_id` to `model` after the client has cancelled it."""
+        """Stop the request with the id `request_id` to `model`, because the client has cancelled
+        it.
+        """
         # If possible, forward the stop directly to the instance that runs the request, because a
         # stop request might wait in Triton's queue, behind requests that wait for this slot.
         if forward_stop(stop_socket_name(model), request_id):

@@ -24,11 +24,12 @@ from ..triton.tensors import Array
 from ..triton.word_lists import decode_words, find_word_end
 
 DRAFT_INPUTS = ("num_draft_tokens", "use_draft_logits")
-# Sends a request to a model, and returns the outputs without the prompt, or {} if it was cancelled.
+# A function that sends a request to a model and returns the outputs without the prompt. If the
+# request was cancelled, it returns {}.
 Ask = Callable[[dict[str, Array]], dict[str, Array]]
 
-# Inputs that are not copied from the request to the models' requests. They ask for streaming or
-# logits, which are not supported, or for token counts, which `_Response` adds.
+# Inputs that are not copied from the request to the models' requests. Some request streaming or
+# logits, which are not supported here. The others request token counts, which `_Response` adds.
 _NEVER_FORWARDED = frozenset(
     (
         "streaming",
@@ -38,8 +39,8 @@ _NEVER_FORWARDED = frozenset(
         "return_num_output_tokens",
     )
 )
-# Inputs that only the target model receives: adapters, which fit only this model, and flags for
-# outputs that the response contains only for this model.
+# Inputs that only the target model receives. Adapters fit only the target model, and the response
+# contains optional outputs only from the target model.
 _NOT_FOR_DRAFT_MODEL = frozenset(
     (
         "lora_config",
@@ -58,8 +59,8 @@ _LIMITS = {
     "return_context_logits": 0,
     "return_generation_logits": 0,
 }
-# Inputs that a request with draft tokens must not have. A guide or an embedding table applies to
-# the whole response or prompt, but each step has a different prompt.
+# Inputs that a request with draft tokens must not have. A guide applies to the whole response and
+# an embedding table to the whole prompt, but each step has a different prompt.
 _REJECTED = ("guided_decoding_guide", "guided_decoding_guide_type", "prompt_embedding_table")
 _NAMES = {"streaming": "stream"}
 _FIRST_STEP = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns")
@@ -75,7 +76,11 @@ def requests_drafts(get: Callable[[str], Array | None]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Drafts:
-    """The tokens of the draft model, and their logits [tokens, vocabulary] if requested."""
+    """The tokens that the draft model generated in one step.
+
+    If the request uses draft logits, `logits` has the shape [tokens, vocabulary]. Otherwise, it is
+    None.
+    """
 
     token_ids: list[int] = field(default_factory=list)
     logits: Array | None = None
@@ -85,9 +90,10 @@ class Drafts:
 class DraftRequest:
     """A request with draft tokens.
 
-    `inputs` are the inputs of `tensorrt_llm` in the model's version of TensorRT-LLM.
-    `min_tokens_name` is the name of the input `min_tokens` in this version. `excludes_input` is
-    true if the response omits the prompt.
+    `inputs` are the inputs for `tensorrt_llm`, with the names that its version of TensorRT-LLM
+    requires. `num_draft_tokens` is the number of draft tokens per step. If `uses_logits` is true,
+    the target model also receives the draft model's logits. `min_tokens_name` is the name of the
+    input `min_tokens` in this version. `excludes_input` is true if the response omits the prompt.
     """
 
     inputs: Mapping[str, Array]
@@ -105,7 +111,8 @@ class DraftRequest:
         min_tokens_name: str,
         excludes_input: bool,
     ) -> DraftRequest:
-        """Return the request for the tensors `columns` of the text model, encoded as `inputs`.
+        """Create a request from `columns`, the text model's inputs, and `inputs`, the same inputs
+        encoded for `tensorrt_llm`.
 
         Raise `InvalidRequest` if the request cannot be combined with draft tokens.
         """
@@ -184,10 +191,10 @@ class DraftRequest:
 def generate_with_drafts(
     request: DraftRequest, ask_draft: Ask, ask_target: Ask, is_cancelled: Callable[[], bool]
 ) -> dict[str, Array]:
-    """Return the outputs of the whole response.
+    """Generate the whole response and return its outputs.
 
     `is_cancelled` is called before each step, and returns whether the client has cancelled the
-    request. In this case, the response contains only the tokens generated so far.
+    request. After a cancellation, the response contains only the tokens generated so far.
     """
     response = _Response(request)
     while not response.has_ended and not is_cancelled():
@@ -197,7 +204,7 @@ def generate_with_drafts(
 
 
 def _ask_for_drafts(request: DraftRequest, tokens: list[int], ask_draft: Ask) -> Drafts:
-    # Leave room for the token that the target model adds to the draft tokens.
+    # The target model adds one token to the draft tokens, so request one draft token less.
     count = min(request.num_draft_tokens, request.max_tokens - len(tokens) - 1)
     if count <= 0:
         return Drafts()
@@ -225,7 +232,7 @@ class _Response:
         self._steps: list[dict[str, Array]] = []
 
     def add(self, outputs: dict[str, Array], drafts: Drafts) -> None:
-        """Add the outputs of the target model, which checked `drafts`."""
+        """Add the outputs of one step, in which the target model checked `drafts`."""
         start, new = len(self.tokens), _new_tokens(outputs)
         self._steps.append(outputs)
         self.tokens += new
@@ -271,7 +278,9 @@ class _Response:
         }
 
     def _perf(self) -> dict[str, Array]:
-        """Return the times of the first and the last step, and the sums of all counts."""
+        """Return the performance metrics: times from the first and the last step, and the sums of
+        all counts.
+        """
         perf = {}
         for name in PERF_OUTPUTS:
             values = [each[name] for each in self._steps if name in each]

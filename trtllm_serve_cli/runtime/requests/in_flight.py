@@ -1,4 +1,4 @@
-"""Track a model's requests in an engine worker from their start to their last response."""
+"""Track a model's requests from their submission to the engine worker until their last response."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 
 
 class InFlight:
-    """The requests of one model that are in flight. A request can be stopped by its id."""
+    """The requests of one model that the engine worker is running.
+
+    A request can be stopped by its id.
+    """
 
     def __init__(self, worker: WorkerLink, watch: CancelWatch, *, is_decoupled: bool) -> None:
         self.worker = worker
@@ -47,9 +50,9 @@ class InFlight:
     ) -> None:
         """Submit `rows` to the engine worker, with the requested LoRA adapters.
 
-        `new_response_builder(row)` returns the builder for a row's responses. `record` receives the
-        outcome, and is None for a request from a text model. If a row cannot run, run none of the
-        rows and raise `InvalidRequest` or `WorkerFailed`.
+        `new_response_builder(row)` returns the builder for a row's responses. The outcome is stored
+        in `record`, which is None for a request from a text model. If a row cannot run, run none of
+        the rows and raise `InvalidRequest` or `WorkerFailed`.
         """
         if record is not None:
             record.num_prompt_tokens = sum(len(row.fields["input_ids"]) for row in rows)
@@ -68,7 +71,9 @@ class InFlight:
             raise
 
     def close(self) -> None:
-        """Delete adapter files that no engine has read. Call this when no request is running."""
+        """Delete the LoRA adapter files that the engine has not read. Call this method when no
+        request is running.
+        """
         self._adapters.cleanup()
 
     def stop(self, request_id: str) -> bool:
@@ -104,7 +109,7 @@ class InFlight:
 
 
 class _Request:
-    """A request in flight, with its rows in the engine worker and its unsent responses."""
+    """A request in flight, which tracks its rows in the engine worker and its unsent responses."""
 
     def __init__(
         self,
@@ -217,7 +222,7 @@ class _Request:
     def _flush(self, *, is_last: bool) -> None:
         """Send the unsent responses.
 
-        If the model is not decoupled, send one response at the end.
+        If the model is not decoupled, send a single response when the request ends.
         """
         if not self._in_flight.is_decoupled:
             if is_last:
@@ -270,7 +275,8 @@ class _Request:
 def reject(request: Any, sender: Any, error: InvalidRequest | WorkerFailed) -> None:
     """Send `error` as the response to a request that was not started.
 
-    The response to a text model also indicates whether the request is invalid.
+    If the request is from a text model, the response contains the error as output tensors, which
+    also indicate whether the request is invalid.
     """
     if not request.request_id().startswith(INTERNAL_ID_PREFIX):
         send_error(sender, str(error))

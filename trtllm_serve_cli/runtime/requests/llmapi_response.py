@@ -31,7 +31,10 @@ class TextRequest:
 
 
 class TextResponseBuilder:
-    """A builder for the responses to one prompt, which contain only the most likely sequence."""
+    """A builder for the responses to one prompt.
+
+    If several sequences are generated, the response contains only the most likely one.
+    """
 
     def __init__(
         self,
@@ -105,8 +108,8 @@ class TextResponseBuilder:
     def _build(self, text: str, index: int, stop: str | None) -> dict[str, Array]:
         request, reason = self._request, self._reasons[index]
         tensors = {"text_output": _strings(text)}
-        # Send the string "None" for a value that is unknown or does not apply, as NVIDIA's model
-        # does.
+        # As NVIDIA's model does, send the string "None" for a reason that is unknown or does not
+        # apply.
         if request.returns_finish_reason:
             tensors["finish_reason"] = _strings(str(reason))
         if request.returns_stop_reason:
@@ -120,7 +123,11 @@ class TextResponseBuilder:
 
 
 def cut_stop(text: str, stops: Sequence[str]) -> tuple[str, str | None]:
-    """Return `text` without a stop word at its end, and the removed stop word or None."""
+    """Remove a stop word from the end of `text`.
+
+    Return the remaining text and the removed stop word, or None if `text` does not end with a stop
+    word.
+    """
     ending = max((each for each in stops if text.endswith(each)), key=len, default=None)
     return (text, None) if ending is None else (text[: len(text) - len(ending)], ending)
 
@@ -139,7 +146,9 @@ def num_held_back(text: str, stops: Sequence[str]) -> int:
 
 
 def _perf_outputs(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return the performance metrics with the llmapi layout's names and no batch dimension."""
+    """Return the performance metrics under the names of the llmapi layout, without a batch
+    dimension.
+    """
     outputs = {
         name: value.reshape(1) for name, value in pack_perf_metrics(perf, arrival_time_ns).items()
     }

@@ -1,7 +1,8 @@
-"""Build the token responses for the gpt layout, in which all sequences have the same length.
+"""Build the token responses for the gpt layout, in which all sequences of a response have the same
+length.
 
-As in TensorRT-LLM's Python runtime, a sequence has the length of the longest prompt plus the number
-of requested tokens, and ids after its end are padding. Source: `finalize_decoder` in
+As in TensorRT-LLM's Python runtime, this length is the length of the longest prompt plus the
+requested number of tokens. Shorter sequences are padded at their end. Source: `finalize_decoder` in
 tensorrt_llm/runtime/generation.py in NVIDIA/TensorRT-LLM, versions 0.5 to 0.8.
 """
 
@@ -20,10 +21,10 @@ from .responses import RowResponseBuilder
 
 @dataclass(frozen=True, slots=True)
 class PaddedRow:
-    """A row of a request.
+    """A row of a request, with the lengths to which its outputs are padded.
 
-    `num_tokens` is the length of its sequences with padding, and `num_new_tokens` the number of log
-    probabilities with padding.
+    `num_tokens` is the padded length of each sequence, including the prompt. `num_new_tokens` is
+    the padded number of log probabilities.
     """
 
     row: RowRequest
@@ -37,24 +38,27 @@ class PaddedRow:
 
 
 def pad_rows(rows: Sequence[RowRequest]) -> list[PaddedRow]:
-    """Return `rows` with the length that all sequences of the request have."""
+    """Return each row with the padded length of the request's sequences."""
     longest = max(len(row.fields["input_ids"]) for row in rows)
     num_new = max(0, *(int(row.fields["max_new_tokens"]) for row in rows))
     return [PaddedRow(row, longest + num_new, num_new) for row in rows]
 
 
 class PaddedResponseBuilder:
-    """A builder for the response to one row, which contains the prompt and all sequences."""
+    """A builder for the single response to one row.
+
+    The response contains all sequences, each with the prompt at its start.
+    """
 
     def __init__(self, padded: PaddedRow, arrival_time_ns: int) -> None:
         self._padded = padded
-        # The ids after the end of a sequence are the end id.
+        # Sequences are padded with the end id.
         self._end_id = int(padded.fields.get("end_id", padded.row.pad_id))
         self._responses = RowResponseBuilder(padded.row, arrival_time_ns, is_streaming=False)
 
     @property
     def is_done(self) -> bool:
-        """True if all sequences have ended."""
+        """Return whether all sequences have ended."""
         return self._responses.is_done
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
@@ -67,9 +71,11 @@ class PaddedResponseBuilder:
         return [self._pad(tensors) for tensors in self._responses.end_early()]
 
     def _pad(self, tensors: dict[str, Array]) -> dict[str, Array]:
-        """Return `output_ids` and `log_probs` with the length of the longest possible sequence.
+        """Return `tensors` with `output_ids` and `output_log_probs` padded to the same length for
+        all rows.
 
-        `output_ids` has the shape [1, beams, tokens], and `log_probs` [1, new tokens, beams].
+        `output_ids` has the shape [1, beams, tokens], and `output_log_probs` has the shape [1, new
+        tokens, beams].
         """
         ids, lengths = tensors["output_ids"], tensors["sequence_length"]
         num_beams = ids.shape[1]

@@ -28,7 +28,7 @@ from ..telemetry.families import (
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
 from ..triton.tensors import Array
 
-# The interval at which the counters are published.
+# The time between two publications of the counters.
 _PERIOD_S = 0.5
 
 
@@ -41,8 +41,8 @@ class RequestRecord:
         self.id = request_id
         self.trace_parent = trace_parent
         self.arrival_ns = now_ns
-        # The time at which the request was submitted to the engine, and the time at which its last
-        # tokens were received.
+        # The times at which the request was submitted to the engine and its last tokens were
+        # received.
         self.submitted_ns = 0
         self.last_token_ns = 0
         self.num_prompt_tokens = 0
@@ -57,7 +57,10 @@ class RequestRecord:
         self._has_ended = False
 
     def add_tokens(self, sequence: tuple[int, int], count: int) -> None:
-        """Record `count` new tokens for `sequence`, which is a pair (row, index in the row)."""
+        """Record that `count` new tokens have been generated for `sequence`.
+
+        `sequence` contains the index of the row and the index of the sequence in this row.
+        """
         counters, now_ns = self._ledger.counters, self._ledger.now_ns()
         if self.first_token_ns == 0:
             self.first_token_ns = now_ns
@@ -68,7 +71,7 @@ class RequestRecord:
         self.add_untimed_tokens(count)
 
     def add_untimed_tokens(self, count: int) -> None:
-        """Record `count` tokens that were generated at unknown times."""
+        """Record `count` tokens without the times at which they were generated."""
         self.last_token_ns = self._ledger.now_ns()
         self.num_tokens += count
         self._ledger.counters.count(GENERATION_TOKENS, count)
@@ -116,7 +119,7 @@ class RequestRecord:
 
 
 class ResponseRecorder:
-    """A recorder for the responses that a text model receives from `tensorrt_llm`.
+    """A recorder for the tokens that a text model receives from `tensorrt_llm`.
 
     `inputs` contains the tensors of the request that the text model sends to `tensorrt_llm`.
     """
@@ -158,11 +161,11 @@ class ResponseRecorder:
 
 
 class RequestLedger:
-    """A ledger that counts, logs and traces the requests to one model.
+    """A thread-safe ledger that counts, logs and traces the requests to one model.
 
     If the environment variable TLLM_LOG_REQUESTS is `yes`, requests are logged. If it is `prompts`,
-    requests are logged with their prompts. If TLLM_OTLP_TRACES is the URL of a collector, requests
-    are traced. The ledger is thread-safe. A thread publishes the counters until `close` is called.
+    requests are logged with their prompts. If TLLM_OTLP_TRACES is set, it is the URL of the
+    collector to which the spans are sent. A thread publishes the counters until `close` is called.
     `now_ns` returns the current time.
     """
 
@@ -193,8 +196,8 @@ class RequestLedger:
     def open_record(self, request: Any) -> RequestRecord:
         """Create the record for a Triton request.
 
-        If requests are logged and this request has no id, the record receives a new id. Call this
-        method before `execute` returns, because Triton discards the trace when `execute` returns.
+        If requests are logged and the client sent no request id, the record receives a new id. Call
+        this method before `execute` returns, because Triton then discards the request's trace.
         """
         request_id = request.request_id()
         if not request_id and self._is_logged:

@@ -96,7 +96,7 @@ class RowResponseBuilder:
 
 
 def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
-    """Return the outputs that a client requests with `return_perf_metrics`.
+    """Return the performance metrics as outputs, which clients request with `return_perf_metrics`.
 
     Times are in nanoseconds of the monotonic clock.
     """
@@ -119,8 +119,8 @@ def merge_responses(responses: Sequence[dict[str, Array]]) -> dict[str, Array]:
     """Merge `responses` into one response with a row per `batch_index`.
 
     The sequences of a row are adjacent, like beams. Shorter sequences are padded with zeros, and
-    `sequence_length` contains the lengths of all sequences. If only some rows have an output, the
-    output is zero in the other rows.
+    `sequence_length` contains the lengths of all sequences. If only some rows have an output, its
+    values are zero for the other rows.
     """
     rows: dict[int, list[dict[str, Array]]] = {}
     for response in sorted(responses, key=lambda each: int(each["sequence_index"][0, 0])):

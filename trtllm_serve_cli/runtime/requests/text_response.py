@@ -64,6 +64,6 @@ class RowTextResponseBuilder:
             texts = [stream.push(sequences[0], is_last=has_ended)]
         else:
             texts = [decode_whole(self._decoder.decode, ids) for ids in sequences]
-        # Return `text_output` with only one dimension, as NVIDIA's clients expect.
+        # Return `text_output` as a vector, as NVIDIA's clients expect.
         text_output = np.array([text.encode() for text in texts], dtype=object)
         return {"text_output": text_output, **tensors}

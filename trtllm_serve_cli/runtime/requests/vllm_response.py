@@ -24,7 +24,11 @@ Decode = Callable[[list[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The outputs that a request sets with `return_NAME`."""
+    """The optional outputs that the client has requested.
+
+    Each field is true if the request sets the input `return_NAME`, in which NAME is the name of the
+    field.
+    """
 
     finish_reason: bool = False
     cumulative_logprob: bool = False
@@ -52,7 +56,7 @@ class TextRequest:
 
 @dataclass(slots=True)
 class _Sequence:
-    """A sequence, and the part of it that no response contains yet."""
+    """A sequence that is being generated, with the text that has not been sent yet."""
 
     decoder: StreamDecoder
     tokens: list[int] = field(default_factory=list)
@@ -76,7 +80,7 @@ class TextResponseBuilder:
 
     @property
     def is_done(self) -> bool:
-        """True if all sequences have ended."""
+        """Return whether all sequences have ended."""
         return all(each.reason is not None for each in self._sequences)
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
@@ -108,7 +112,9 @@ class TextResponseBuilder:
         return [self._build([self._whole(each) for each in self._sequences])]
 
     def _piece(self, sequence: _Sequence, token_ids: Sequence[int]) -> str:
-        """Return the new text of a sequence without a possible start of a stop word."""
+        """Return the new text of a sequence, except characters at its end that may begin a stop
+        word.
+        """
         sequence.unsent_text += sequence.decoder.push(token_ids)
         if sequence.reason is not None:
             text = self._cut(sequence.unsent_text + sequence.decoder.finish(), sequence)
@@ -124,7 +130,7 @@ class TextResponseBuilder:
         return text
 
     def _whole(self, sequence: _Sequence) -> str:
-        """Return the prompt and the text of a sequence."""
+        """Return the whole text of a sequence, with the prompt at its start if the client wants it."""
         text = decode_whole(self._decode, sequence.tokens)
         if prompt := self._request.prompt:
             # Decode the prompt and the text together, so that a space between them is not lost.

@@ -16,9 +16,10 @@ from .families import REQUEST_FAMILIES, Family
 
 
 class Series(NamedTuple):
-    """A time series.
+    """A time series on Triton's metrics page.
 
-    `name` is its name on the metrics page, and `value` is the value of its label.
+    `name` is the name of the metric. `value` is the value of the label that its family defines, or
+    empty if the family defines no label.
     """
 
     name: str
@@ -30,7 +31,7 @@ _FAMILIES = {name: family for family in REQUEST_FAMILIES for name in family.samp
 
 
 class RequestCounters:
-    """A thread-safe store for the current values of all request counters and histograms."""
+    """A thread-safe store for the values of all request counters and histograms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -42,7 +43,6 @@ class RequestCounters:
         }
         # The number of observations in each bucket, without the observations in lower buckets.
         self._buckets = {each: [0] * (len(each.bounds) + 1) for each in _HISTOGRAMS}
-        # The sum of the observed values.
         self._sums = dict.fromkeys(_HISTOGRAMS, 0.0)
 
     def count(self, family: Family, number: float = 1, value: str = "") -> None:
@@ -96,7 +96,7 @@ class CounterMetrics:
         self._published = dict.fromkeys(self._metrics, 0.0)
 
     def publish(self, counts: Mapping[Series, float]) -> None:
-        """Increment each metric by the growth of its series since the last call.
+        """Increase each metric by the difference between its current and its last published value.
 
         Each increment sends a message to the server.
         """

@@ -88,9 +88,10 @@ class EngineMetrics:
         self._families.clear()
 
     def _count(self, family: Family, count: int) -> None:
-        """Increment a counter by the amount by which `count` has increased since the last call.
+        """Increment a counter by the growth of `count` since the last call.
 
-        If `count` has decreased, the worker has restarted, so `count` itself is the increase.
+        If `count` has decreased, the worker has restarted and counts from 0 again. The increment is
+        then `count`.
         """
         known = self._counted[family]
         if grown := count - known if count >= known else count:
@@ -106,7 +107,10 @@ class EngineMetrics:
 
 
 def gauge_values(stats: EngineStats, max_batch_size: int) -> dict[tuple[Family, str], float]:
-    """Return the gauge values for `stats` as a mapping (family, label value) -> value."""
+    """Return the gauge values for `stats`.
+
+    The keys are pairs of a family and the value of its label.
+    """
     generating = stats.active_requests - stats.context_requests - stats.waiting_requests
     by_family: dict[Family, dict[str, float]] = {
         ENGINE_REQUESTS: {

@@ -17,10 +17,10 @@ Origin = Literal["triton", "tensorrtllm", "tllm"]
 class Family:
     """A metric family.
 
-    If `label` is set, the family has this label in addition to the labels for the model or host.
-    `values` are the possible values of this label. If a histogram has a label, `values` contains
-    only one value. `bounds` are the upper bounds of a histogram's buckets in increasing order. The
-    last bucket is unbounded and has no entry.
+    If `label` is set, the metrics have this label in addition to the labels for the model or host.
+    `values` are the possible values of `label`. A histogram with a label has only one possible
+    value. `bounds` are the upper bounds of a histogram's buckets in increasing order, without the
+    last bucket, which has no upper bound.
     """
 
     name: str
@@ -34,18 +34,23 @@ class Family:
 
     @property
     def sample_names(self) -> tuple[str, ...]:
-        """The names on a metrics page, where a histogram is published as three counters."""
+        """The names of the family's metrics on a metrics page.
+
+        A histogram is published as three counters, so it has three names.
+        """
         if self.type != "histogram":
             return (self.name,)
         return f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count"
 
     def own_label(self, value: str) -> dict[str, str]:
-        """Return {label: value}, or an empty mapping if the family has no label."""
+        """Return the family's label with the value `value`, or an empty mapping if the family has
+        no label.
+        """
         return {self.label: value} if self.label else {}
 
 
 _LENGTHS = (10, 50, 100, 500, 1000)
-# The metric families that count requests, and measure their lengths and times.
+# The metric families for the number of requests, their lengths and their latencies.
 REQUEST_FAMILIES = (
     REQUESTS := Family(
         "tllm_requests_total",

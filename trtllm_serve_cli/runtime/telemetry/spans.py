@@ -28,9 +28,10 @@ _MAX_WAITING = 4096
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span of a request, with times in nanoseconds on the monotonic clock.
+    """A span of a request.
 
-    `trace_parent` is a W3C `traceparent`, which contains the ids of the trace and the parent span.
+    Times are in nanoseconds on the monotonic clock. `trace_parent` is a W3C `traceparent`, which
+    contains the ids of the trace and the parent span.
     """
 
     trace_parent: str
@@ -115,7 +116,7 @@ def _span(span: Span, offset_ns: int) -> dict[str, Any]:
         "spanId": secrets.token_hex(8),
         "parentSpanId": parent_id,
         "name": span.name,
-        "kind": 1,  # internal
+        "kind": 1,  # SPAN_KIND_INTERNAL
         "startTimeUnixNano": str(span.start_ns + offset_ns),
         "endTimeUnixNano": str(span.end_ns + offset_ns),
         "attributes": _attributes(span.attributes),
