@@ -107,7 +107,7 @@ def test_server_in_a_container_serves_restarts_and_stops(tllm: ContainerTllm) ->
     assert psutil.Process(status["server_pid"]).name() == "tritonserver"
     (directory,) = (tllm.home / "servers").iterdir()
     with draining(directory, ["tensorrt_llm"]):
-        assert "tensorrt_llm accepts no new requests" in tllm("infer", "hello").stderr
+        assert "tensorrt_llm does not accept new requests" in tllm("infer", "hello").stderr
     assert "Paris" in infer(tllm)
 
     tllm.podman("kill", name)

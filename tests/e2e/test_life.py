@@ -88,7 +88,7 @@ def test_stop_drains_requests_and_rejects_new_ones(
     with subprocess.Popen(command, env=tllm.environ, stderr=subprocess.PIPE, text=True) as stopping:
         # The state has requests in flight once the models reject new requests.
         wait_until(lambda: tllm.state().in_flight)
-        with pytest.raises(RequestFailed, match="accepts no new requests") as raised:
+        with pytest.raises(RequestFailed, match="does not accept new requests") as raised:
             generate(endpoint, "demo", GenerateRequest("hi", max_tokens=1), interface)
         assert raised.value.why
         rest = list(pieces)

@@ -22,7 +22,9 @@ def test_draining_models_reject_requests(tmp_path: Path, monkeypatch: pytest.Mon
     reject_if_draining("a")
     with draining(tmp_path, ["a"]):
         reject_if_draining("b")
-        with pytest.raises(InvalidRequest, match="a accepts no new requests, because it is being"):
+        with pytest.raises(
+            InvalidRequest, match="a does not accept new requests, because it is being"
+        ):
             reject_if_draining("a")
     reject_if_draining("a")
 

@@ -78,11 +78,13 @@ def test_values_without_effect_are_accepted() -> None:
         ),
         (
             '{"max_tokens": "many"}',
-            "sampling_parameters contains max_tokens='many', which is invalid; send another value",
+            "sampling_parameters contains max_tokens='many', which is invalid; "
+            "send a value that vLLM accepts for max_tokens",
         ),
         (
             '{"stop": 3}',
-            "sampling_parameters contains stop=3, which is invalid; send another value",
+            "sampling_parameters contains stop=3, which is invalid; "
+            "send a value that vLLM accepts for stop",
         ),
         (
             '{"structured_outputs": {"choice": ["a"]}}',

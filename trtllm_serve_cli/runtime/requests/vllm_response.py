@@ -130,7 +130,10 @@ class TextResponseBuilder:
         return text
 
     def _whole(self, sequence: _Sequence) -> str:
-        """Return the whole text of a sequence, with the prompt at its start if the client wants it."""
+        """Return the whole text of a sequence.
+
+        The text starts with the prompt, unless the client excluded the prompt.
+        """
         text = decode_whole(self._decode, sequence.tokens)
         if prompt := self._request.prompt:
             # Decode the prompt and the text together, so that a space between them is not lost.

@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 _UNFINISHED_CHARACTER = "\ufffd"
-# The minimum length of a window that is shortened. Shorter windows are kept, because shortening
-# requires another decode call.
+# Windows shorter than this number of tokens are not shortened, because shortening requires another
+# decode call.
 _LONG_WINDOW = 16
 
 
@@ -33,19 +33,19 @@ class StreamDecoder:
     def __init__(self, decode: Callable[[list[int]], str]) -> None:
         self._decode = decode
         self._window: list[int] = []
-        # The number of tokens at the start of the window whose text has already been emitted.
+        # The number of tokens at the window's start whose text has already been emitted.
         self._num_emitted = 0
         self._emitted = ""
 
     def push(self, token_ids: Iterable[int]) -> str:
-        """Return the text that `token_ids` add.
+        """Return the text that `token_ids` add to the sequence.
 
-        The text may be empty if the last token ends inside a character.
+        The text is empty if all of it is held back because the last token ends inside a character.
         """
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def predict_windows(self, token_ids: Sequence[int]) -> list[list[int]]:
-        """Return the windows that `push` will probably decode for these tokens."""
+        """Return the windows that `push` will probably decode for `token_ids`."""
         numbers = range(1, len(token_ids) + 1)
         windows = [[*self._window, *token_ids[:number]] for number in numbers]
         if windows and len(windows[-1]) >= _LONG_WINDOW:
@@ -90,9 +90,10 @@ class StreamDecoder:
 
 
 class TextStream:
-    """The text of one streamed sequence, piece by piece.
+    """A stream that returns the text of one sequence in pieces.
 
-    A piece is the new text or, if `accumulates` is true, the whole text so far.
+    If `accumulates` is true, each piece contains the whole text so far. Otherwise, it contains only
+    the new text.
     """
 
     def __init__(self, decoder: StreamDecoder, *, accumulates: bool) -> None:
@@ -106,7 +107,7 @@ class TextStream:
         return self._piece(new + self._decoder.finish() if is_last else new)
 
     def finish(self) -> str:
-        """Return a last piece, or an empty string if no text is held back."""
+        """Return the last piece, or an empty string if no text is held back."""
         remaining = self._decoder.finish()
         return self._piece(remaining) if remaining else ""
 
@@ -118,7 +119,7 @@ class TextStream:
 
 
 def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> str:
-    """Return the text that a `StreamDecoder` returns for `token_ids` in total.
+    """Decode `token_ids` to the text that a `StreamDecoder` would return in pieces.
 
     This text may differ from the result of `decode` if the tokens contain invalid bytes.
     """

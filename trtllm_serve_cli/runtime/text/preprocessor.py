@@ -14,7 +14,7 @@ from ..triton.tensors import Array, GetTensor
 from ..triton.word_lists import encode_words
 from .tokenizer import Tokenizer, load_tokenizer
 
-# Input name in `preprocessing` -> input name in a text model.
+# Maps each input name in `preprocessing` to the input name in a text model.
 PREPROCESSING_INPUTS = {
     "QUERY": "text_input",
     "REQUEST_OUTPUT_LEN": "max_tokens",
@@ -25,7 +25,7 @@ PREPROCESSING_INPUTS = {
     "EMBEDDING_BIAS_WORDS": "embedding_bias_words",
     "EMBEDDING_BIAS_WEIGHTS": "embedding_bias_weights",
 }
-# Output name in `preprocessing` -> input name in `tensorrt_llm`.
+# Maps each output name in `preprocessing` to the input name in `tensorrt_llm`.
 PREPROCESSING_OUTPUTS = {
     "INPUT_ID": "input_ids",
     "REQUEST_INPUT_LEN": "input_lengths",
@@ -74,9 +74,10 @@ class Preprocessor:
         return cls(tokenizer, adds_special_tokens=parameters.flag("add_special_tokens", True))
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
-        """Return the outputs by name. `get` returns an input of the request by name.
+        """Convert the request's inputs to outputs, and return the outputs by name.
 
-        Raise `InvalidRequest` if an input is missing or invalid.
+        `get` returns an input of the request by name. Raise `InvalidRequest` if an input is missing
+        or invalid.
         """
         queries = get("QUERY")
         output_len = get("REQUEST_OUTPUT_LEN")
@@ -92,7 +93,7 @@ class Preprocessor:
         return bias | {
             "INPUT_ID": input_ids,
             "REQUEST_INPUT_LEN": lengths,
-            # Return these two tensors for encoder-decoder models. Decoder-only models ignore them.
+            # Encoder-decoder models require these two tensors. Decoder-only models ignore them.
             "DECODER_INPUT_ID": np.zeros((len(rows), 1), dtype=np.int32),
             "REQUEST_DECODER_INPUT_LEN": np.ones((len(rows), 1), dtype=np.int32),
             "STOP_WORDS_IDS": self._encode_word_lists(get, "STOP_WORDS_DICT", len(rows)),
@@ -103,7 +104,7 @@ class Preprocessor:
         }
 
     def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
-        """Return EMBEDDING_BIAS with the shape [rows, vocabulary].
+        """Return the output EMBEDDING_BIAS, which has the shape [rows, vocabulary].
 
         Return an empty mapping if the request does not set weights for words.
         """

@@ -1,9 +1,9 @@
 """Decode the new tokens of all sequences in an engine step with one tokenizer call.
 
 OpenVINO's tokenizer decodes twenty sequences in the same time as one sequence. With one call per
-token, decoding was a third of a text model's cost. `StepDecoder` therefore predicts which token
-windows the streams will decode. It decodes all these windows together before the step's updates are
-delivered. If a prediction is wrong, the stream decodes its window in a separate call.
+token, a text model spent a third of its time on decoding. `StepDecoder` therefore predicts which
+token windows the streams will decode. It decodes all these windows together before the step's
+updates are delivered. If a prediction is wrong, the stream decodes its window in a separate call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class StepDecoder:
         return stream
 
     def decode_ahead(self, updates: Iterable[SequenceUpdate]) -> None:
-        """Decode the updates of one step. Call this method before the updates are delivered."""
+        """Decode the new tokens in the updates of one step.
+
+        Call this method before the updates are delivered.
+        """
         windows: list[list[int]] = []
         for update in updates:
             stream = self._streams.get((update.request_id, update.sequence_index))

@@ -14,7 +14,7 @@ import numpy as np
 
 
 class Tokenizer(Protocol):
-    """A tokenizer, which converts text to token ids and back."""
+    """The interface of a tokenizer, which converts text to token ids and token ids to text."""
 
     end_id: int
     pad_id: int
@@ -94,8 +94,8 @@ class TransformersTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        # Do not clean up spaces. Cleaning up would remove spaces that a stream has already emitted,
-        # and would change source code.
+        # Do not clean up spaces, because the cleanup would remove spaces that a stream has already
+        # emitted, and would change source code.
         text = self._tokenizer.decode(
             token_ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
@@ -109,10 +109,10 @@ class TransformersTokenizer:
 
 @contextlib.contextmanager
 def _no_torch() -> Iterator[None]:
-    """Hide PyTorch from Transformers, unless PyTorch is already imported.
+    """Prevent Transformers from importing PyTorch, unless PyTorch is already imported.
 
-    If PyTorch is installed, Transformers imports it, although tokenizers do not need it. In each
-    process of a text model, the import takes seconds and hundreds of megabytes.
+    If PyTorch is installed, Transformers imports it, although tokenizers do not need it. The import
+    takes seconds and uses hundreds of megabytes in each process of a text model.
     """
     modules: dict[str, Any] = sys.modules
     if "torch" in modules:
@@ -120,7 +120,7 @@ def _no_torch() -> Iterator[None]:
         return
     # Suppress Transformers' warning that models require PyTorch.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    # Because of this entry, `import torch` fails, and `find_spec` does not find PyTorch.
+    # With this entry, `import torch` fails, and `find_spec` does not find PyTorch.
     modules["torch"] = None
     try:
         yield
@@ -129,7 +129,7 @@ def _no_torch() -> Iterator[None]:
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """Load the tokenizer in `directory`.
+    """Load the tokenizer in the folder `directory`.
 
     Use OpenVINO GenAI if the folder contains `openvino_tokenizer.xml`, and otherwise Transformers.
     """

@@ -1,13 +1,13 @@
-"""Define the inputs that text models forward to each version of `tensorrt_llm`.
+"""Define which inputs text models forward to `tensorrt_llm`, for each version of TensorRT-LLM.
 
-The versions come from inflight_batcher_llm/src/utils.h and model_instance_state.cc in
-triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. The version with token counts
-comes from NVIDIA/TensorRT-LLM#5445.
+The version numbers come from inflight_batcher_llm/src/utils.h and model_instance_state.cc in
+triton-inference-server/tensorrtllm_backend, tags v0.8.0 to v0.19.0. The first version with token
+counts comes from NVIDIA/TensorRT-LLM#5445.
 """
 
 from __future__ import annotations
 
-# Input of the text models -> input of `tensorrt_llm`, if the names differ.
+# Maps the inputs of text models to the inputs of `tensorrt_llm` that have different names.
 CORE_NAMES = {
     "top_k": "runtime_top_k",
     "top_p": "runtime_top_p",
@@ -16,8 +16,8 @@ CORE_NAMES = {
 }
 EXCLUDE_INPUT = "exclude_input_in_output"
 COUNTS = ("num_input_tokens", "num_output_tokens")
-# Input that a text model processes itself if `tensorrt_llm` lacks it -> first version of
-# TensorRT-LLM that has the input.
+# Maps each input that old versions of `tensorrt_llm` lack to the first version of TensorRT-LLM that
+# has it. For older versions, the text model processes the input itself.
 OWN_INPUTS = {
     EXCLUDE_INPUT: (0, 14),
     "return_num_input_tokens": (1, 0),

@@ -3,7 +3,7 @@
 Triton does not track the running requests of a decoupled Python model. When Triton stops or unloads
 the model, its running requests are therefore aborted. To prevent this, `tllm` first marks the model
 as draining, and waits until the model's requests have ended. The mark is a file in the folder
-`$TLLM_DRAINING` that is named after the model.
+`$TLLM_DRAINING`, and the file has the name of the model.
 """
 
 from __future__ import annotations
@@ -21,5 +21,5 @@ def reject_if_draining(model: str) -> None:
     folder = os.environ.get(_FOLDER)
     if folder and (Path(folder) / model).exists():
         raise InvalidRequest(
-            f"{model} accepts no new requests, because it is being stopped; retry later"
+            f"{model} does not accept new requests, because it is being stopped; retry later"
         )

@@ -1,4 +1,5 @@
-"""Convert `model.json`, which contains the engine's arguments in the vllm layout.
+"""Convert between parameters and `model.json`, which contains the engine's arguments in the vllm
+layout.
 
 Arguments that vLLM also has are named as in vLLM. Other arguments have the names of parameters in
 `config.pbtxt`.
@@ -11,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Argument of vLLM -> parameter in `config.pbtxt`.
+# Maps each argument of vLLM to the parameter in `config.pbtxt`.
 _PARAMETERS = {
     "model": "gpt_model_path",
     "tokenizer": "tokenizer_dir",
@@ -23,7 +24,7 @@ _ARGUMENTS = {parameter: argument for argument, parameter in _PARAMETERS.items()
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return `arguments` as parameters for `config.pbtxt`."""
+    """Convert `arguments` from a `model.json` to parameters for `config.pbtxt`."""
     return {
         _PARAMETERS.get(name, name): value if isinstance(value, str) else json.dumps(value)
         for name, value in arguments.items()
@@ -32,7 +33,9 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_json(parameters: Mapping[str, str]) -> str:
-    """Return the text of a `model.json` with `parameters` converted to arguments."""
+    """Convert `parameters` to arguments, and return the text of a `model.json` with these
+    arguments.
+    """
     arguments = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }

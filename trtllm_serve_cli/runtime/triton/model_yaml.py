@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# Argument for `LLM` -> parameter of `tensorrt_llm` in `config.pbtxt`.
+# Maps each argument of `LLM` to the parameter of `tensorrt_llm` in `config.pbtxt`.
 _PARAMETERS = {
     "model": "gpt_model_path",
     "tokenizer": "tokenizer_dir",
@@ -65,7 +65,7 @@ def _parse_value(text: str) -> Any:
 
 
 def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return `arguments`, except those in `triton_config`, as parameters for `config.pbtxt`."""
+    """Convert `arguments` to parameters for `config.pbtxt`, except those in `triton_config`."""
     return {
         _PARAMETERS.get(name, name): _render_scalar(value)
         for name, value in arguments.items()
@@ -74,7 +74,9 @@ def as_parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def render_model_yaml(parameters: Mapping[str, str], triton_config: Mapping[str, Any]) -> str:
-    """Return the text of a `model.yaml` with `parameters` converted back to arguments."""
+    """Convert `parameters` back to arguments, and return the text of a `model.yaml` with these
+    arguments.
+    """
     values = {
         _ARGUMENTS.get(name, name): _parse_scalar(value) for name, value in parameters.items()
     }
@@ -93,7 +95,10 @@ def render_arguments(arguments: Mapping[str, Any], triton_config: Mapping[str, A
 
 
 def nest(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `values`, with the value of each key `parent.key` in a nested mapping `parent`."""
+    """Convert flat keys to nested mappings.
+
+    The value of a key `parent.key` is stored under `key` in the mapping `parent`.
+    """
     nested: dict[str, Any] = {}
     for name, value in values.items():
         parent, _, key = name.rpartition(".")

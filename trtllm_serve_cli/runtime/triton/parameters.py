@@ -9,9 +9,9 @@ from typing import Any
 
 
 class Parameters:
-    """The settings in a `config.pbtxt`.
+    """The settings of a model instance from its `config.pbtxt`.
 
-    The methods `text`, `number` and `flag` return the values in its `parameters`.
+    The methods `text`, `number` and `flag` return values from the section `parameters`.
     """
 
     def __init__(self, args: Mapping[str, str]) -> None:
@@ -29,7 +29,7 @@ class Parameters:
         self.is_decoupled = bool(policy.get("decoupled", False))
         batching = config.get("dynamic_batching", {})
         queue = batching.get("default_queue_policy", {})
-        # Convert the values below, because Triton's JSON contains 64-bit numbers as strings.
+        # Convert numbers explicitly, because Triton's JSON contains 64-bit numbers as strings.
         self.max_queue_size = int(queue.get("max_queue_size", 0))
         self.has_queue_policy = any(
             int(number)
@@ -69,14 +69,14 @@ class Parameters:
         self._values.update(values)
 
     def find_unread(self, names: Iterable[str]) -> list[str]:
-        """Return the parameters in `names` that have not been read."""
+        """Return the names in `names` whose parameters have not been read."""
         return sorted(set(names) - self._read_names)
 
     @property
     def gpus(self) -> list[str]:
         """The GPUs that `gpu_device_ids` sets for this instance.
 
-        The list is empty if none are set.
+        The list is empty if `gpu_device_ids` is not set.
         """
         groups = self.text("gpu_device_ids", "").split(";")
         index = self._index if len(groups) > 1 else 0

@@ -22,16 +22,16 @@ _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "min_tokens": ("min_tokens", int),
     "temperature": ("temperature", float),
     "top_p": ("top_p", float),
-    # In vLLM, -1 and 0 allow all tokens.
+    # In vLLM, both -1 and 0 disable top-k sampling. In `GenerationRequest`, only 0 does.
     "top_k": ("top_k", lambda value: max(0, int(value))),
     "seed": ("seed", int),
     "repetition_penalty": ("repetition_penalty", float),
     "presence_penalty": ("presence_penalty", float),
     "frequency_penalty": ("frequency_penalty", float),
 }
-# Both names contain the same value, in newer and older versions of vLLM.
+# Newer versions of vLLM use the first name for a guide, and older versions the second name.
 _GUIDES = ("structured_outputs", "guided_decoding")
-# Key of a guide -> its type and the function that returns its text.
+# Maps each key of vLLM's guide to the guide type and the function that returns the guide's text.
 _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "json": ("json_schema", lambda guide: guide if isinstance(guide, str) else json.dumps(guide)),
     "json_object": ("json", lambda guide: ""),
@@ -39,13 +39,14 @@ _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "grammar": ("ebnf_grammar", str),
     "structural_tag": ("structural_tag", str),
 }
-# Parameters of vLLM that have no effect with these values.
+# Parameters of vLLM that are not supported, and the values with which they have no effect in vLLM.
+# Requests with these values are accepted.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
     "min_p": (0, "0"),
     "detokenize": (True, "true"),
     "spaces_between_special_tokens": (True, "true"),
 }
-# Triton adds parameters with this prefix to requests.
+# Triton adds parameters with these prefixes to requests.
 _OF_TRITON = ("triton_", "binary_data")
 
 
@@ -68,7 +69,10 @@ class SamplingParameters:
 
 
 def parse_sampling_parameters(text: str) -> SamplingParameters:
-    """Return the parameters in `text`. Raise `InvalidRequest` if a parameter is not supported."""
+    """Parse the JSON object `text`.
+
+    Raise `InvalidRequest` if the JSON is invalid or if a parameter is not supported.
+    """
     values = {
         name: value
         for name, value in _parse_object(text).items()
@@ -107,7 +111,9 @@ def _parse_object(text: str) -> dict[str, Any]:
     try:
         values = json.loads(text or "{}")
     except ValueError as error:
-        raise InvalidRequest(f"sampling_parameters is not valid JSON: {error}") from error
+        raise InvalidRequest(
+            f"sampling_parameters is not valid JSON ({error}); send a JSON object"
+        ) from error
     if not isinstance(values, dict):
         raise InvalidRequest("sampling_parameters is not a JSON object; send an object")
     return values
@@ -122,12 +128,16 @@ def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
         return convert(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
-            f"sampling_parameters contains {name}={value!r}, which is invalid; send another value"
+            f"sampling_parameters contains {name}={value!r}, which is invalid; send a value "
+            f"that vLLM accepts for {name}"
         ) from error
 
 
 def _parse_guide(name: str, value: Any) -> dict[str, str]:
-    """Return the fields of the `GenerationRequest` for a guide, which is a JSON text or object."""
+    """Return the fields of the `GenerationRequest` for guided decoding.
+
+    The guide `value` is an object or its JSON text.
+    """
     guide = _convert(name, value, lambda each: json.loads(each) if isinstance(each, str) else each)
     used = [key for key in guide if guide[key]] if isinstance(guide, dict) else []
     if len(used) != 1 or used[0] not in _GUIDE_TYPES:

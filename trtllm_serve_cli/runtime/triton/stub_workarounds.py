@@ -21,15 +21,16 @@ from typing import Any
 
 from .tensors import Array
 
-# The time for which responses are kept. The stub usually releases a response within tens of
-# microseconds, but it takes longer on a busy machine.
+# The time for which responses are kept, in seconds. The stub usually releases a response within
+# tens of microseconds, but needs more time on a busy machine.
 KEPT_S = 5.0
 
 
 def read_inputs(request: Any) -> dict[str, Array]:
     """Return a request's tensors by name.
 
-    This is faster than calling `get_input_tensor_by_name`, which requests all tensors in each call.
+    Reading them together is faster than calling `get_input_tensor_by_name` for each name, because
+    this function requests all tensors in each call.
     """
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
@@ -57,7 +58,10 @@ class StreamKeeper:
         self._kept: deque[tuple[float, Any]] = deque()
 
     def keep(self, responses: Any) -> None:
-        """Keep `responses` after reading all of them, and release expired responses."""
+        """Keep `responses`, and release kept responses that have expired.
+
+        Call this method after reading all of `responses`.
+        """
         now_s = self._clock()
         with self._lock:
             self._kept.append((now_s + self._kept_s, responses))

@@ -1,4 +1,5 @@
-"""Convert `tensorrt_llm`'s input tensors to generation requests, and sequences to output tensors.
+"""Convert `tensorrt_llm`'s input tensors to generation requests, and generated sequences to output
+tensors.
 
 All Python engine kinds use this module. The names, types and shapes of the tensors are the same as
 in NVIDIA's backend.
@@ -19,7 +20,8 @@ from .word_lists import Words, decode_words
 Array = np.ndarray[Any, np.dtype[Any]]
 GetTensor = Callable[[str], "Array | None"]
 
-# Tensor -> field of GenerationRequest, for tensors with one value per row.
+# Maps each tensor that contains one value per row to the field of GenerationRequest and the value's
+# type.
 _ENGINE_SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "request_output_len": ("max_new_tokens", int),
     "end_id": ("end_id", int),
@@ -57,11 +59,11 @@ _MODEL_SCALARS = (
     "return_num_output_tokens",
 )
 _WORDS = {"stop_words_list": "stop_words", "bad_words_list": "bad_words"}
-# The values that are added to the logits of the vocabulary.
+# The tensor with the bias for each token of the vocabulary, which is added to the token's logit.
 BIAS = "embedding_bias"
 # The ids of requests from text models start with this prefix. The `tensorrt_llm` model does not
-# watch these requests for cancellation, because the text models watch their clients' requests and
-# stop these requests by id.
+# check whether a client has cancelled such a request. The text model checks its client's request,
+# and stops the request to `tensorrt_llm` by its id.
 INTERNAL_ID_PREFIX = "tllm-text-"
 _FAILED, _REJECTED = -1, -2
 # Inputs for encoder-decoder models. Some clients always send these inputs, so ignore them.
@@ -184,8 +186,8 @@ def pack_sequences(
 ) -> dict[str, Array]:
     """Return the output tensors for the sequences of one row.
 
-    `output_ids` and `output_log_probs` have the shape [1, n, longest]. `sequence_length` has the
-    shape [1, n].
+    The row has n sequences, which are padded to the length of the longest one. `output_ids` and
+    `output_log_probs` have the shape [1, n, longest]. `sequence_length` has the shape [1, n].
     """
     longest = max((len(each) for each in sequences), default=0)
     output_ids = np.full((1, len(sequences), longest), pad_id, dtype=np.int32)
@@ -218,7 +220,8 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
-    """Return the message in a response from `pack_failure`, and whether the request was rejected.
+    """Return the error message in a response from `pack_failure`, and whether the request was
+    rejected.
 
     Return None if `outputs` does not report a failure.
     """
@@ -250,7 +253,7 @@ def _text(value: Any, tensor: str) -> str:
 
 
 def _bias_rows(tensor: Array, num_rows: int) -> list[tuple[tuple[int, float], ...]]:
-    """Return the tokens of each row whose bias is not zero, with the bias."""
+    """Return the token ids with a bias other than zero for each row, each with its bias."""
     if tensor.ndim != 2 or len(tensor) != num_rows:
         raise InvalidRequest(
             f"{BIAS} has the shape {list(tensor.shape)}; send the shape [rows, vocabulary]"

@@ -17,7 +17,10 @@ Words = tuple[tuple[int, ...], ...]
 
 
 def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.dtype[np.int32]]:
-    """Encode each row's words as a tensor [rows, 2, n] with n >= 1. Omit empty words."""
+    """Encode each row's words as a tensor with the shape [rows, 2, n], in which n is at least 1.
+
+    Omit empty words.
+    """
     rows = [[word for word in words if word] for words in rows]
     flat = [[token for word in words for token in word] for words in rows]
     length = max([1, *(len(tokens) for tokens in flat)])
@@ -31,7 +34,10 @@ def encode_words(rows: Sequence[Sequence[Sequence[int]]]) -> np.ndarray[Any, np.
 
 
 def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
-    """Decode the words in a row [2, n]. Raise `ValueError` if the row is invalid."""
+    """Decode the words of a row, which has the shape [2, n].
+
+    Raise `ValueError` if the row is invalid.
+    """
     if encoded.ndim != 2 or encoded.shape[0] != 2:
         raise ValueError(f"a row has the shape {list(encoded.shape)}; send the shape [2, n]")
     words: list[tuple[int, ...]] = []
@@ -41,7 +47,7 @@ def decode_words(encoded: np.ndarray[Any, np.dtype[np.int32]]) -> Words:
             break
         if not start < end <= encoded.shape[1]:
             raise ValueError(
-                f"the end position of a word is {end}; it must be from {start + 1} to "
+                f"a word has the end position {end}; send an end position from {start + 1} to "
                 f"{encoded.shape[1]}"
             )
         words.append(tuple(encoded[0, start:end].tolist()))
@@ -61,7 +67,10 @@ def find_word_end(tokens: Sequence[int], start: int, words: Words) -> int | None
 
 
 def leave_out_longer(texts: Iterable[str]) -> list[str]:
-    """Remove each text that contains another text, because banning the part also bans the whole."""
+    """Return `texts` without the texts that contain another of the texts.
+
+    If a text is banned, all texts that contain it are banned, too.
+    """
     shortest: list[str] = []
     for text in sorted(set(texts), key=lambda text: (len(text), text)):
         if not any(part in text for part in shortest):
