@@ -9,7 +9,7 @@ import signal
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import openai
@@ -155,26 +155,24 @@ def test_triton_is_reached_behind_limits(address: str) -> None:
     assert send(generate, body) == (status, events)
 
 
-def test_gateway_is_restarted_without_the_server(imported: Tllm) -> None:
-    started = imported.start("--openai", f"--openai-port={free_ports(1)[0]}")
+def test_gateway_is_restarted_without_the_server(quick_home: Callable[[], Tllm]) -> None:
+    tllm = quick_home()
+    started = tllm.start("--openai", f"--openai-port={free_ports(1)[0]}")
     assert started.returncode == 0, started.stderr
-    http = json.loads(imported.done("status", "--json"))["servers"][-1]
-    try:
-        supervisor = psutil.Process(http["supervisor_pid"])
-        (gateway,) = (
-            each for each in supervisor.children() if "trtllm_serve_cli.gateway" in each.cmdline()
-        )
-        os.kill(gateway.pid, signal.SIGKILL)
-        wait_until(lambda: not gateway.is_running())
+    server = tllm.status()
+    supervisor = psutil.Process(server["supervisor_pid"])
+    (gateway,) = (
+        each for each in supervisor.children() if "trtllm_serve_cli.gateway" in each.cmdline()
+    )
+    os.kill(gateway.pid, signal.SIGKILL)
+    wait_until(lambda: not gateway.is_running())
 
-        def answers() -> bool:
-            with openai.OpenAI(base_url=f"{http['openai']}/v1", api_key="any") as client:
-                try:
-                    return bool(client.models.list().data)
-                except openai.APIError:
-                    return False
+    def answers() -> bool:
+        with openai.OpenAI(base_url=f"{server['openai']}/v1", api_key="any") as client:
+            try:
+                return bool(client.models.list().data)
+            except openai.APIError:
+                return False
 
-        wait_until(answers, 60)
-        assert json.loads(imported.done("status", "--json"))["servers"][-1]["restarts"] == 0
-    finally:
-        imported.done("stop", "-u", http["http"])
+    wait_until(answers, 60)
+    assert tllm.status()["restarts"] == 0
