@@ -15,6 +15,8 @@ from trtllm_serve_cli.gateway.errors import ApiError, invalid
 
 # Key of the server's own `send` in a scope.
 RAW_SEND = "tllm.send"
+# The number of bytes of a body above the limit that are read and discarded.
+_MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 Body = TypeVar("Body")
 Result = TypeVar("Result")
 _JSON_TYPES = ("application/json", "text/json")
@@ -39,14 +41,19 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > max_bytes:
-        raise _too_large(max_bytes)
+    is_too_large = length.isdecimal() and int(length) > max_bytes
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        chunks.append(chunk)
+        is_too_large = is_too_large or size > max_bytes
+        # Discard the rest of a large body instead of closing the connection. Otherwise, a client
+        # that is still sending receives a connection error instead of the response.
+        if size > max_bytes + _MAX_DISCARDED_BYTES:
+            break
+        if not is_too_large:
+            chunks.append(chunk)
+    if is_too_large:
+        raise _too_large(max_bytes)
     return b"".join(chunks)
 
 
