@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_check import FULL, SHORT, Check, draw_burst, greedy_prompts, prompt_of
+from gpu_gateway import check_gateway
 from gpu_models import write_shape, write_small
 from gpu_report import report
 from gpu_served import (
@@ -44,7 +45,7 @@ from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
-LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "tp2": 480}
+LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "gateway": 560, "tp2": 480}
 
 
 def check_raw(check: Check) -> dict[str, Any]:
@@ -105,7 +106,7 @@ def check_raw_server(check: Check) -> dict[str, Any]:
     """Measure vLLM's server with the same number of concurrent streams."""
     if check.is_rehearsal:
         return {"left_out": "the stand-in has no server"}
-    with serving(check):
+    with serving(check, check.big):
         return run_stream_client(check)
 
 
@@ -129,6 +130,7 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
     "greedy": check_greedy,
     "served": check_served,
     "raw_server": check_raw_server,
+    "gateway": check_gateway,
     "tp2": check_tp2,
 }
 
@@ -208,6 +210,7 @@ def main() -> None:
          "gpus": [gpu.shown_as for gpu in find_gpus()], "command": sys.argv},
     )  # fmt: skip
     write_shape(check.big, check.sizes.shape)
+    write_shape(check.grouped, check.sizes.grouped_shape)
     write_small(check.small)
     for part in arguments.only or PARTS:
         print(f"--- {part}", file=sys.stderr, flush=True)

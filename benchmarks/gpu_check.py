@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_models import LLAMA_2_7B, SMALL
+from gpu_models import LLAMA_2_7B, MISTRAL_7B, SMALL
 
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.paths import Home, find_home
@@ -21,6 +21,7 @@ class Sizes:
     """The sizes of the model, the engine and the load."""
 
     shape: dict[str, Any]
+    grouped_shape: dict[str, Any]
     max_batch_size: int = 1024
     max_num_tokens: int = 16384
     max_seq_len: int = 2048
@@ -31,13 +32,15 @@ class Sizes:
     repeats: int = 7
     greedy_prompts: int = 8
     greedy_tokens: int = 32
+    chat_streams: tuple[int, ...] = (1, 64, 256, 1024)
+    chat_rounds: int = 3
 
 
-FULL = Sizes(LLAMA_2_7B)
+FULL = Sizes(LLAMA_2_7B, MISTRAL_7B)
 SHORT = Sizes(
-    {**SMALL, "max_position_embeddings": 2048},
+    {**SMALL, "max_position_embeddings": 2048}, {**SMALL, "max_position_embeddings": 2048},
     max_batch_size=64, max_num_tokens=512, num_requests=200, in_flight=64, num_streams=128,
-    stream_tokens=64, repeats=2, greedy_prompts=2,
+    stream_tokens=64, repeats=2, greedy_prompts=2, chat_streams=(1, 32), chat_rounds=1,
 )  # fmt: skip
 
 
@@ -52,6 +55,7 @@ class Check:
     instances: int
     vllm_args: dict[str, Any]
     found: dict[str, Any]
+    gpu_memory: float = GPU_MEMORY
 
     @property
     def home(self) -> Home:
@@ -62,6 +66,10 @@ class Check:
         return self.work / "big"
 
     @property
+    def grouped(self) -> Path:
+        return self.work / "grouped"
+
+    @property
     def small(self) -> Path:
         return self.work / "small"
 
@@ -70,18 +78,18 @@ class Check:
         sizes = self.sizes
         of_weights = (
             {"dtype": "bfloat16", "load_format": "dummy"}
-            if folder == self.big
+            if folder != self.small
             else {"dtype": "float16"}
         )
         return {
             "model": str(folder), "tokenizer": str(folder),
             "max_num_seqs": sizes.max_batch_size, "max_num_batched_tokens": sizes.max_num_tokens,
-            "max_model_len": self.context_of(folder), "gpu_memory_utilization": GPU_MEMORY,
+            "max_model_len": self.context_of(folder), "gpu_memory_utilization": self.gpu_memory,
             **of_weights, **self.vllm_args,
         }  # fmt: skip
 
     def context_of(self, folder: Path) -> int:
-        return self.sizes.max_seq_len if folder == self.big else SMALL["max_position_embeddings"]
+        return self.sizes.max_seq_len if folder != self.small else SMALL["max_position_embeddings"]
 
     def save(self) -> None:
         """Write the results so far."""

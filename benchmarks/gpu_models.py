@@ -19,6 +19,8 @@ LLAMA_2_7B = {
     "num_attention_heads": 32, "num_key_value_heads": 32, "vocab_size": 32000,
     "max_position_embeddings": 4096, "torch_dtype": "bfloat16",
 }  # fmt: skip
+# With grouped-query attention, the KV cache has room for 1,024 streams.
+MISTRAL_7B = {**LLAMA_2_7B, "intermediate_size": 14336, "num_key_value_heads": 8}
 SMALL = {
     "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 2048,
@@ -109,6 +111,7 @@ def _write_tokenizer(folder: Path, vocab_size: int) -> None:
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>",
         "unk_token": "<unk>", "pad_token": "</s>", "add_bos_token": False,
+        "chat_template": "{% for message in messages %}{{ message.content }} {% endfor %}",
         "model_max_length": 4096, "clean_up_tokenization_spaces": False,
     }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

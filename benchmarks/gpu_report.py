@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpu_gateway import table
+
 
 def report(found: dict[str, Any]) -> str:
     """Return the table of measurements, references and objectives."""
-    rows = [("metric", "measured", "reference", "objective"), *_rows(found)]
+    seen = [row for row in _rows(found) if row[1] != "-"]
+    rows = [("metric", "measured", "reference", "objective"), *seen]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines.insert(1, "-" * max(map(len, lines)))
@@ -18,6 +21,8 @@ def report(found: dict[str, Any]) -> str:
     ):
         if cores:
             lines += ["", title, *(f"  {name:<28} {used:6.2f}" for name, used in cores.items())]
+    if medians := _get(found, "gateway.medians"):
+        lines += ["", "chat streams, medians of the rounds", *table(medians)]
     failed = list(_errors(found))
     return "\n".join([*lines, *(["", "failed or skipped:", *failed] if failed else [])])
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from cpu import cpu_seconds, watching
-from gpu_check import GPU_MEMORY, Check, prompt_of
+from gpu_check import Check, prompt_of
 from gpu_models import text_of, write_config
 from messages import add, count_tokens
 from tritonclient.grpc import service_pb2
@@ -42,26 +42,26 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import summarize
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
-PORTS = {"http_port": 8170, "grpc_port": 8171, "metrics_port": 8172}
+PORTS = {"http_port": 8170, "grpc_port": 8171, "metrics_port": 8172, "openai_port": 8174}
 
 
 @contextlib.contextmanager
 def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
     """Import and serve a checkpoint."""
     sizes = check.sizes
-    is_big = folder == check.big
+    has_dummy_weights = folder != check.small
     parameters = {
         "engine_python": check.python,
-        "kv_cache_free_gpu_mem_fraction": str(GPU_MEMORY),
+        "kv_cache_free_gpu_mem_fraction": str(check.gpu_memory),
         "bls_instance_count": str(check.instances),
     }
-    dummy = {"load_format": "dummy"} if is_big else {}
+    dummy = {"load_format": "dummy"} if has_dummy_weights else {}
     parameters["vllm_args"] = json.dumps(check.vllm_args | dummy)
     declaration = Declaration(
         ModelSection("gpu-check", f"local:{folder}"),
         EngineSection("vllm"),
         EngineOptions(
-            tp=tp, dtype="bfloat16" if is_big else "float16",
+            tp=tp, dtype="bfloat16" if has_dummy_weights else "float16",
             max_batch_size=sizes.max_batch_size, max_num_tokens=sizes.max_num_tokens,
             max_seq_len=check.context_of(folder),
         ),

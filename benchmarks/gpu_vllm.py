@@ -47,9 +47,9 @@ def raw_greedy(check: Check, prompts: list[list[int]]) -> list[list[int]]:
 
 
 @contextlib.contextmanager
-def serving(check: Check) -> Iterator[None]:
-    """Run vLLM's server with the large model as `m` on `RAW_PORT`."""
-    arguments = check.arguments(check.big)
+def serving(check: Check, folder: Path) -> Iterator[int]:
+    """Run vLLM's server with a model as `m` on `RAW_PORT`, and yield its process id."""
+    arguments = check.arguments(folder)
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in arguments.items()]
     with (check.work / "raw-server.log").open("wb") as log:
         process = subprocess.Popen(
@@ -59,7 +59,7 @@ def serving(check: Check) -> Iterator[None]:
         )  # fmt: skip
         try:
             wait_for_port(RAW_PORT, process)
-            yield
+            yield process.pid
         finally:
             end_group(process)
 
