@@ -114,9 +114,9 @@ def line_of(text: str, place: str) -> int | None:
 
 
 def change(text: str, place: str, value: str) -> str:
-    """Return `text` with `value` at `place`. A missing field is added.
+    """Return `text` with `value` at `place`. If the field is missing, add it.
 
-    Pass `value` without quotes. The quotes are added if the field is a string. If the field is a
+    Pass `value` without quotes: this function adds them if the field is a string. If the field is a
     list of numbers, `value` replaces the whole list. Raise `PbtxtError` if the text cannot be
     parsed, and `KeyError` if `place` names a tensor or step that does not exist.
     """
@@ -142,7 +142,7 @@ def list_unfilled(text: str) -> list[Unfilled]:
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """Replace each variable in `text` by its value in `values`. Comments are unchanged."""
+    """Return `text` with the variables in `values` filled in. Comments are unchanged."""
     pieces, last = [], 0
     for kind, start, end in _tokens(text):
         if kind not in ("string", "word"):
@@ -266,7 +266,7 @@ def _insert(text: str, position: int, snippet: str, *, is_top: bool) -> str:
 
 
 def _plain(text: str, value: _Value) -> str:
-    """Return the value of a scalar, without quotes and with escape sequences decoded."""
+    """Return the value of a scalar: remove the quotes and decode the escape sequences."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 

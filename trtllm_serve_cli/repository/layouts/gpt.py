@@ -21,8 +21,8 @@ _TEXT = "tensorrt_llm_bls"
 _MODULES = {_CORE: "gpt"}
 # Names of entries in the inflight layout -> names in this layout.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# Entries without an effect, because this layout's `preprocessing` lacks the outputs that the text
-# models need, and because a response always contains the prompt and is never streamed.
+# Entries that have no effect in this layout. The layout's `preprocessing` lacks the outputs that
+# the text models need. A response always contains the prompt and is never streamed.
 _OMITTED = (
     "accumulate_tokens",
     "ask_preprocessing",

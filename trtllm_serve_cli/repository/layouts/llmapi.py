@@ -37,7 +37,8 @@ def plan_llmapi(
 ) -> tuple[ModelConfig, ...]:
     """Return the configuration of `tensorrt_llm`, the only model in this layout.
 
-    `core_parameters` contains the parameters that `tensorrt_llm` would have in the inflight layout.
+    `core_parameters` contains the parameters that the model `tensorrt_llm` has in the inflight
+    layout.
     """
     serving = find_kind(engine.kind).serving
     contract = load_contracts(serving.contract_version(engine))["llmapi"]

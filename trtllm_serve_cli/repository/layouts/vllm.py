@@ -84,7 +84,8 @@ def plan_worker(
 ) -> tuple[ModelConfig, ...]:
     """Return the configuration of the model `name`, for an engine kind with an engine worker.
 
-    `core_parameters` contains the parameters that `tensorrt_llm` would have in the inflight layout.
+    `core_parameters` contains the parameters that the model `tensorrt_llm` has in the inflight
+    layout.
     """
     contract = load_contracts()["vllm"]
     model = ModelConfig(
@@ -112,7 +113,9 @@ def plan_worker(
 def list_worker_parameters(
     values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> set[str]:
-    """Return the names of the parameters that `model.json` contains for an engine worker."""
+    """Return the names of the parameters that `model.json` contains if an engine worker runs the
+    engine.
+    """
     keys = set(_arguments(values, core_parameters))
     return {each.name for each in load_parameters().values() if keys.intersection(each.keys)} | {
         "max_queue_size"

@@ -95,7 +95,8 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 
 @cache
 def load_text_contract(role: str, version: str = "") -> Contract:
-    """Return the tensors of a text model: those of NVIDIA's model, and those that tllm adds.
+    """Return the tensors of a text model: the tensors of NVIDIA's model, and the inputs that tllm
+    adds.
 
     tllm adds an input if the model `tensorrt_llm` has the input in this version of TensorRT-LLM, or
     if the text model processes the input itself.

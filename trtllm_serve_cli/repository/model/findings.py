@@ -1,4 +1,4 @@
-"""Define the findings that the validation of a model repository reports."""
+"""Define the findings that tllm reports when it validates a model repository."""
 
 from __future__ import annotations
 

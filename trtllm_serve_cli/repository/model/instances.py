@@ -51,7 +51,7 @@ class EngineInstances:
     def num_gpus(self) -> int:
         """The number of GPUs that must be visible to the process.
 
-        The number is the highest index in `gpus` plus one, or `world_size` if `gpus` is empty.
+        This number is the highest index in `gpus` plus one, or `world_size` if `gpus` is empty.
         """
         return max((max(group) + 1 for group in self.gpus), default=self.world_size)
 
@@ -61,9 +61,9 @@ def read_instances(
 ) -> EngineInstances | None:
     """Return the instances of `model`, which runs an engine with `world_size` ranks.
 
-    `name` is the model's name on the server, if this differs from `model`. Return None if Triton's
-    C++ backend does not run the engine. Raise `BadInput` if a group contains anything except whole
-    numbers.
+    `name` is the model's name on the server, if this name differs from `model`. Return None if
+    Triton's C++ backend does not run the engine. Raise `BadInput` if a group of GPUs or MPI ranks
+    contains anything except whole numbers.
     """
     if model not in repository.texts or repository.value(model, "backend") != "tensorrtllm":
         return None
@@ -78,7 +78,7 @@ def read_instances(
 def read_gpu_groups(repository: OpenRepository) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs for each instance of `tensorrt_llm`, or () if `gpu_device_ids` is not set.
 
-    Raise `BadInput` if a group contains anything except whole numbers.
+    Raise `BadInput` if a group of GPUs contains anything except whole numbers.
     """
     return _groups(repository, _GPUS) if _MODEL in repository.texts else ()
 
@@ -114,7 +114,7 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
     can_share = load_parameters()[_SHARED].applies_to(kind)
     count = count_gpu_groups(gpus)
     if can_share and count == 1:
-        # A single group allows any number of instances, because the instances can share an engine.
+        # Do not set the number of instances: all instances can share the engine of a single group.
         return dict(overrides)
     implied = {_COUNT: str(count)} | ({_SHARED: "false"} if can_share else {})
     for name, value in implied.items():
@@ -128,7 +128,9 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
-    """Return `names`, plus the names of the parameters that `with_instance_count` would add."""
+    """Return `names`, plus the names of the parameters that `with_instance_count` adds to the
+    overrides.
+    """
     names = set(names)
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 

@@ -80,7 +80,7 @@ class Parameter:
         return self.fills.keys() == {DRAFT_MODEL}
 
     def applies_to(self, kind: str) -> bool:
-        """Return whether the parameter has an effect on this engine kind."""
+        """Return whether the parameter has an effect on the engine kind."""
         return not self.of_engine or self.name in find_kind(kind).serving.parameters
 
     def places(self, role: str | None, layout: str = "inflight") -> tuple[str, ...]:
@@ -154,8 +154,9 @@ def _check_version(parameter: Parameter, kind: str, version: str) -> None:
 def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return `values` with absolute paths. Relative paths are resolved from `folder`.
 
-    A server requires absolute paths, because it runs in a different working directory. A value that
-    may be a name is resolved only if the path exists or the value starts with "." or "~".
+    A server requires absolute paths, because it runs in a different working directory. If a
+    parameter accepts either a name or a path, its value is resolved only if the path exists or the
+    value starts with "." or "~".
     """
     table = load_parameters()
     return {
@@ -223,8 +224,8 @@ def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
 def list_unused(names: Iterable[str], kind: str) -> list[Parameter]:
     """Return the parameters in `names` that have no effect on the engine kind.
 
-    An import writes these parameters nevertheless, because scripts for NVIDIA's repository set all
-    parameters.
+    An import writes parameters without an effect instead of rejecting them, because scripts for
+    NVIDIA's repository set all parameters.
     """
     return [each for name in names if not (each := load_parameters()[name]).applies_to(kind)]
 
@@ -283,7 +284,7 @@ def check_value(parameter: Parameter, value: str, kind: str) -> str:
 
 
 def may_be_empty(parameter: Parameter, kind: str) -> bool:
-    """Return whether the parameter may be empty for the engine kind."""
+    """Return whether the value of the parameter may be empty for the engine kind."""
     return parameter.unset is not None and (
         parameter.default == "" or parameter.is_fact or find_kind(kind).serving.empty_is_default
     )

@@ -19,7 +19,7 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, Reposito
 
 MANIFEST = "tllm.json"
 MANIFEST_SCHEMA = 1
-# Each repository contains a copy of the runtime package with this name. For example, `python3 -m
+# The name of the runtime package's copy in each repository. For example, `python3 -m
 # tllm_runtime.worker` starts an engine worker from the copy.
 RUNTIME_PACKAGE = "tllm_runtime"
 

@@ -131,7 +131,9 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
 
 
 def is_imported(path: Path, name: str) -> bool:
-    """Return whether `path` is the folder in which commands look for the model `name`."""
+    """Return whether `path` is the folder in which commands look for the repository of the model
+    `name`.
+    """
     return path == find_home().models / name
 
 
@@ -141,7 +143,9 @@ def target_of(path: Path, name: str) -> str:
 
 
 def command_to_import_again(path: Path, name: str) -> str:
-    """Return a command that exports the model and its changed settings, and imports it again."""
+    """Return a shell command that exports the model with its changed settings, then imports it
+    again.
+    """
     file = shlex.quote(f"{name}.yaml")
     return f"tllm export {target_of(path, name)} > {file} && tllm import -f {file}"
 

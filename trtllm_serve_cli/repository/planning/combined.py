@@ -42,7 +42,8 @@ def prefixed(owner: str, model: str) -> str:
 
 
 def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedModel, ...]:
-    """Plan a repository that combines `repositories`, and return its models.
+    """Plan a repository that combines `repositories`, and return the models of the combined
+    repository.
 
     Raise `BadInput` if two models would have the same name, and `RepositoryError` if a file cannot
     be read.
@@ -104,7 +105,7 @@ def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str
 def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
     """Yield the changes that rename the models in the parameters of `model`.
 
-    Parameters that are not set are changed, too, because their default values are the old names.
+    Parameters without a value are changed, too, because their default values are the old names.
     """
     for parameter in load_parameters().values():
         if parameter.type != "model":

@@ -49,8 +49,8 @@ RESERVED_NAMES = frozenset(
         "tensorrt_llm_bls",
     )
 )  # fmt: skip
-# Parameters that must have the same value in a draft model and its target model, because requests
-# to one of the two models would otherwise fail.
+# Parameters that must have the same value in a draft model and its target model. If the values
+# differ, requests to one of the two models fail.
 _SHARED_WITH_DRAFT = (
     "decoupled_mode",
     "exclude_input_in_output",
@@ -318,7 +318,7 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
 def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
     """Return the model that generates draft tokens for `tensorrt_llm`, if there is one.
 
-    The parameter `draft_NAME` sets the model's parameter NAME. The parameters in
+    The parameter `draft_NAME` sets the parameter NAME of the draft model. The parameters in
     `_SHARED_WITH_DRAFT` have the same values as in `tensorrt_llm`. All other parameters have the
     defaults of the draft engine.
     """

@@ -2,8 +2,8 @@
 
 An engine is in use if a repository's manifest contains the engine's path, either as the engine or
 as a parameter, for example `draft_model_dir`. The store contains a symbolic link to each repository
-that uses one of its engines, because repositories may be outside this TLLM_HOME. If a repository
-was deleted, its link is broken and is ignored.
+that uses one of the store's engines, because repositories may be outside this TLLM_HOME. If a
+repository was deleted, its link is broken and is ignored.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ _DECOUPLED = "model_transaction_policy.decoupled"
 
 
 def check_draft_model(checked: Checked) -> Iterator[Finding]:
-    """Yield findings about the model `tensorrt_llm_draft` of a repository that tllm rendered."""
+    """Yield findings about the model `tensorrt_llm_draft` in a repository that tllm rendered."""
     repository = checked.repository
     if not repository.has_manifest or not {_TARGET, DRAFT_MODEL} <= repository.texts.keys():
         return

@@ -222,8 +222,8 @@ def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
     """Yield findings about values that exceed the engine's limits.
 
-    A batch size above the limit is only a warning, because Triton splits larger batches. The engine
-    rejects requests that exceed the other limits.
+    If the batch size exceeds its limit, the finding is only a warning, because Triton splits larger
+    batches. The engine rejects requests that exceed the other limits.
     """
     for name, place, limit in (
         ("max_beam_width", "parameters.max_beam_width", limits.max_beam_width),

@@ -83,9 +83,9 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
 def _check_instances(checked: Checked, model: str) -> Iterator[Finding]:
     """Yield a warning if NVIDIA's Python model has one instance, but the engine batches requests.
 
-    An instance of NVIDIA's Python models processes one request at a time. Source:
-    docs/model_config.md in triton-inference-server/tensorrtllm_backend v0.16.0, which recommends
-    the engine's maximum batch size, and five instances for most cases.
+    An instance of NVIDIA's Python models processes one request at a time. The documentation
+    recommends the engine's maximum batch size as the number of instances, and five instances for
+    most cases. Source: docs/model_config.md in triton-inference-server/tensorrtllm_backend v0.16.0.
     """
     repository = checked.repository
     parameter = _INSTANCE_COUNTS.get(repository.role(model) or "")

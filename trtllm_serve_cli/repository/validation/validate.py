@@ -83,8 +83,8 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
 def check_loadable(repository: OpenRepository) -> None:
     """Raise `RepositoryError` if Triton's C++ backend cannot load the repository's models.
 
-    This is the case if template variables are unfilled, or if values contradict the engine's limits
-    or each other.
+    The backend cannot load the models if template variables are unfilled, or if values contradict
+    the engine's limits or each other.
     """
     checked = Checked(repository, {})
     findings = [each for model in repository.texts for each in _check_unfilled(checked, model)]
