@@ -241,7 +241,7 @@ def choose_weights(
 
 
 def read_index(path: Path) -> dict[str, set[str]]:
-    """Return the tensor names by shard. Raise `SourceError` if the index is not valid."""
+    """Return the tensor names in each shard. Raise `SourceError` if the index is not valid."""
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
@@ -263,7 +263,9 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
 
 
 def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
-    """Return `files`. Raise `SourceError` if a shard is missing, for example 00002-of-00005."""
+    """Return `files`. Raise `SourceError` if a numbered shard is missing, for example
+    00002-of-00005.
+    """
     numbered = [found.groups() for name in files if (found := _NUMBERED.fullmatch(name))]
     expected = {
         f"{stem}-{number:05}-of-{total}{suffix}"

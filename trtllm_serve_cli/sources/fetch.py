@@ -105,8 +105,8 @@ def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str
     """Return the index of the weight files without fetching the weight files.
 
     In the index, `weight_map` maps each tensor to its file, and `metadata.total_size` is usually
-    the total size in bytes. Return `None` if the checkpoint does not have an index. This is the
-    case if the weights are in a single file or are not in the safetensors format.
+    the total size in bytes. Return `None` if the checkpoint does not have an index. A checkpoint
+    has no index if its weights are in a single file or are not in the safetensors format.
     """
     path = source.find_small_file(WEIGHTS_INDEX, hub)
     return None if path is None else read_object(path)

@@ -80,7 +80,7 @@ class Source(ABC):
 
 
 class CheckpointSource(Source):
-    """A source from which a checkpoint is fetched, in Hugging Face's layout or as a GGUF file."""
+    """A source of a checkpoint in Hugging Face's layout or as a GGUF file."""
 
     __slots__ = ()
     format: ClassVar[Literal["hf", "gguf"]]

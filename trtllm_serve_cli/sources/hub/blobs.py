@@ -2,9 +2,9 @@
 
 Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It also
 cannot resume a download after its process was killed. Like older releases of huggingface_hub, this
-module writes a file to `blobs/<etag>.incomplete`. It hashes bytes while it receives them. Only
-bytes that an earlier run has received must therefore be read from the disk. The cache's lock
-prevents other programs from writing the same file.
+module writes a file to `blobs/<etag>.incomplete`. The module hashes bytes while it receives them.
+Therefore, only the bytes that an earlier run has received must be read from the disk. The cache's
+lock prevents other programs from writing the same file.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Blob:
         return self.path.with_name(f"{self.path.name}.incomplete")
 
     def find_partial_bytes(self) -> int:
-        """Return the size of the partial file, or 0 if it does not exist."""
+        """Return the size of the partial file in bytes, or 0 if the file does not exist."""
         return self.partial.stat().st_size if self.partial.exists() else 0
 
 

@@ -29,7 +29,9 @@ class _TemporaryError(SourceError):
 
 
 class HubUnreachable(_TemporaryError):
-    """Raised if the hub did not respond. Callers may use a copy in the cache."""
+    """Raised if the hub did not respond. Callers may then use a copy of the checkpoint in the
+    cache.
+    """
 
 
 class HubBusy(_TemporaryError):
@@ -42,7 +44,7 @@ class BrokenDownload(_TemporaryError):
 
 @contextmanager
 def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
-    """Raise `GatedModel` or another `SourceError` if huggingface_hub fails in the block."""
+    """Raise `GatedModel` or another `SourceError` if huggingface_hub fails in the `with` block."""
     from huggingface_hub import errors
 
     xet_error = getattr(errors, "XetDownloadError", RuntimeError)
