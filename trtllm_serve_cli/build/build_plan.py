@@ -28,9 +28,9 @@ class Toolchain:
     """The programs that run the steps of a build, and the GPU that the engine is for.
 
     `python` is the interpreter that runs the steps. `versions` maps the packages installed for this
-    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if its GPU is
-    not in tllm's table of GPUs. In the second case, `gpu_name` is the name that the driver reports
-    for the GPU. `container` is set if the steps run in a container.
+    interpreter to their versions. `gpu` is `None` if the machine has no GPU, or if its GPU is not
+    in tllm's table of GPUs. If the GPU is not in the table, `gpu_name` is the name that the driver
+    reports for it. `container` is set if the steps run in a container.
     """
 
     python: str
@@ -60,7 +60,10 @@ class BuildRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequiredModule:
-    """A Python module that a step imports, with the error and the fix to show if it is missing."""
+    """A Python module that a build step imports.
+
+    The fields contain the error and the fix to show if the module is missing.
+    """
 
     name: str
     what: str
@@ -90,7 +93,7 @@ class BuildPlan:
     container: BuildContainer | None = None
 
     def command_of(self, step: BuildStep, work: Path) -> tuple[str, ...]:
-        """Return the command that runs `step`, which writes to `work`."""
+        """Return the command line of `step`, with the folder `work` for its output files."""
         command = step.command_in(work)
         if self.container is None or step.is_local:
             return command
@@ -138,7 +141,7 @@ class BuildPlan:
 
 
 def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str, Any]:
-    """Return the facts that are part of the fingerprint of every engine, whatever its kind."""
+    """Return the facts that the fingerprint of an engine of any kind includes."""
     return {
         "plan": _PLAN_VERSION,
         "kind": kind,

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-# Placeholder in a command for the folder that the step writes to.
+# Placeholder in a command for the folder that the command writes to.
 WORK = "{work}"
 # Subfolder of the work folder for files that are deleted after the build.
 SCRATCH_NAME = ".scratch"

@@ -17,7 +17,7 @@ from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, has_tokenizer, read_config
 from trtllm_serve_cli.sources.gguf import read_gguf
 
-# Keys for the context length in config.json, which differ between architectures.
+# Keys that config.json can use for the context length, depending on the architecture.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")
 
 
@@ -119,8 +119,8 @@ def _chat_template(directory: Path, config: dict[str, Any]) -> str:
 def _adds_bos(directory: Path, config: dict[str, Any], bos_token: str) -> bool:
     """Return whether the tokenizer prepends the BOS token.
 
-    If `config` does not contain `add_bos_token`, the post-processor in tokenizer.json determines
-    the result.
+    If `config` does not contain `add_bos_token`, return whether the post-processor in
+    tokenizer.json adds the token.
     """
     if isinstance(adds_bos := config.get("add_bos_token"), bool):
         return adds_bos

@@ -29,8 +29,8 @@ from trtllm_serve_cli.sources.hub_address import find_hub
 
 # Environment variables that the container inherits from tllm's process. They configure downloads
 # from the hub, proxies, and the log level of TensorRT-LLM (tensorrt_llm/logger.py). The docker or
-# podman command contains only the names of the variables, because their values in the command, such
-# as HF_TOKEN, would be visible in the list of processes.
+# podman command contains only the names of the variables, because secret values such as the value
+# of HF_TOKEN would otherwise be visible in the list of processes.
 _PASSED_ON = (
     "HF_TOKEN", "HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE",
     "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
@@ -42,8 +42,8 @@ _PASSED_ON = (
 class ContainerOptions:
     """The options for a build in a container.
 
-    `examples` is a folder with TensorRT-LLM's example scripts, for images without them. `gpus` is
-    empty for all GPUs.
+    `examples` is a folder on this machine with TensorRT-LLM's example scripts, for images that do
+    not contain them. If `gpus` is empty, the container can use all GPUs.
     """
 
     engine: ContainerEngine | None = None
@@ -154,7 +154,7 @@ def prepare_container(
     """
     if container.problem is not None:
         raise container.problem
-    # The container engine would create a missing folder with root as its owner.
+    # If the folder is missing, the container engine would create it with root as the owner.
     container.cache.mkdir(parents=True, exist_ok=True)
     image = container.named_for(Path())
     if not is_image_here(image):

@@ -23,7 +23,7 @@ _KIND_FIELDS = ("llm_arguments", "details")
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine that can be served.
+    """The description of an engine.
 
     `fingerprint` identifies the plan that the engine was built from. `max_position_embeddings` is
     the context length that the model was trained with, in tokens. `chat_template` is a Jinja
@@ -77,9 +77,10 @@ class BuildRecord:
 
 
 def read_engine(path: Path) -> Engine:
-    """Return the engine in the folder `path`, without the fields that engine.json does not contain.
+    """Return the engine that `engine.json` in the folder `path` describes.
 
-    Raise `BuildFailed` if the folder's `engine.json` cannot be read.
+    The fields that are never written to this file keep their defaults. Raise `BuildFailed` if the
+    file cannot be read.
     """
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))

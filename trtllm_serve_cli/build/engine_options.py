@@ -22,9 +22,10 @@ from trtllm_serve_cli.choices import (
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option
 
-# Options that also set limits for serving. Every engine kind supports these options.
+# Limits for building the engine that also apply when it serves requests. Every engine kind supports
+# these options.
 LIMITS = ("max_batch_size", "max_seq_len", "max_num_tokens")
-# The values of flags with these endings are paths of files and folders.
+# If the name of a flag ends with one of these words, its value is the path of a file or folder.
 PATH_ENDINGS = ("dir", "file", "path")
 
 

@@ -39,10 +39,10 @@ def explain_failure(
     """Return an explanation of a step's failure, or `None` if the cause is unknown.
 
     If a signal ended the step, the exit code `code` is negative, or above 128 if a shell reports
-    the signal. The explanation is then for the signal, because a killed program does not log the
-    signal. Otherwise, the explanation is for the last line in the output `lines` that matches an
-    entry in failures.yaml. `among` contains the names of the entries to match. By default, all
-    entries are matched.
+    the signal. The function then explains the signal, because a killed program cannot log it.
+    Otherwise, the function explains the last line in the output `lines` that matches an entry in
+    failures.yaml. `among` contains the names of the entries to match. By default, all entries are
+    matched.
     """
     if (number := -code if code < 0 else code - 128) in _SIGNALS:
         name, why = _SIGNALS[number]

@@ -30,7 +30,10 @@ def find_versions(distributions: tuple[str, ...]) -> dict[str, str]:
 
 
 def has_package(name: str) -> bool:
-    """Return whether the module `name` can be imported. Only its parent packages are imported."""
+    """Return whether the module `name` can be imported.
+
+    The check imports only the parent packages of the module.
+    """
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

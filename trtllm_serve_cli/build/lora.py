@@ -113,7 +113,7 @@ def _check_replaceable(folder: Path, *, force: bool) -> None:
     }:
         raise BadInput(
             f"{folder} contains files that are not part of an adapter.",
-            why="the converted adapter would replace the whole folder",
+            why="the converted adapter would replace all files in the folder",
             next_step=f"choose a new folder, for example {shlex.quote(str(folder / 'lora'))}",
         )
     if any(folder.iterdir()) and not force:

@@ -110,7 +110,7 @@ def record_step(build: PartialBuild, step: BuildStep, took_s: float) -> PartialB
 
 
 def drop_leftovers(build: PartialBuild) -> None:
-    """Remove the files that an unfinished step left in the work folder."""
+    """Remove the files that an interrupted step left in the work folder."""
     kept = build.finished[-1].files if build.finished else {}
     for folder, folders, files in os.walk(build.work, topdown=False):
         for name in (*files, *folders):
@@ -150,8 +150,8 @@ def _still_valid(build: PartialBuild, steps: tuple[BuildStep, ...]) -> tuple[Fin
     """Return the finished steps that the build does not have to repeat.
 
     The result contains the leading steps with the same commands as in the plan, up to the last of
-    these steps whose files are unchanged. The files of earlier steps may have changed, because a
-    later step can change them.
+    these steps whose files are unchanged. Changed files of earlier steps are ignored, because a
+    later step can change these files.
     """
     current_files = _list_files(build.work)
     valid: tuple[FinishedStep, ...] = ()

@@ -47,7 +47,7 @@ _PHASES = tuple(
 
 
 def parse_progress(line: str) -> Progress | None:
-    """Return the progress that a line of output reports, or `None` if it reports no progress."""
+    """Return the progress that a line of output reports, or `None` if it does not report any."""
     text = _STAMP.sub("", line.strip())
     if found := _TQDM.search(text) or _PERCENT.search(text):
         return _progress(found["what"], int(found["percent"]), 100)

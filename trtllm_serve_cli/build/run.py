@@ -75,7 +75,7 @@ def build_engine(
     _check_replaceable(plan.engine_dir, plan.model_name)
     if plan.container is not None:
         prepare_container(plan.container, notify, on_line)
-        # The container of a build that was killed may still be running.
+        # If an earlier build was killed, its container may still be running.
         remove_container(plan.container.named_for(path_of_work(plan.engine_dir)))
     started_at = int(time.time())
     build = resume_or_start(plan, rebuild=force)
@@ -187,7 +187,8 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
         file.write(f"{command_line}\n")
     on_line(command_line)
     log_start = build.log.stat().st_size
-    # Without PYTHONUNBUFFERED, Python programs buffer their output, which delays `on_line`.
+    # Without PYTHONUNBUFFERED, Python programs buffer their output, so that `on_line` receives it
+    # late.
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     try:
         code = run_logged(
@@ -218,7 +219,10 @@ def _run(plan: BuildPlan, step: BuildStep, build: PartialBuild, on_line: Notify)
 
 
 def _stop(plan: BuildPlan, build: PartialBuild) -> None:
-    """Kill the container, which is not a child process of tllm and would continue to run."""
+    """Kill the container of a build.
+
+    The container is not a child process of tllm, so it would otherwise continue to run.
+    """
     if plan.container is not None:
         remove_container(plan.container.named_for(build.work))
 

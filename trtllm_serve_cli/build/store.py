@@ -94,7 +94,7 @@ def _holds_engine(fingerprint: str, path: Path) -> bool:
     try:
         return find_engine(path, fingerprint) is not None
     except BuildFailed:
-        return True  # A broken engine is rebuilt in the same folder.
+        return True  # A broken engine is rebuilt in its existing folder.
 
 
 def _read(path: Path, read: Callable[[Path], Engine]) -> StoredEngine:

@@ -121,7 +121,7 @@ def test_programs_accept_the_plan(model: str, version: str) -> None:
             "0.7.1",
             {"kv_cache_dtype": "int8"},
             "Engines of TensorRT-LLM 0.7.1 with --kv-cache-dtype int8 cannot be planned.\n"
-            "Why: for versions with build.py, tllm plans no calibration of the KV cache\n"
+            "Why: for versions with build.py, tllm cannot plan the calibration of the KV cache\n"
             "Next: omit --kv-cache-dtype, or use TensorRT-LLM 0.9 or later",
         ),
         (

@@ -83,7 +83,7 @@ def test_versions_before_the_first_release_are_refused() -> None:
         check_builds_engines(Version("0.4.0"))
     assert str(raised.value) == (
         "TensorRT-LLM 0.4.0 is too old to build engines with tllm.\n"
-        "Why: 0.5 is the first release\n"
+        "Why: version 0.5 is the first release of TensorRT-LLM\n"
         "Next: use TensorRT-LLM 0.9 or later"
     )
 

@@ -210,7 +210,7 @@ def _cache(options: EngineOptions) -> str | None:
 def _dtype(
     options: EngineOptions, program: str, version: Version, dtype: str
 ) -> Iterator[RequestedFlag]:
-    """Yield `--dtype`, unless the option is "auto" and the program determines the type itself."""
+    """Yield `--dtype`, unless the option is "auto" and the program can determine the data type."""
     resolves_auto = flags_of(program, version)["--dtype"].default == "auto"
     if options.dtype != "auto" or not resolves_auto:
         yield RequestedFlag("--dtype", (dtype,), "dtype")
@@ -262,7 +262,8 @@ def _check_calibrated_heads(options: EngineOptions) -> None:
 def _check_calibrated(options: EngineOptions, family: Family, version: Version) -> None:
     """Raise `BadInput` if quantize.py does not support the family or the quantization.
 
-    A family is supported if it has a quantization that its converter does not make.
+    quantize.py supports a family if the family has a quantization that its converter cannot
+    produce.
     """
     by_converter = family.converter_quantizations
     if options.quantization in by_converter or (
@@ -281,7 +282,10 @@ def _check_calibrated(options: EngineOptions, family: Family, version: Version) 
 
 
 def _variant(family: Family, variant: str | None, version: Version) -> list[RequestedFlag]:
-    """Return the flag for the variant. Raise `BadInput` if `version` does not know the variant."""
+    """Return the flag for the variant.
+
+    Raise `BadInput` if the converter in TensorRT-LLM `version` does not support the variant.
+    """
     if variant is None or family.variants is None:
         return []
     flag = flags_of(family.converter, version).get(family.variants.flag)

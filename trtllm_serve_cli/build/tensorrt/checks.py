@@ -56,7 +56,7 @@ def check_options(
 
 
 def check_legacy_options(options: EngineOptions, shape: ModelShape) -> None:
-    """Raise `BadInput` for the first option that is invalid for every build.py."""
+    """Raise `BadInput` for the first option that build.py does not support for any model."""
     check_parallelism(shape, options.tp, options.pp)
     if shape.quantization:
         raise _quantized_checkpoint(shape.quantization, "build.py does not read it")

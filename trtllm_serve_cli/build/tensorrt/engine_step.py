@@ -71,7 +71,10 @@ def plan_engine(
 
 
 def _title(options: EngineOptions, version: Version) -> str:
-    """Return the title, with a warning if the default would limit the engine to one request."""
+    """Return the title of the step.
+
+    The title contains a warning if a default limits the engine to one request at a time.
+    """
     title = "Build the engine"
     if options.world_size > 1:
         title += f" for {options.world_size} GPUs"

@@ -40,10 +40,10 @@ def check_flags(
 def add_flags(
     requested: Iterable[RequestedFlag], flags: Mapping[str, str], program: str, version: Version
 ) -> list[RequestedFlag]:
-    """Return the requested flags and those of `flags` that the program has.
+    """Return the requested flags, and the flags in `flags` that the program supports.
 
-    A flag that the user sets replaces the same flag with a derived value. Raise `BadInput` if an
-    option of tllm also sets the flag.
+    A flag that the user sets replaces a value that tllm selected for the same flag. Raise
+    `BadInput` if an option of tllm also sets the flag.
     """
     extra = {
         flag.name: _parse_value(name, value, flag, program, version)
@@ -64,7 +64,10 @@ def add_flags(
 def _parse_value(
     name: str, text: str, flag: Flag, program: str, version: Version
 ) -> tuple[str | int, ...] | None:
-    """Return the arguments for the flag, or `None` if a flag without a value is switched off."""
+    """Return the arguments for the flag.
+
+    Return `None` if the flag takes no value and the user disables it.
+    """
     if flag.type == "flag":
         if text.lower() not in _SWITCH:
             raise _invalid_value(name, text, "true or false", program, version)

@@ -90,7 +90,7 @@ def find_family(architecture: str, version: Version) -> Family:
 def uses_build_py(architecture: str, version: Version) -> bool:
     """Return whether TensorRT-LLM `version` builds engines for `architecture` with a build.py.
 
-    0.8 replaced build.py with trtllm-build, but not yet for gpt.
+    TensorRT-LLM 0.8 replaced build.py with trtllm-build for all families except gpt.
     """
     if version < _FIRST_WITH_TRTLLM_BUILD:
         return True
@@ -99,9 +99,9 @@ def uses_build_py(architecture: str, version: Version) -> bool:
 
 
 def find_legacy_family(architecture: str, version: Version) -> str:
-    """Return the folder of the build.py that makes engines for `architecture`.
+    """Return the folder of the build.py that builds engines for `architecture`.
 
-    Raise `BadInput` if tllm cannot plan an engine for it with TensorRT-LLM `version`.
+    Raise `BadInput` if tllm cannot plan engines for this architecture with TensorRT-LLM `version`.
     """
     check_planned(architecture)
     known = {
@@ -121,7 +121,10 @@ def find_legacy_family(architecture: str, version: Version) -> str:
 
 
 def check_planned(architecture: str) -> None:
-    """Raise `BadInput` if TensorRT-LLM converts `architecture`, but tllm does not plan this."""
+    """Raise `BadInput` if tllm cannot plan engines for `architecture`.
+
+    TensorRT-LLM can convert the architectures that this function rejects.
+    """
     for row in _load_unplanned():
         if architecture in row["architectures"]:
             raise BadInput(

@@ -53,7 +53,10 @@ def flags_of(program: str, version: Version) -> Mapping[str, Flag]:
 
 
 def find_flag(name: str, program: str, version: Version) -> Flag | None:
-    """Return a program's flag with this name, in which hyphens and underscores are the same."""
+    """Return the program's flag with this name, or `None`.
+
+    Hyphens and underscores in the name are treated as equal.
+    """
     flags = flags_of(program, version).values()
     return next((flag for flag in flags if _plain(flag.name) == _plain(name)), None)
 
@@ -71,7 +74,10 @@ def is_owned(name: str) -> bool:
 
 
 def find_owner(name: str) -> str | None:
-    """Return the option of tllm that selects the value of a flag that tllm sets, if any."""
+    """Return the option of tllm that sets the flag, or `None` if there is no such option.
+
+    `name` is the name of a flag that users must not set directly.
+    """
     return _owners()[_plain(name)]
 
 
@@ -171,7 +177,10 @@ def _parse(name: str, row: Mapping[str, Any]) -> Flag:
 
 
 def _intersect(one: Flag, other: Flag) -> Flag | None:
-    """Return a flag for the values that both flags accept, or `None` if the types differ."""
+    """Return a flag that accepts the values that both flags accept.
+
+    Return `None` if the types of the flags differ.
+    """
     if (one.type, one.nargs) != (other.type, other.nargs):
         return None
     if one.choices and other.choices:

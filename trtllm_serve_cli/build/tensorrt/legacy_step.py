@@ -1,9 +1,9 @@
-"""Plan engines with the build.py of a model, which versions before trtllm-build have.
+"""Plan engines for versions of TensorRT-LLM that build engines with a model's build.py.
 
-`build.py` reads a Hugging Face checkpoint and writes the engine in one step. For gpt,
-`hf_gpt_convert.py` first writes the weights in another format. Sources: examples/llama/build.py,
-examples/gpt/build.py and examples/gpt/hf_gpt_convert.py in NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0, and
-their README.md files.
+These versions do not have trtllm-build. `build.py` reads a Hugging Face checkpoint and writes the
+engine in one step. For gpt, `hf_gpt_convert.py` first writes the weights in another format.
+Sources: examples/llama/build.py, examples/gpt/build.py and examples/gpt/hf_gpt_convert.py in
+NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0, and their README.md files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ _OPTIONS = (
     "gpt_attention_plugin", "gather_context_logits", "gather_generation_logits", "lora_dir",
     "lora_target_modules", "max_lora_rank", "flags", "kv_cache_dtype",
 )  # fmt: skip
-# The models of hf_gpt_convert.py, by architecture. gpt2 is its default.
+# Maps architectures to values of the flag `--model` of hf_gpt_convert.py. Other architectures use
+# the flag's default, gpt2.
 _GPT_MODELS = {"GPTBigCodeForCausalLM": "starcoder"}
 
 
@@ -140,7 +141,7 @@ def _build(
     yield from request_flag("remove_input_padding", packs)
     if gemm := _plugin(options.gemm_plugin, dtype):
         yield RequestedFlag("--use_gemm_plugin", (gemm,), "gemm_plugin")
-    # build.py requires fused attention kernels for a limit of tokens.
+    # build.py accepts a maximum number of tokens only with fused attention kernels.
     if options.context_fmha or options.max_num_tokens:
         yield RequestedFlag("--enable_context_fmha", option="context_fmha")
     if options.quantization in ("int8", "int4"):
@@ -203,7 +204,7 @@ def _check_options(options: EngineOptions, version: Version) -> None:
         raise BadInput(
             f"Engines of TensorRT-LLM {version} with --kv-cache-dtype {options.kv_cache_dtype} "
             "cannot be planned.",
-            why="for versions with build.py, tllm plans no calibration of the KV cache",
+            why="for versions with build.py, tllm cannot plan the calibration of the KV cache",
             next_step="omit --kv-cache-dtype, or use TensorRT-LLM 0.9 or later",
         )
     if options.max_num_tokens and options.context_fmha is False:

@@ -1,4 +1,4 @@
-"""Request the limits of the input and the output, for programs without one limit for both."""
+"""Request length limits from programs that limit the input and the output separately."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _check_flags(
 
 
 def _list_programs(architecture: str, options: EngineOptions, version: Version) -> tuple[str, ...]:
-    """Return the programs that can build an engine for the architecture, if there are any."""
+    """Return the programs that can build an engine for the architecture, or an empty sequence."""
     try:
         if uses_build_py(architecture, version):
             return find_legacy_programs(find_legacy_family(architecture, version), version)

@@ -33,10 +33,10 @@ class Toolkit:
 
 
 def find_examples_dir(version: Version, is_there: Callable[[Path], bool] = Path.is_file) -> Path:
-    """Return the folder with the converters.
+    """Return the folder with the converter scripts.
 
-    If this machine has no converters, return the folder that contains them in NVIDIA's container
-    for `version`.
+    If this machine has no converter scripts, return the folder that contains them in NVIDIA's
+    container for `version`.
     """
     for folder in _CANDIDATES:
         if is_there(folder / "quantization/quantize.py"):

@@ -1,7 +1,7 @@
-"""Find versions of TensorRT-LLM and their containers, and check whether they build engines.
+"""Look up versions of TensorRT-LLM, and the containers that contain them.
 
-Versions are compared according to PEP 440, including post-releases, release candidates and
-development builds.
+`check_builds_engines` checks whether a version builds TensorRT engines. Versions are compared
+according to PEP 440, including post-releases, release candidates and development builds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from trtllm_serve_cli.errors import BadInput
 # (docs/source/legacy/tensorrt-backend-removal.md in NVIDIA/TensorRT-LLM).
 FIRST_WITH_ENGINES = Version("0.5.0")
 FIRST_WITHOUT_ENGINES = Version("1.3.0.dev0")
-# Since this version, the LLM API runs checkpoints with PyTorch by default and needs no engine.
+# Since this version, the LLM API runs checkpoints with PyTorch by default, so that no engine has to
+# be built.
 FIRST_WITH_PYTORCH = Version("1.0.0.dev0")
 _TAG = re.compile(r"\d\d\.\d\d")
 
@@ -78,11 +79,11 @@ def find_trtllm_version(
 
 
 def check_builds_engines(version: Version) -> None:
-    """Raise `BadInput` if the version does not build engines. The versions 0.5 to 1.2 do."""
+    """Raise `BadInput` unless the version builds TensorRT engines, as versions 0.5 to 1.2 do."""
     if version < FIRST_WITH_ENGINES:
         raise BadInput(
             f"TensorRT-LLM {version} is too old to build engines with tllm.",
-            why="0.5 is the first release",
+            why="version 0.5 is the first release of TensorRT-LLM",
             next_step="use TensorRT-LLM 0.9 or later",
         )
     if version >= FIRST_WITHOUT_ENGINES:
