@@ -172,8 +172,9 @@ def test_models_that_differ_in_a_parameter_cannot_be_declared(
         declare_model(model, open_repository(model.path))
     assert str(raised.value) == (
         f"{name} has different values in the models of mine.\n"
-        f"Why: a tllm.yaml has one value for all models, but the values are {why}\n"
-        f"Next: set it in all models with `tllm set mine {name}=VALUE`"
+        "Why: a tllm.yaml file can set only one value for all models of the repository, "
+        f"but the values are {why}\n"
+        f"Next: set the same value in all models with `tllm set mine {name}=VALUE`"
     )
     change(model, **{name: "64"})
     declared = declare_model(model, open_repository(model.path))

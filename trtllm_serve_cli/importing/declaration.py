@@ -26,7 +26,7 @@ _SOURCES_OF_FILES = ("local:", "gguf:", "engine:")
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The content of a `tllm.yaml`, with one field for each section.
+    """The content of a `tllm.yaml` file, with one field for each section.
 
     `launch` contains only the fields of `LaunchOptions` that the file sets.
     """
@@ -39,10 +39,10 @@ class Declaration:
 
 
 def read_declaration(path: Path) -> Declaration:
-    """Read a `tllm.yaml`.
+    """Read a `tllm.yaml` file.
 
-    Raise `BadInput` if the file cannot be read or is invalid. The message contains the number of
-    the invalid line.
+    Raise `BadInput` if the file cannot be read or is invalid. If it is invalid, the message
+    contains the line number of the error.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -56,10 +56,10 @@ def read_declaration(path: Path) -> Declaration:
 
 
 def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
-    """Parse the text of a `tllm.yaml`, and resolve its relative paths against `folder`.
+    """Parse the text of a `tllm.yaml` file, and resolve its relative paths against `folder`.
 
-    Raise `BadInput` if `text` is invalid. The message contains `where`, the name of the file, and
-    the number of the invalid line.
+    Raise `BadInput` if `text` is invalid. The message contains the file name in `where` and the
+    line number of the error.
     """
     declared = parse_yaml(Declaration, text, where=where)
     return Declaration(
@@ -77,7 +77,7 @@ def parse_declaration(text: str, *, where: str, folder: Path) -> Declaration:
 
 
 def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySection:
-    """Return the section with its paths resolved against `folder`."""
+    """Return the options of the section `repository` with their paths resolved against `folder`."""
     return dataclasses.replace(
         repository,
         dir=_join(folder, repository.dir),
@@ -86,7 +86,7 @@ def _repository_in(folder: Path, repository: RepositorySection) -> RepositorySec
 
 
 def _launch_in(folder: Path, launch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the section with its paths resolved against `folder`."""
+    """Return the options of the section `launch` with their paths resolved against `folder`."""
     return {
         name: _join(folder, value) if isinstance(value, Path) else value
         for name, value in launch.items()
@@ -116,7 +116,7 @@ def override(declaration: Declaration, overrides: Mapping[str, Mapping[str, Any]
     """Return the declaration with the values in `overrides`.
 
     A value of `None` keeps the declared value. Template parameters and build flags in `overrides`
-    are added to the declared ones.
+    are added to the declared parameters and flags.
     """
     sections = {}
     for name, fields in overrides.items():
@@ -171,8 +171,13 @@ def _inconsistent_setting(repository: OpenRepository, setting: Setting) -> BadIn
     values = ", ".join(f"{model}: {value or 'empty'}" for model, value in setting.values.items())
     return BadInput(
         f"{name} has different values in the models of {repository.name}.",
-        why=f"a tllm.yaml has one value for all models, but the values are {values}",
-        next_step=f"set it in all models with `tllm set {repository.target} {name}=VALUE`",
+        why=(
+            "a tllm.yaml file can set only one value for all models of the repository, but the "
+            f"values are {values}"
+        ),
+        next_step=(
+            f"set the same value in all models with `tllm set {repository.target} {name}=VALUE`"
+        ),
     )
 
 

@@ -1,4 +1,4 @@
-"""Add an imported model as the draft model of another model (speculative decoding)."""
+"""Use an imported model as the draft model of another model for speculative decoding."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ImportPlan:
 
     @property
     def is_built(self) -> bool:
-        """True if the engine has already been built."""
+        """True if the engine already exists."""
         plan = self.build
         return (
             plan is not None
@@ -81,7 +81,7 @@ class ImportPlan:
 
     @property
     def missing(self) -> MissingPart | None:
-        """The error of a program that the import needs and that this machine lacks."""
+        """The error for a missing program or package that the import requires, or `None`."""
         container = self.build.container if self.build and not self.is_built else None
         return self.choice.missing or (container.problem if container else None)
 
@@ -263,7 +263,7 @@ def find_build_tools(declaration: Declaration) -> Toolchain:
 
 
 def _check_mode(declaration: Declaration, kind: str) -> None:
-    """Raise `BadInput` if the options for a build in a container do not apply."""
+    """Raise `BadInput` if the options for a build in a container do not apply to the engine."""
     engine = declaration.engine
     if engine.mode == "container":
         if kind != UPSTREAM:

@@ -68,7 +68,7 @@ class Display:
 
 
 class Build(Protocol):
-    """The signature of `build_engine`."""
+    """A function with the signature of `build_engine`."""
 
     def __call__(
         self, plan: BuildPlan, *, force: bool, notify: Notify, on_line: Notify
@@ -154,7 +154,8 @@ def _obtain_engine(
         return
     assert isinstance(source, CheckpointSource)
     if plan.build and plan.build.container and (force or not plan.is_built):
-        # Pull the image before the weights are downloaded, because the pull can fail.
+        # Pull the image before downloading the weights: if the pull fails, the download would have
+        # been unnecessary.
         prepare_container(plan.build.container, display.notify, display.on_line)
     options = fetch_options(declaration, plan.choice)
     checkpoint = fetch_checkpoint(
@@ -183,7 +184,7 @@ def _check_replaceable(repository: Path) -> None:
     if not repository.is_dir() or any(repository.iterdir()):
         raise BadInput(
             f"{repository} is not empty, and is not a model repository created by tllm.",
-            why="the import would delete everything in this folder",
+            why="the import would delete all files in this folder",
             next_step="move the files elsewhere, or choose another folder with --repo DIR",
         )
 
@@ -201,7 +202,7 @@ def _check_name_is_free(name: str, plan: ImportPlan) -> None:
 
 
 def _locked(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
-    """Hold the model's lock, so that concurrent imports of the model run one after the other."""
+    """Hold the model's lock, so that imports of the same model cannot run at the same time."""
     return hold_lock(
         home.locks / f"{name}.lock",
         lambda: notify(f"Another tllm is importing {name}; waiting for it to finish …"),

@@ -18,7 +18,7 @@ from trtllm_serve_cli.option_fields import OneOf, Option
 
 @dataclass(frozen=True, slots=True)
 class ModelSection:
-    """The model's name, its checkpoint, and whether the checkpoint may run code."""
+    """The model's name, the source of its checkpoint, and whether the checkpoint may run code."""
 
     name: Annotated[
         str,
@@ -72,7 +72,7 @@ class EngineSection:
     trtllm_version: Annotated[
         str | None,
         Option(
-            "TensorRT-LLM version for which to plan the build. Default: the installed version.",
+            "Version of TensorRT-LLM that builds the engine. Default: the installed version.",
             metavar="VERSION",
         ),
     ] = None
@@ -87,8 +87,8 @@ class EngineSection:
     mode: Annotated[
         Literal["local", "container"],
         Option(
-            "Where to build a TensorRT engine: on this machine, or in a container with docker or "
-            "podman."
+            "Where to build a TensorRT engine: on this machine, or in a container that docker "
+            "or podman runs."
         ),
     ] = "local"
     image: Annotated[
@@ -114,8 +114,10 @@ class EngineSection:
     examples: Annotated[
         Path | None,
         Option(
-            "Folder `examples` of TensorRT-LLM's repository, for container images without it "
-            "(before TensorRT-LLM 0.17).",
+            (
+                "Path of the folder `examples` from TensorRT-LLM's repository. Container images "
+                "for versions before TensorRT-LLM 0.17 do not contain this folder."
+            ),
             metavar="DIR",
         ),
     ] = None
