@@ -181,7 +181,7 @@ def test_measures_quantization_without_a_fixed_size() -> None:
     silent = _plan(configs.LLAMA_2_7B, weight_bytes=7_000_000_000, tp=1)
     assert silent.formats.quantization == "as stored"
     assert silent.plans[0].memory.weights == pytest.approx(7e9, rel=1e-6)
-    with pytest.raises(BadInput, match="The size of weights in bitsandbytes is unknown"):
+    with pytest.raises(BadInput, match="weights with the quantization bitsandbytes is unknown"):
         _plan(config)
 
 

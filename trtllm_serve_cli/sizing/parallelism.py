@@ -34,11 +34,11 @@ def check_parallelism(
     moe_tp: int | None = None,
     moe_ep: int | None = None,
 ) -> Parallelism:
-    """Return the parallelism if it is valid, with TensorRT-LLM's defaults for unset numbers.
+    """Return the parallelism if it is valid, with TensorRT-LLM's defaults for unset values.
 
-    If only one of `moe_tp` and `moe_ep` is set, the other is `tp` divided by the set number. If
-    neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if the model cannot be
-    divided in this way.
+    If only one of `moe_tp` and `moe_ep` is set, the other value is `tp` divided by the set value.
+    If neither is set, each expert is split over all `tp` GPUs. Raise `BadInput` if the model cannot
+    be divided in this way.
     """
     for name, number in (("tp", tp), ("pp", pp), ("moe-tp", moe_tp), ("moe-ep", moe_ep)):
         if number is not None and number < 1:
@@ -80,8 +80,8 @@ def _find_obstacle(shape: ModelShape, tp: int) -> str | None:
     heads, kv_heads = shape.num_attention_heads, shape.num_key_value_heads
     if heads % tp:
         return f"the number of attention heads, {heads}, is not divisible by {tp}"
-    # MLA replicates its cached latent on all GPUs, so the number of key-value heads does not
-    # matter.
+    # With MLA, every GPU caches the complete latent, so the number of key-value heads does not
+    # limit `tp`.
     if shape.latent is None and kv_heads % tp and tp % kv_heads:
         return (
             f"the number of key-value heads, {kv_heads}, is neither a multiple nor a divisor of "

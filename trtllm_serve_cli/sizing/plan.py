@@ -31,8 +31,8 @@ _INPUT_LEN, _OUTPUT_LEN = 1024, 256
 _MAX_GPUS = 128
 # Limits for the ratio of the size on disk to the computed size. Above the maximum, weights are
 # stored in a wider type than the type in which they are served. Below the minimum, weights are
-# quantized, although config.json does not specify a quantization. Older versions of ModelOpt write
-# such checkpoints.
+# quantized although config.json does not specify a quantization, as in checkpoints that older
+# versions of ModelOpt write.
 _MIN_SCALE, _MAX_SCALE = 0.85, 1.15
 _AS_STORED = "as stored"
 
@@ -48,7 +48,10 @@ class Formats:
 
 @dataclass(frozen=True, slots=True)
 class ParallelPlan:
-    """A plan for one parallelism. `speed` is None if the model does not fit."""
+    """The memory and speed of a model with one parallelism.
+
+    `speed` is None if the model does not fit.
+    """
 
     parallelism: Parallelism
     memory: Memory
@@ -156,7 +159,10 @@ def _flatten(plan: ParallelPlan) -> dict[str, Any]:
 def _list_parallelisms(
     shape: ModelShape, num_gpus: int, options: SizeOptions
 ) -> tuple[Parallelism, ...]:
-    """Return the requested parallelism, or all parallelisms on 1, 2, 4 … and `num_gpus` GPUs."""
+    """Return the requested parallelism, or else the parallelisms to compare.
+
+    They use `num_gpus` GPUs, or a smaller power of two.
+    """
     if options.tp or options.pp:
         one = check_parallelism(
             shape, options.tp or 1, options.pp or 1, options.moe_tp, options.moe_ep
@@ -169,8 +175,8 @@ def _list_parallelisms(
         for each in _list_for_world_size(shape, world_size, num_gpus, options)
     )
     if not found:
-        # This call raises an error with the reason, because only --moe-tp and --moe-ep can exclude
-        # every parallelism.
+        # Only --moe-tp and --moe-ep can exclude every parallelism. In this case, the call raises
+        # `BadInput` with the reason.
         check_parallelism(shape, num_gpus, 1, options.moe_tp, options.moe_ep)
     return found
 
@@ -256,10 +262,13 @@ def _name_stored_quantization(facts: ModelFacts, dtype: Format) -> str:
 
 
 def _measure_format(facts: ModelFacts, others: Format) -> Format:
-    """Return a format for an unknown quantization, with the average bits per parameter on disk."""
+    """Return a format for a quantization whose size is unknown.
+
+    The size is the average number of bits per parameter in the checkpoint's files.
+    """
     if facts.weight_bytes is None:
         raise BadInput(
-            f"The size of weights in {facts.shape.quantization} is unknown.",
+            f"The size of weights with the quantization {facts.shape.quantization} is unknown.",
             why="the checkpoint does not have an index with the size of the weights",
             next_step="set the quantization, for example --quantization int8",
         )
@@ -308,7 +317,11 @@ def _find_scale(facts: ModelFacts, demand: Demand, options: SizeOptions) -> floa
 
 
 def _choose_lengths(shape: ModelShape, options: SizeOptions) -> tuple[int, int]:
-    """Return the input and output length. Choose unset lengths so that they fit into the model."""
+    """Return the input and output length.
+
+    If a length is not set, choose a length for which the input and the output fit into the model's
+    context.
+    """
     max_positions = shape.max_position_embeddings
     if options.max_seq_len and max_positions and options.max_seq_len > max_positions:
         raise BadInput(

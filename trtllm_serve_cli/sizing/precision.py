@@ -16,9 +16,9 @@ Rate = Literal["fp16", "fp8", "fp4"]
 class Format:
     """A number format.
 
-    `bits` is the average size of a number, including scales. `rate` is the field of `Gpu` that
-    contains a multiplication rate. GPUs multiply numbers in this format at `speed` times that rate.
-    `capability` is the minimum compute capability.
+    `bits` is the average size of a number, including scales. `rate` is the name of a field of `Gpu`
+    that contains a multiplication rate. GPUs multiply numbers in this format at `speed` times this
+    rate. `capability` is the minimum compute capability.
     """
 
     bits: float
@@ -77,13 +77,16 @@ def read_quantization_word(config: Mapping[str, Any]) -> str:
 
 
 def name_weight_format(checkpoint_word: str) -> str | None:
-    """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization, or None."""
+    """Return the key in `WEIGHT_FORMATS` for a checkpoint's quantization, if there is one."""
     word = _CHECKPOINT_WORDS.get(checkpoint_word, checkpoint_word)
     return word if word in WEIGHT_FORMATS else None
 
 
 def check_runs(what: str, number_format: Format, gpu: Gpu, next_step: str) -> None:
-    """Raise `BadInput` if the GPU does not support the format, which `what` describes."""
+    """Raise `BadInput` if the GPU does not support the format.
+
+    `what` describes the format in the error message.
+    """
     if gpu.capability < number_format.capability:
         needed, has = (
             ".".join(map(str, each)) for each in (number_format.capability, gpu.capability)

@@ -132,8 +132,8 @@ class _Cost:
     def prompt_s(self, *, with_attention: bool = True) -> float:
         """Return the time per prompt if many prompts are processed together.
 
-        The time for reading the weights is not included. It is negligible, because all prompts
-        share each read.
+        The result excludes the time for reading the weights, which is negligible because all
+        prompts share each read.
         """
         tokens = self.demand.input_len
         attention = self._attend(tokens, tokens / 2, is_prompt=True) if with_attention else 0.0
@@ -179,7 +179,7 @@ class _Cost:
         return matrices / (rate * weights.speed * reached) + other / (self.gpu.fp16 * reached)
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
-        """Return the number of attention operations.
+        """Return the number of operations in the attention.
 
         Each of `num_tokens` tokens attends to `context` tokens.
         """
@@ -187,7 +187,8 @@ class _Cost:
         if latent and is_prompt:
             per_head = 2 * (self.shape.head_dim + latent.v_head_dim)
         elif latent:
-            # A decoding step uses the cached latent directly, instead of keys and values.
+            # A decoding step computes attention on the cached latent, without expanding it to keys
+            # and values.
             per_head = 2 * (2 * latent.kv_lora_rank + latent.qk_rope_head_dim)
         heads = self.shape.num_attention_heads / self.parallelism.tp
         return num_tokens * context * heads * per_head * self.stage.num_layers

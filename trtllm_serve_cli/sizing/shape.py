@@ -35,10 +35,11 @@ _MAX_LAYERS = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Experts:
-    """The mixture of experts in `num_layers` of a model's layers.
+    """The experts in a mixture-of-experts model.
 
-    The other layers have a dense MLP. `intermediate_size` is the size of one expert.
-    `shared_intermediate_size` is the total size of the shared experts, which process every token.
+    `num_layers` layers have experts, and the remaining layers have a dense MLP. `intermediate_size`
+    is the size of one expert. `shared_intermediate_size` is the total size of the shared experts,
+    which process every token.
     """
 
     num_experts: int
@@ -134,7 +135,8 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
             next_step="choose a model with one of these types",
         )
     family = FAMILIES[model_type]
-    # Remove keys with the value null, so that they select the default, as missing keys do.
+    # Remove keys with the value null, so that they select the default in the same way as missing
+    # keys.
     values = {key: value for key, value in text.items() if value is not None}
     try:
         return _parse(family, model_type, family.adapt({**family.defaults, **values}), config, text)
@@ -143,7 +145,10 @@ def parse_shape(config: Mapping[str, Any]) -> ModelShape:
 
 
 def find_text_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the language model's config, which multimodal models nest under `text_config`."""
+    """Return the language model's config.
+
+    In multimodal models, this config is nested under `text_config`.
+    """
     inner = config.get("text_config")
     if not isinstance(inner, Mapping):
         return config
@@ -195,7 +200,7 @@ def _parse(
 def _parse_intermediate_size(family: Family, config: Config, hidden_size: int) -> int:
     """Return the intermediate size of the MLP.
 
-    If the size is not set, the size of an MLP that is not gated is 4 times the hidden size.
+    If config.json does not set the size, an MLP without a gate has 4 times the hidden size.
     """
     if size := _find_count(config, "intermediate_size"):
         return size

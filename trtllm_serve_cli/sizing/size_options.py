@@ -21,7 +21,10 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 @dataclass(frozen=True, slots=True)
 class SizeOptions:
-    """The serving options for a plan. None selects the model's or TensorRT-LLM's default."""
+    """The serving options for a plan.
+
+    If an option is None, the default of the model or of TensorRT-LLM applies.
+    """
 
     tp: TensorParallelism | None = None
     pp: PipelineParallelism | None = None

@@ -57,7 +57,7 @@ def _describe(
     is_last: bool,
 ) -> Stage:
     tp, experts = parallelism.tp, shape.experts
-    # If only some layers have experts, the dense layers are assumed to come first.
+    # If only some layers have experts, assume that the dense layers come first.
     num_dense = shape.num_layers - (experts.num_layers if experts else 0)
     dense = max(0, min(num_dense, start + num_layers) - start)
     sparse = num_layers - dense
