@@ -121,18 +121,26 @@ class EngineOptions:
     multiple_profiles: Annotated[
         bool | None,
         Option(
-            "Build several optimization profiles. The engine is faster, but the build takes "
-            "longer.",
+            (
+                "Build several optimization profiles. The engine then runs faster, but the build "
+                "takes longer."
+            ),
             is_on_command_line=False,
         ),
     ] = None
     gather_context_logits: Annotated[
         bool,
-        Option("Allow responses to contain the logits of the prompt.", is_on_command_line=False),
+        Option(
+            "Build the engine so that responses can contain the logits of the prompt.",
+            is_on_command_line=False,
+        ),
     ] = False
     gather_generation_logits: Annotated[
         bool,
-        Option("Allow responses to contain the logits of the output.", is_on_command_line=False),
+        Option(
+            "Build the engine so that responses can contain the logits of the output.",
+            is_on_command_line=False,
+        ),
     ] = False
     lora_dir: Annotated[
         tuple[str, ...],
@@ -143,7 +151,7 @@ class EngineOptions:
     lora_target_modules: Annotated[
         tuple[str, ...],
         Option(
-            "Modules that LoRA adapters apply to, for example attn_q.", is_on_command_line=False
+            "Modules that the LoRA adapters change, for example attn_q.", is_on_command_line=False
         ),
     ] = ()
     max_lora_rank: Annotated[
@@ -167,7 +175,9 @@ class EngineOptions:
     ] = None
     calib_size: Annotated[
         Count | None,
-        Option("Number of texts for calibrating the quantization.", is_on_command_line=False),
+        Option(
+            "Number of texts to use for calibrating the quantization.", is_on_command_line=False
+        ),
     ] = None
     calib_dataset: Annotated[
         str | None,
@@ -183,8 +193,10 @@ class EngineOptions:
     flags: Annotated[
         Mapping[str, str],
         Option(
-            "Other flags of TensorRT-LLM's programs that build engines, with their upstream names "
-            "and without leading hyphens.",
+            (
+                "Other flags of the TensorRT-LLM programs that build engines, by their names in "
+                "TensorRT-LLM without leading hyphens."
+            ),
             is_on_command_line=False,
         ),
     ] = field(default_factory=dict)

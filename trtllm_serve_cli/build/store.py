@@ -35,7 +35,10 @@ _LOCKS = ".locks"
 
 @dataclass(frozen=True, slots=True)
 class StoredEngine:
-    """An engine folder in the store. `engine` is `None` if its engine.json cannot be read."""
+    """An engine folder in the engine store.
+
+    `engine` is `None` if the engine.json in the folder cannot be read.
+    """
 
     path: Path
     num_bytes: int
@@ -67,7 +70,7 @@ def list_engines(
 ) -> list[StoredEngine]:
     """Return all engines in the store, sorted by folder name.
 
-    `read` must raise `BuildFailed` if an engine is broken.
+    `read` is called to read each engine. It must raise `BuildFailed` if the engine is broken.
     """
     folders = sorted(file.parent for file in store.glob(f"*/{ENGINE_FILE}"))
     return [_read(path, read) for path in folders if not path.name.startswith(".")]
