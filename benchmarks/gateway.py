@@ -63,7 +63,7 @@ class Stream:
 class NoTokenizer:
     """A tokenizer that decodes nothing, because the direct paths are measured in tokens."""
 
-    end_id = pad_id = 0
+    end_id = pad_id = vocab_size = 0
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = True) -> str:
         return ""

@@ -30,9 +30,7 @@ class LetterTokenizer:
 
     end_id = 0
     pad_id = 0
-
-    def vocab_size(self) -> int:
-        return 0x110000
+    vocab_size = 0x110000
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(letter) for letter in text]

@@ -192,9 +192,11 @@ def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float]
 
     Raise `ApiError` (400) if a key of `logit_bias` is not the id of a token.
     """
-    vocab_size = model.info.vocab_size or model.tokenizer.vocab_size()
+    if not body.logit_bias:
+        return ()
+    vocab_size = model.info.vocab_size or model.tokenizer.vocab_size
     bias = []
-    for key, value in (body.logit_bias or {}).items():
+    for key, value in body.logit_bias.items():
         token = int(key) if key.isascii() and key.isdigit() else -1
         if not 0 <= token < vocab_size:
             raise invalid(

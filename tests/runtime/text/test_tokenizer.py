@@ -25,6 +25,9 @@ class _OpenVinoTokens:
     def __init__(self, directory: Path, **properties: int) -> None:
         self.directory = directory
 
+    def get_vocab(self) -> dict[str, int]:
+        return {"a": 0, "b": 1, "</s>": 2}
+
     def get_eos_token_id(self) -> int:
         return 2
 
@@ -86,6 +89,52 @@ def test_openvino_decodes_sequences_together(
 @pytest.mark.usefixtures("transformers")
 def test_transformers_decodes_several(tmp_path: Path) -> None:
     assert load_tokenizer(tmp_path).decode_all([[1, 97], [98]]) == ["a", "b"]
+
+
+def test_openvino_counts_the_vocabulary_once(
+    openvino_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Building the vocabulary takes 20 ms, which every request would wait for."""
+    tokenizer = OpenVinoTokenizer(openvino_dir)
+    assert tokenizer.vocab_size == 3
+    monkeypatch.delattr(_OpenVinoTokens, "get_vocab")
+    assert tokenizer.vocab_size == 3
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        ("transformers.tokenization_utils_tokenizers", ["[1, 97] True", "[98] True"]),
+        # A class that overrides `decode` may return a different text.
+        ("transformers.models.whisper.tokenization_whisper", ["a", "b"]),
+    ],
+)
+def test_transformers_decodes_sequences_together(
+    module: str,
+    expected: list[str],
+    tmp_path: Path,
+    transformers: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def decode(self: Any, token_ids: list[int], **options: Any) -> str:
+        return chr(token_ids[-1])
+
+    def decode_batch(ids: Any, *, skip_special_tokens: bool) -> list[str]:
+        return [f"{each} {skip_special_tokens}" for each in ids]
+
+    decode.__module__ = module
+    fields = {
+        "eos_token_id": 2,
+        "pad_token_id": 2,
+        "decode": decode,
+        "_decode": decode,
+        "backend_tokenizer": SimpleNamespace(decode_batch=decode_batch),
+    }
+    loaded = type("Tokenizer", (), fields)()
+    monkeypatch.setattr(
+        transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: loaded, raising=True
+    )
+    assert load_tokenizer(tmp_path).decode_all([[1, 97], [98]]) == expected
 
 
 @pytest.mark.usefixtures("transformers")

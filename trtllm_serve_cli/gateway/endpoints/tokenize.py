@@ -70,7 +70,7 @@ async def detokenize(request: Request) -> Response:
     body = await read_json(request, DetokenizeBody)
     check_model(request, body.model)
     model = request.app.state.models.find(body.model)
-    vocab_size = model.tokenizer.vocab_size()
+    vocab_size = model.tokenizer.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
             f"tokens contains {max(body.tokens)}, but the vocabulary has {vocab_size} tokens.",

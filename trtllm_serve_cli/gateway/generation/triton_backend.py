@@ -87,7 +87,7 @@ class TritonBackend:
             self._core,
             fields,
             pad_id=self._tokenizer.pad_id,
-            vocab_size=self._core.vocab_size or self._tokenizer.vocab_size(),
+            vocab_size=self._core.vocab_size or self._tokenizer.vocab_size,
         )
         request_id = next(self._ids)
         reader = _ResponseReader(self._core, fields, request_id)

@@ -116,7 +116,7 @@ class Preprocessor:
                 "embedding_bias_words and embedding_bias_weights must have the same shape; send "
                 "one weight for each word"
             )
-        bias = np.zeros((num_rows, self._tokenizer.vocab_size()), dtype=np.float32)
+        bias = np.zeros((num_rows, self._tokenizer.vocab_size), dtype=np.float32)
         for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
             for text, value in zip(texts, values, strict=True):
                 word = _as_text(text, "embedding_bias_words")

