@@ -1,8 +1,8 @@
 """Compare the OpenAI-compatible gateway with vLLM's server on the same GPU.
 
 Both servers run the same checkpoint with the same engine arguments, and share the GPU's memory.
-Their loads alternate, so that clocks and temperatures affect both. The gateway is measured with one
-process and with several.
+Their loads alternate, so that clocks and temperatures affect both. The gateway is measured with the
+default number of processes and with one process.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 
 # Part of the GPU's memory for each of the two engines.
 _GPU_MEMORY = 0.44
-_POOL_PORT = 8175
-_POOL_SIZE = 4
+_SINGLE_PORT = 8175
 _PROMPT_LENGTH = 128
 # Rounds of requests per measurement, for each number of streams up to the key.
 _WAVES = {1: 6, 64: 4, 256: 4, 1024: 2}
@@ -60,7 +59,7 @@ def check_gateway(check: Check) -> dict[str, Any]:
         server = stack.enter_context(served(half, check.grouped))
         fronts = {
             "gateway": FrontEnd(PORTS["openai_port"], "gpu-check", _find_gateway(server)),
-            f"gateway, {_POOL_SIZE} processes": stack.enter_context(_gateway_pool(check, server)),
+            "gateway, 1 process": stack.enter_context(_single_gateway(check, server)),
         }
         if not check.is_rehearsal:
             process_id = stack.enter_context(serving(half, check.grouped))
@@ -113,19 +112,19 @@ def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _gateway_pool(check: Check, server: RunningServer) -> Iterator[FrontEnd]:
-    """Run a second gateway, with several processes, in front of the same server."""
+def _single_gateway(check: Check, server: RunningServer) -> Iterator[FrontEnd]:
+    """Run a second gateway, with one process, in front of the same server."""
     config = json.loads((server.directory / CONFIG_FILE).read_text())
-    file = check.work / "gateway-pool.json"
-    file.write_text(json.dumps({**config, "port": _POOL_PORT, "num_processes": _POOL_SIZE}))
-    with (check.work / "gateway-pool.log").open("wb") as log:
+    file = check.work / "gateway-single.json"
+    file.write_text(json.dumps({**config, "port": _SINGLE_PORT, "num_processes": 1}))
+    with (check.work / "gateway-single.log").open("wb") as log:
         process = subprocess.Popen(
             (sys.executable, "-m", "trtllm_serve_cli.gateway", str(file)),
             stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
-            wait_for_port(_POOL_PORT, process)
-            yield FrontEnd(_POOL_PORT, "gpu-check", process.pid)
+            wait_for_port(_SINGLE_PORT, process)
+            yield FrontEnd(_SINGLE_PORT, "gpu-check", process.pid)
         finally:
             end_group(process)
 

@@ -26,6 +26,11 @@ _MAX_TAIL_BYTES = 16 * 1024
 _ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+def count_cores() -> int:
+    """Return the number of processor cores that this process may use."""
+    return len(os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1))
+
+
 def die_with_parent(number: int | None = None) -> None:
     """Make the kernel send the signal `number` to this process when its parent thread ends.
 

@@ -112,7 +112,7 @@ class Clock:
 @pytest.fixture
 def member(tmp_path: Path) -> Iterator[tuple[Member, Clock]]:
     clock = Clock()
-    member = Member(make_config(tmp_path), tmp_path, clock)
+    member = Member(make_config(tmp_path), tmp_path, 0, clock)
     yield member, clock
     member.process.kill()
     member.process.wait()

@@ -1,8 +1,8 @@
 """Run a gateway until it receives SIGTERM.
 
-python -m trtllm_serve_cli.gateway CONFIG     serve, with as many processes as configured
-python -m trtllm_serve_cli.gateway --member   serve as one of these processes; the configuration
-                                              is on standard input
+python -m trtllm_serve_cli.gateway CONFIG           serve, with as many processes as configured
+python -m trtllm_serve_cli.gateway --member INDEX   serve as one of these processes; the
+                                                    configuration is on standard input
 """
 
 from __future__ import annotations
@@ -11,7 +11,12 @@ import sys
 from pathlib import Path
 
 from trtllm_serve_cli.gateway.config import GatewayConfig
-from trtllm_serve_cli.gateway.process_pool import MEMBER_OPTION, bind_shared, serve_as_configured
+from trtllm_serve_cli.gateway.process_pool import (
+    MEMBER_OPTION,
+    bind_shared,
+    open_usage,
+    serve_as_configured,
+)
 
 
 def main() -> None:
@@ -20,7 +25,7 @@ def main() -> None:
         from trtllm_serve_cli.gateway.server import serve
 
         config = GatewayConfig.from_json(sys.stdin.read())
-        serve(config, bind_shared(config))
+        serve(config, bind_shared(config), open_usage(config, int(sys.argv[2])))
         return
     config = GatewayConfig.from_json(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.exit(serve_as_configured(config))

@@ -19,6 +19,7 @@ from trtllm_serve_cli.gateway.access.call import Call
 from trtllm_serve_cli.gateway.access.guard import Guard
 from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.access.limits import Limits
+from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
 from trtllm_serve_cli.gateway.endpoints import (
@@ -68,10 +69,18 @@ _EXPOSED_HEADERS = (
 )
 
 
-def build_app(config: GatewayConfig, registry: ModelRegistry | None = None) -> Starlette:
-    """Return the application. Tests pass a `registry` with models that are already loaded."""
+def build_app(
+    config: GatewayConfig,
+    registry: ModelRegistry | None = None,
+    usage: UsageTable | None = None,
+) -> Starlette:
+    """Return the application.
+
+    Tests pass a `registry` with models that are already loaded. `usage` is the table that the
+    gateway's processes share.
+    """
     known = ModelRegistry(config) if registry is None else registry
-    limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes)
+    limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes, table=usage)
     metrics = Metrics(limits)
     log = AccessLog(config.log_format)
 

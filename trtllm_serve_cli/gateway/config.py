@@ -61,7 +61,7 @@ class GatewayConfig:
     max_header_bytes: int = 32 * 1024
     max_body_bytes: int = 4 * 1024 * 1024
     receive_timeout_s: float = 30.0
-    max_in_flight: int = 1024
+    max_in_flight: int = 4096
     max_waiting: int = 4096
     drain_s: float = 30.0
     send_timeout_s: float = 60.0

@@ -22,12 +22,14 @@ from pathlib import Path
 
 from prometheus_client.multiprocess import mark_process_dead
 
+from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER
 from trtllm_serve_cli.processes import die_with_parent
 
 # Option of `python -m trtllm_serve_cli.gateway` for one of several processes.
 MEMBER_OPTION = "--member"
+_USAGE_FILE = "key-usage"
 _POLL_S = 0.2
 _RESTART_DELAY_S = 1.0
 # A process that ends earlier could not start, for example because its configuration is invalid.
@@ -65,6 +67,12 @@ def bind_shared(config: GatewayConfig) -> socket.socket:
     return sock
 
 
+def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
+    """Open the table in which the processes count what the API keys have used."""
+    file = Path(os.environ[MULTIPROCESS_FOLDER]) / _USAGE_FILE
+    return UsageTable(file, process_index, config.num_processes)
+
+
 def serve_processes(config: GatewayConfig) -> int:
     """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
 
@@ -76,8 +84,8 @@ def serve_processes(config: GatewayConfig) -> int:
         signal.signal(number, lambda *_: stopping.set())
     # A socket that does not listen gets no connections, but it keeps the port while processes are
     # restarted.
-    with bind_shared(config), _metrics_folder(config) as folder:
-        pool = [Member(config, folder) for _ in range(config.num_processes)]
+    with bind_shared(config), _shared_folder(config) as folder:
+        pool = [Member(config, folder, index) for index in range(config.num_processes)]
         try:
             while not stopping.wait(_POLL_S):
                 for member in pool:
@@ -89,19 +97,24 @@ def serve_processes(config: GatewayConfig) -> int:
 
 
 class Member:
-    """One of the processes. It stores its metrics in `folder`. `clock` returns seconds."""
+    """One of the processes, which share `folder`. `clock` returns seconds."""
 
     def __init__(
-        self, config: GatewayConfig, folder: Path, clock: Callable[[], float] = time.monotonic
+        self,
+        config: GatewayConfig,
+        folder: Path,
+        index: int,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._clock = clock
+        self._index = index
         self._config = config
         self._folder = folder
         self._start()
 
     def _start(self) -> None:
         self.process = subprocess.Popen(
-            (sys.executable, "-m", "trtllm_serve_cli.gateway", MEMBER_OPTION),
+            (sys.executable, "-m", "trtllm_serve_cli.gateway", MEMBER_OPTION, str(self._index)),
             stdin=subprocess.PIPE,
             env={**os.environ, MULTIPROCESS_FOLDER: str(self._folder)},
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
@@ -145,8 +158,8 @@ def _stop_all(pool: list[Member], timeout_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _metrics_folder(config: GatewayConfig) -> Iterator[Path]:
-    """Yield an empty folder in which the processes share their metrics.
+def _shared_folder(config: GatewayConfig) -> Iterator[Path]:
+    """Yield an empty folder in which the processes share their metrics and the keys' usage.
 
     The folder is in the server's state folder, so that a killed gateway leaves no folder behind.
     """

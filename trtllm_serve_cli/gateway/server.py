@@ -8,6 +8,7 @@ import sys
 import uvicorn
 
 from trtllm_serve_cli.gateway.access.http_connection import limit_connections
+from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.http import KeepSend
@@ -15,14 +16,19 @@ from trtllm_serve_cli.gateway.http import KeepSend
 _STARTUP_FAILED = 3
 
 
-def serve(config: GatewayConfig, listener: socket.socket | None = None) -> None:
+def serve(
+    config: GatewayConfig,
+    listener: socket.socket | None = None,
+    usage: UsageTable | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, and then finish the requests in flight.
 
-    `listener` is a socket that is bound to the gateway's port. By default, bind a new one.
+    `listener` is a socket that is bound to the gateway's port. By default, bind a new one. `usage`
+    is the table that the gateway's processes share.
     """
     server = uvicorn.Server(
         uvicorn.Config(
-            KeepSend(build_app(config)),
+            KeepSend(build_app(config, usage=usage)),
             host=config.host,
             port=config.port,
             http=limit_connections(config.max_header_bytes, config.receive_timeout_s),

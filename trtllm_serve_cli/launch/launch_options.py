@@ -169,12 +169,15 @@ class LaunchOptions:
         int, PORT, Option("Port for the OpenAI-compatible API.", panel=_OPENAI)
     ] = 9000
     openai_processes: Annotated[
-        int,
+        int | None,
         COUNT,
         Option(
-            "Number of processes that serve the OpenAI-compatible API.", metavar="N", panel=_OPENAI
+            "Number of processes that serve the OpenAI-compatible API. Default: one per four "
+            "processor cores, at most 4.",
+            metavar="N",
+            panel=_OPENAI,
         ),
-    ] = 1
+    ] = None
     openai_auth: Annotated[
         KeyPolicy,
         Option(

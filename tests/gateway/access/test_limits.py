@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from trtllm_serve_cli.gateway.access.keys import ApiKey
 from trtllm_serve_cli.gateway.access.limits import Limits, Ticket, TokenBucket, format_duration
+from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.errors import ApiError
 
 
@@ -61,7 +63,7 @@ def test_after_the_wait_the_amount_is_available(per_minute: int, debt: int, amou
 def test_resized_bucket_keeps_what_was_used(before: int, after: int, used: int) -> None:
     bucket = TokenBucket(before, Clock())
     bucket.use(used)
-    bucket.resize(after)
+    bucket.per_minute = after
     assert bucket.level == pytest.approx(after - used)
 
 
@@ -189,14 +191,38 @@ def test_a_prompt_that_can_never_run_is_not_retried() -> None:
     assert caught.value.headers() == {"x-should-retry": "false"}
 
 
-def test_limits_are_divided_by_the_processes() -> None:
+def test_queue_is_divided_by_the_processes() -> None:
     limits = Limits(10, 8, num_processes=4, clock=Clock())
     assert (limits.max_in_flight, limits.max_waiting) == (2, 2)
-    key = make_key(requests_per_minute=8, tokens_per_minute=100, concurrency=1)
-    # A prompt above the share of a process is still admitted, because it is below the limit.
-    ticket = limits.admit(key, 90)
-    assert dict(ticket.headers)[b"x-ratelimit-limit-requests"] == b"2"
+
+
+def test_processes_share_the_limits_of_a_key(tmp_path: Path) -> None:
+    clock = Clock()
+    first, second = (
+        Limits(10, 8, 2, clock, UsageTable(tmp_path / "usage", index, 2)) for index in (0, 1)
+    )
+    key = make_key(requests_per_minute=3, tokens_per_minute=100, concurrency=2)
+    ticket = first.admit(key, 40)
+    assert dict(second.admit(key, 10).headers)[b"x-ratelimit-remaining-tokens"] == b"50"
+    for limits in (first, second):
+        with pytest.raises(ApiError, match="2 requests at the same time"):
+            limits.admit(key, 1)
+    ticket.use_tokens(20)
     ticket.release()
+    with pytest.raises(ApiError, match="100 tokens per minute"):
+        second.admit(key, 31)
+    second.admit(key, 30).release()
+    with pytest.raises(ApiError, match="3 requests per minute"):
+        first.admit(key, 0)
+
+
+def test_requests_of_a_restarted_process_do_not_count(tmp_path: Path) -> None:
+    file, key = tmp_path / "usage", make_key(concurrency=1)
+    Limits(10, 8, 2, Clock(), UsageTable(file, 0, 2)).admit(key, 1)
+    restarted = Limits(10, 8, 2, Clock(), UsageTable(file, 0, 2))
+    restarted.admit(key, 1)
+    with pytest.raises(ApiError, match="1 request at the same time"):
+        Limits(10, 8, 2, Clock(), UsageTable(file, 1, 2)).admit(key, 1)
 
 
 def test_changed_limits_apply_to_the_next_request() -> None:

@@ -10,7 +10,11 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.access.keys import add_key, revoke_key
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.planning.gateway_plan import describe_missing_keys, plan_gateway
+from trtllm_serve_cli.launch.planning.gateway_plan import (
+    choose_num_processes,
+    describe_missing_keys,
+    plan_gateway,
+)
 
 
 def plan(keys_file: Path | None = None, **options: object) -> GatewayConfig:
@@ -38,6 +42,13 @@ def test_options_become_the_configuration() -> None:
         log_format="json",
     )
     assert GatewayConfig.from_json(planned.to_json()) == planned
+
+
+@pytest.mark.parametrize(
+    ("num_cores", "expected"), [(1, 1), (2, 1), (7, 1), (8, 2), (16, 4), (128, 4)]
+)
+def test_number_of_processes_follows_the_cores(num_cores: int, expected: int) -> None:
+    assert choose_num_processes(num_cores) == expected
 
 
 @pytest.mark.parametrize(

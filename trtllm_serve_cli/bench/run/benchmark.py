@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +28,7 @@ from trtllm_serve_cli.bench.run.sampling import ServerSample, sampling
 from trtllm_serve_cli.bench.stats.statistics import Summary, summarize
 from trtllm_serve_cli.bench.transport.openai_probe import probe_model
 from trtllm_serve_cli.bench.workloads.dataset import Tokenizer
+from trtllm_serve_cli.processes import count_cores
 
 Ending = Literal["finished", "interrupted", "server_lost"]
 TokenCounts = Literal["server", "re-tokenised", "responses"]
@@ -310,10 +310,9 @@ def client_versions() -> dict[str, str]:
 
 def client_machine() -> dict[str, str | int]:
     """Return the platform, the architecture, and the number of CPUs of this machine."""
-    cpus = os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1)
     return {
         "platform": platform.platform(),
         "architecture": platform.machine(),
         "num_cpus": os.cpu_count() or 1,
-        "num_usable_cpus": len(cpus),
+        "num_usable_cpus": count_cores(),
     }

@@ -50,8 +50,14 @@ def gateway(
         ),
     ] = None,
     processes: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Number of processes that serve the API.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="Number of processes that serve the API. Default: one per four processor cores, "
+            "at most 4.",
+        ),
+    ] = None,
     auth: Annotated[
         Literal["auto", "on", "off"],
         typer.Option(
@@ -99,10 +105,12 @@ def gateway(
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
     from trtllm_serve_cli.launch.planning.gateway_plan import (
+        choose_num_processes,
         describe_missing_keys,
         read_chat_template,
     )
     from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.processes import count_cores
 
     addresses = [parse_address(each) for each in url or ("127.0.0.1:8001",)]
     names = [each.partition("=") for each in model or (_DEFAULT_TEXT_MODEL,)]
@@ -114,7 +122,7 @@ def gateway(
         ),
         host=host,
         port=port,
-        num_processes=processes,
+        num_processes=processes or choose_num_processes(count_cores()),
         keys_file=str(find_home().keys),
         key_policy=auth,
         cors_origins=tuple(cors_origin or ()),

@@ -8,8 +8,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from trtllm_serve_cli.gateway.access.keys import ApiKey
+from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.errors import RETRY_AFTER_S, ApiError
 
 _MINUTE_S = 60.0
@@ -23,27 +25,25 @@ class TokenBucket:
     """A limit per minute. The unused part of the limit is refilled continuously.
 
     The bucket holds at most the amount of one minute. The amount is negative if more was used than
-    expected, because the number of generated tokens is not known in advance.
+    expected, because the number of generated tokens is not known in advance. `state` has two
+    elements: the used amount, and the time of the last use in seconds.
     """
 
-    def __init__(self, per_minute: int, clock: Clock) -> None:
+    def __init__(self, per_minute: int, clock: Clock, state: Any = None) -> None:
         self.per_minute = per_minute
         self._clock = clock
-        self._level = float(per_minute)
-        self._updated_s = clock()
+        self._state = [0.0, 0.0] if state is None else state
 
     @property
     def level(self) -> float:
         """The amount that can be used now."""
-        now_s = self._clock()
-        refill = (now_s - self._updated_s) * self.per_minute / _MINUTE_S
-        self._level = min(float(self.per_minute), self._level + max(refill, 0.0))
-        self._updated_s = now_s
-        return self._level
+        used, updated_s = self._state
+        refill = max(0.0, self._clock() - updated_s) * self.per_minute / _MINUTE_S
+        return float(self.per_minute - max(0.0, used - refill))
 
     def use(self, amount: float) -> None:
         """Use `amount`, even if it exceeds the level."""
-        self._level = self.level - amount
+        self._state[:] = self.per_minute - self.level + amount, self._clock()
 
     def wait_s(self, amount: float) -> float:
         """Return the seconds until the level is at least `amount`, or 0 if it is already.
@@ -53,20 +53,21 @@ class TokenBucket:
         missing = min(amount, self.per_minute) - self.level
         return max(0.0, missing) * _MINUTE_S / self.per_minute
 
-    def resize(self, per_minute: int) -> None:
-        """Change the limit. The used amount of the current minute remains used."""
-        used = self.per_minute - self.level
-        self.per_minute = per_minute
-        self._level = per_minute - used
-
 
 @dataclass
 class KeyUsage:
-    """The amounts that one key has used of its limits."""
+    """The amounts that one key has used of its limits.
 
+    `running` has the number of running requests in each gateway process.
+    """
+
+    running: Any
     requests: TokenBucket | None = None
     tokens: TokenBucket | None = None
-    num_running: int = 0
+
+    @property
+    def num_running(self) -> int:
+        return int(self.running.sum())
 
 
 @dataclass(eq=False)
@@ -94,7 +95,8 @@ class Ticket:
     def use_tokens(self, count: int) -> None:
         """Subtract generated tokens from the key's limit of tokens per minute."""
         if self.usage is not None and self.usage.tokens is not None:
-            self.usage.tokens.use(count)
+            with self.limits.table.locked():
+                self.usage.tokens.use(count)
 
     def release(self) -> None:
         """Leave the queue, or let the next request in the queue run."""
@@ -107,8 +109,8 @@ class Limits:
     """The limits of a gateway process.
 
     At most `max_in_flight` requests run, and at most `max_waiting` requests wait in the order of
-    their arrival. The limits of the keys are divided by `num_processes`, because each gateway
-    process counts only its own requests.
+    their arrival. Both numbers are divided by `num_processes`, because each gateway process has its
+    own queue. The processes share the limits of the keys in `table`.
     """
 
     def __init__(
@@ -117,12 +119,12 @@ class Limits:
         max_waiting: int,
         num_processes: int = 1,
         clock: Clock = time.monotonic,
+        table: UsageTable | None = None,
     ) -> None:
-        self.max_in_flight = _share(max_in_flight, num_processes)
+        self.max_in_flight = max(1, max_in_flight // num_processes)
         self.max_waiting = max_waiting // num_processes
-        self._num_processes = num_processes
+        self.table = UsageTable() if table is None else table
         self._clock = clock
-        self._usages: dict[str, KeyUsage] = {}
         self._queue: OrderedDict[Ticket, None] = OrderedDict()
         self.num_in_flight = 0
 
@@ -136,18 +138,19 @@ class Limits:
         Raise `ApiError` (429) if a limit does not allow the request. In this case, the request
         does not count towards any limit.
         """
-        usage = None if key is None else self._find_usage(key)
-        if key is not None and usage is not None:
-            self._check_key(key, usage, num_tokens)
-        is_full = self.num_in_flight >= self.max_in_flight
-        if is_full and len(self._queue) >= self.max_waiting:
-            raise _queue_full(self.num_in_flight, len(self._queue))
-        if usage is not None:
-            usage.num_running += 1
-            if usage.requests is not None:
-                usage.requests.use(1)
-            if usage.tokens is not None:
-                usage.tokens.use(num_tokens)
+        with self.table.locked():
+            usage = None if key is None else self._find_usage(key)
+            if key is not None and usage is not None:
+                self._check_key(key, usage, num_tokens)
+            is_full = self.num_in_flight >= self.max_in_flight
+            if is_full and len(self._queue) >= self.max_waiting:
+                raise _queue_full(self.num_in_flight, len(self._queue))
+            if usage is not None:
+                usage.running[self.table.process_index] += 1
+                if usage.requests is not None:
+                    usage.requests.use(1)
+                if usage.tokens is not None:
+                    usage.tokens.use(num_tokens)
         ticket = Ticket(self, usage, headers=_rate_headers(usage))
         if is_full:
             ticket.granted = asyncio.get_running_loop().create_future()
@@ -159,7 +162,7 @@ class Limits:
     def on_release(self, ticket: Ticket) -> None:
         """Count the end of a request. Only `Ticket.release` calls this method."""
         if ticket.usage is not None:
-            ticket.usage.num_running -= 1
+            ticket.usage.running[self.table.process_index] -= 1
         if ticket.is_waiting:
             del self._queue[ticket]
             return
@@ -171,28 +174,22 @@ class Limits:
             self.num_in_flight += 1
 
     def _find_usage(self, key: ApiKey) -> KeyUsage:
-        """Return the usage of a key. Apply limits that have changed since its last request."""
-        usage = self._usages.setdefault(key.hash, KeyUsage())
-        usage.requests = self._adapt(usage.requests, key.requests_per_minute)
-        usage.tokens = self._adapt(usage.tokens, key.tokens_per_minute)
-        return usage
-
-    def _adapt(self, bucket: TokenBucket | None, per_minute: int | None) -> TokenBucket | None:
-        if per_minute is None:
-            return None
-        share = _share(per_minute, self._num_processes)
-        if bucket is None:
-            return TokenBucket(share, self._clock)
-        if bucket.per_minute != share:
-            bucket.resize(share)
-        return bucket
+        """Return what the processes have used of a key's current limits."""
+        row = self.table.find(key.hash)
+        requests, tokens = (
+            None if per_minute is None else TokenBucket(per_minute, self._clock, row[name])
+            for name, per_minute in (
+                ("requests", key.requests_per_minute),
+                ("tokens", key.tokens_per_minute),
+            )
+        )
+        return KeyUsage(row["running"], requests, tokens)
 
     def _check_key(self, key: ApiKey, usage: KeyUsage, num_tokens: int) -> None:
-        if key.concurrency is not None:
-            share = _share(key.concurrency, self._num_processes)
-            if usage.num_running >= share:
-                raise _limited(key, "concurrency", f"{share} requests at the same time",
-                               _BUSY_RETRY_S, usage)  # fmt: skip
+        if key.concurrency is not None and usage.num_running >= key.concurrency:
+            requests = "1 request" if key.concurrency == 1 else f"{key.concurrency} requests"
+            limit = f"{requests} at the same time"
+            raise _limited(key, "concurrency", limit, _BUSY_RETRY_S, usage)
         if key.tokens_per_minute is not None and num_tokens > key.tokens_per_minute:
             raise _never_allowed(key, key.tokens_per_minute, num_tokens)
         for name, bucket, amount in (
@@ -201,11 +198,6 @@ class Limits:
         ):
             if bucket is not None and (wait_s := bucket.wait_s(amount)) > 0:
                 raise _limited(key, name, f"{bucket.per_minute} {name} per minute", wait_s, usage)
-
-
-def _share(limit: int, num_processes: int) -> int:
-    """Return the part of a limit for one process, which is at least 1."""
-    return max(1, limit // num_processes)
 
 
 def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsage) -> ApiError:

@@ -269,6 +269,7 @@ def plan_launch(
     mpi: MpiHost = _DEFAULT_MPI,
     setup: ContainerSetup | None = None,
     keys_file: Path | None = None,
+    num_cores: int = 1,
     environ: Mapping[str, str] = os.environ,
 ) -> LaunchPlan:
     """Plan a server that runs `triton` to serve `models`.
@@ -278,7 +279,7 @@ def plan_launch(
     folder of the libpython library that Triton's Python stub loads, or "" for the system's library.
     `engines` are the engines that Triton's C++ backend runs. `mpi` describes the machine on which
     `mpirun` starts Triton. `setup` is set if Triton runs in a container. `keys_file` is the file
-    with the API keys of the OpenAI-compatible API.
+    with the API keys of the OpenAI-compatible API. `num_cores` is the number of processor cores.
 
     Raise `BadInput` if ports or Triton options conflict, if the address is an IPv6 address, or if
     the number of processes does not match the engines. Raise `MissingPart` if the embedded Triton
@@ -367,7 +368,7 @@ def plan_launch(
         backends=backend_links(triton),
         timeout_s=options.timeout_s,
         model_control_mode=options.model_control_mode,
-        gateway=plan_gateway(options, text_models, endpoints, directory, keys_file),
+        gateway=plan_gateway(options, text_models, endpoints, directory, keys_file, num_cores),
     )
 
 

@@ -32,6 +32,7 @@ from trtllm_serve_cli.launch.triton.triton_install import (
     has_nvidia_gpu,
 )
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.processes import count_cores
 from trtllm_serve_cli.repository.model.instances import EngineInstances, read_instances
 from trtllm_serve_cli.repository.model.model_repository import open_repository
 from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
@@ -127,6 +128,7 @@ def _plan(
         options,
         servers=home.servers,
         keys_file=home.keys,
+        num_cores=count_cores(),
         token=secrets.token_urlsafe(24),
         combined=plan_combination([open_repository(model.path) for model in models])
         if len(models) > 1

@@ -1,0 +1,76 @@
+"""Share between the processes of a gateway what each API key has used of its limits."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# More keys than this number share no limits between processes. An unused row takes no memory.
+_MAX_SHARED_KEYS = 16384
+
+
+class UsageTable:
+    """A table with one row per API key: used requests, used tokens, and running requests.
+
+    `requests` and `tokens` of a row are the state of a `TokenBucket`. `running` counts the running
+    requests of each process. With `file`, the processes of a gateway share the table: each process
+    passes its own `process_index`, and changes only its own element of `running`.
+    """
+
+    def __init__(
+        self, file: Path | None = None, process_index: int = 0, num_processes: int = 1
+    ) -> None:
+        self.process_index = process_index
+        self._dtype = np.dtype(
+            [
+                # The key's SHA-256 hash, in hexadecimal.
+                ("key", "S64"),
+                ("requests", np.float64, (2,)),
+                ("tokens", np.float64, (2,)),
+                ("running", np.int32, (num_processes,)),
+            ]
+        )
+        self._lock: int | None = None
+        self._rows: Any = np.zeros(0, self._dtype)
+        if file is not None:
+            self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+            os.ftruncate(self._lock, _MAX_SHARED_KEYS * self._dtype.itemsize)
+            self._rows = np.memmap(file, self._dtype, "r+", shape=_MAX_SHARED_KEYS)
+            # Requests of a process that was killed and started again no longer run.
+            self._rows["running"][:, process_index] = 0
+        self._known: dict[str, Any] = {}
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Prevent the other processes from changing the table in the block."""
+        if self._lock is None:
+            yield
+            return
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+
+    def find(self, key_hash: str) -> Any:
+        """Return the row of a key. Call this method in a block of `locked`."""
+        row = self._known.get(key_hash)
+        if row is None:
+            row = self._known[key_hash] = self._find_shared(key_hash)
+        return row
+
+    def _find_shared(self, key_hash: str) -> Any:
+        encoded = key_hash.encode()
+        for wanted in (encoded, b""):
+            found = np.flatnonzero(self._rows["key"] == wanted)
+            if found.size:
+                row = self._rows[found[0]]
+                row["key"] = encoded
+                return row
+        return np.zeros(1, self._dtype)[0]
