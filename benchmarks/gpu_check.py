@@ -14,6 +14,8 @@ from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.paths import Home, find_home
 
 GPU_MEMORY = 0.9
+# Smaller token ids are special tokens, or commands of the stand-in for vLLM that --rehearse uses.
+FIRST_TOKEN = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +108,13 @@ def draw_burst(check: Check) -> tuple[list[list[int]], list[int]]:
 
 def prompt_of(check: Check, length: int) -> list[int]:
     rng = np.random.default_rng(length)
-    return [int(each) for each in rng.integers(3, check.sizes.shape["vocab_size"], length)]
+    return [
+        int(each) for each in rng.integers(FIRST_TOKEN, check.sizes.shape["vocab_size"], length)
+    ]
 
 
 def greedy_prompts(check: Check) -> list[list[int]]:
     rng = np.random.default_rng(1)
     shape = (check.sizes.greedy_prompts, 64)
-    prompts: list[list[int]] = rng.integers(3, SMALL["vocab_size"], shape).tolist()
+    prompts: list[list[int]] = rng.integers(FIRST_TOKEN, SMALL["vocab_size"], shape).tolist()
     return prompts

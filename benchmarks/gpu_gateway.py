@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from gpu_check import Check
+from gpu_check import FIRST_TOKEN, Check
 from gpu_models import text_of
 from gpu_served import PORTS, served
 from gpu_vllm import RAW_PORT, end_group, serving, wait_for_port
@@ -85,7 +85,7 @@ def _measure(
     # Every server gets the same prompts, which no earlier round has left in a prefix cache.
     rng = np.random.default_rng((round_number, streams))
     shape = (streams * waves, _PROMPT_LENGTH)
-    prompts = rng.integers(3, check.sizes.grouped_shape["vocab_size"], shape).tolist()
+    prompts = rng.integers(FIRST_TOKEN, check.sizes.grouped_shape["vocab_size"], shape).tolist()
     bodies = chat_bodies(front.model, [text_of(prompt) for prompt in prompts], num_tokens)
     before_s = front.cpu_seconds()
     row = clients.run(front.port, bodies, streams)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gpu_check import Check
+from gpu_check import FIRST_TOKEN, Check
 
 from trtllm_serve_cli.processes import last_lines, run_logged
 
@@ -69,7 +69,7 @@ def run_stream_client(check: Check) -> dict[str, Any]:
     sizes = check.sizes
     rng = np.random.default_rng(7)
     warmup, measured = (
-        rng.integers(3, sizes.shape["vocab_size"], (count, 128)).tolist()
+        rng.integers(FIRST_TOKEN, sizes.shape["vocab_size"], (count, 128)).tolist()
         for count in (sizes.in_flight, sizes.num_streams)
     )
     common = {"kind": "stream", "url": f"http://127.0.0.1:{RAW_PORT}", "model": "m",
