@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from starlette.testclient import TestClient
@@ -120,7 +121,8 @@ class FakeBackend:
     def open_decoder(
         self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
     ) -> StreamDecoder:
-        return StreamDecoder(LetterTokenizer().decode)
+        decode = partial(LetterTokenizer().decode, skip_special_tokens=skips_special_tokens)
+        return StreamDecoder(decode)
 
     async def close(self) -> None:
         pass

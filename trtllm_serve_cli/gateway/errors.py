@@ -61,6 +61,17 @@ class ApiError(Exception):
         self.reason = reason
         self._headers = dict(headers or {})
 
+    def rename(self, params: Mapping[str, str]) -> None:
+        """Replace the name of the field that caused the error.
+
+        `params` maps the fields of a chat completion to the fields of another API.
+        """
+        if (name := params.get(self.param or "")) is None:
+            return
+        if self.message.startswith(f"{self.param} "):
+            self.message = name + self.message.removeprefix(str(self.param))
+        self.param = name
+
     @property
     def type(self) -> str:
         """The type of the error, which depends only on the status."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -12,12 +13,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.schema.marks import check_rejected
 
 # Key of the server's own `send` in a scope.
 RAW_SEND = "tllm.send"
 # The number of bytes of a body above the limit that are read and discarded.
 _MAX_DISCARDED_BYTES = 32 * 1024 * 1024
-Body = TypeVar("Body")
+Body = TypeVar("Body", bound=msgspec.Struct)
 Result = TypeVar("Result")
 _JSON_TYPES = ("application/json", "text/json")
 
@@ -82,18 +84,25 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
 
 
 def decode_json(data: bytes, kind: type[Body]) -> Body:
-    """Decode JSON. Raise `ApiError` (400) that names the field with an invalid value."""
+    """Decode JSON.
+
+    Raise `ApiError` (400) that names the field with an invalid value, or a field that the gateway
+    does not support.
+    """
     try:
-        return msgspec.json.decode(data, type=kind)
+        body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
-        param = path.removesuffix("`").lstrip(".") or None
+        missing = re.search(r"missing required field `(\w+)`$", message)
+        param = path.removesuffix("`").lstrip(".") or (missing[1] if missing else None)
         place = f"{param}: " if param else ""
         raise invalid(f"{place}{message}.", param=param) from error
     except RecursionError as error:
         raise invalid("The request body has too many nested arrays and objects.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(f"The request body is not valid JSON: {error}.") from error
+    check_rejected(body)
+    return body
 
 
 class JsonResponse(Response):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
@@ -26,8 +26,38 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
 )
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 
+# What a request sets -> the feature that it requires. The first word is the parameter.
+REQUIRED_FEATURES: Mapping[str, Feature] = {
+    "n": SEVERAL_SEQUENCES,
+    "best_of": SEVERAL_SEQUENCES,
+    "logprobs": LOG_PROBABILITIES,
+    "logprobs above 0": TOP_LOG_PROBABILITIES,
+    "top_logprobs": TOP_LOG_PROBABILITIES,
+    "echo with logprobs": PROMPT_LOG_PROBABILITIES,
+    "min_p": MIN_P,
+    "repetition_penalty": PENALTIES,
+    "presence_penalty": PENALTIES,
+    "frequency_penalty": PENALTIES,
+    "min_tokens": PENALTIES,
+    "bad_words": STOP_AND_BAD_WORDS,
+    "logit_bias": EMBEDDING_BIAS,
+    "response_format": GUIDED_DECODING,
+    "structured_outputs": GUIDED_DECODING,
+    "guided_json": GUIDED_DECODING,
+    "guided_regex": GUIDED_DECODING,
+    "guided_grammar": GUIDED_DECODING,
+    "guided_choice": GUIDED_DECODING,
+    "tool_choice that forces a call": GUIDED_DECODING,
+}
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
 # Key of a guide in `structured_outputs` -> guide type of the engines.
+_GUIDE_PARAMS = (
+    "structured_outputs",
+    "guided_json",
+    "guided_regex",
+    "guided_grammar",
+    "guided_choice",
+)
 _GUIDES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf_grammar"}
 
 
@@ -211,32 +241,37 @@ def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float]
 
 def _check_capabilities(model: LoadedModel, body: SamplingBody, fields: Mapping[str, Any]) -> None:
     """Raise `ApiError` (400) if the model's engine kind does not support a parameter."""
-    # The engines that score prompts also return the alternatives of their tokens.
-    needs_top = fields["num_top_log_probs"] > 0 and not fields["return_prompt_log_probs"]
-    top_field = "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs above 0"
-    used: dict[str, tuple[Feature, bool]] = {
-        "n": (SEVERAL_SEQUENCES, fields["num_return_sequences"] > 1),
-        "logprobs": (LOG_PROBABILITIES, fields["return_log_probs"]),
-        top_field: (TOP_LOG_PROBABILITIES, needs_top),
-        "echo with logprobs": (PROMPT_LOG_PROBABILITIES, fields["return_prompt_log_probs"]),
-        "min_p": (MIN_P, "min_p" in fields),
-        "response_format": (GUIDED_DECODING, "guide_type" in fields),
-        "bad_words": (STOP_AND_BAD_WORDS, bool(fields["bad_words"])),
-        "logit_bias": (EMBEDDING_BIAS, bool(fields["logit_bias"])),
-        **{name: (PENALTIES, name in fields) for name in _PENALTIES},
-    }
-    for param, (feature, is_used) in used.items():
-        if is_used:
-            require_feature(model, feature, param)
+    for name in _list_used(body, fields):
+        require_feature(model, name)
 
 
-def require_feature(model: LoadedModel, feature: Feature, param: str) -> None:
-    """Raise `ApiError` (400) if the model's engine kind does not support a feature."""
+def _list_used(body: SamplingBody, fields: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the keys of `REQUIRED_FEATURES` that a request uses."""
+    if fields["num_return_sequences"] > 1:
+        yield "n" if body.num_choices > 1 else "best_of"
+    if fields["return_log_probs"]:
+        yield "logprobs"
+    if fields["return_prompt_log_probs"]:
+        # The engines that score prompts also return the alternatives of their tokens.
+        yield "echo with logprobs"
+    elif fields["num_top_log_probs"]:
+        yield "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs above 0"
+    if "guide_type" in fields:
+        yield next((name for name in _GUIDE_PARAMS if getattr(body, name)), "response_format")
+    yield from (name for name in ("min_p", *_PENALTIES) if name in fields)
+    yield from (name for name in ("bad_words", "logit_bias") if fields[name])
+
+
+def require_feature(model: LoadedModel, name: str) -> None:
+    """Raise `ApiError` (400) if the model's engine kind does not support a parameter.
+
+    `name` is a key of `REQUIRED_FEATURES`.
+    """
     kind = model.engine_kind
     unsupported = find_kind(kind).capabilities.unsupported if kind in kind_names() else {}
-    if (why := unsupported.get(feature)) is not None:
+    if (why := unsupported.get(REQUIRED_FEATURES[name])) is not None:
         raise invalid(
-            f"{param} is not supported by the engine kind {kind}, because {why}.",
-            param.split()[0],
+            f"{name} is not supported by the engine kind {kind}, because {why}.",
+            name.split()[0],
             "unsupported_parameter",
         )

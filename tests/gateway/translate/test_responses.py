@@ -165,7 +165,7 @@ IMAGE = {"type": "input_image", "image_url": "x"}
         ({"background": True}, "background", "not supported"),
         ({"truncation": "auto"}, "truncation", "not supported"),
         ({"top_logprobs": 2}, "top_logprobs", "log probabilities"),
-        ({"include": ["message.output_text.logprobs"]}, "top_logprobs", "log probabilities"),
+        ({"include": ["message.output_text.logprobs"]}, "include", "log probabilities"),
         ({"input": []}, "input", "empty"),
         ({"input": [{"content": "a"}]}, "input", r"input\[0\] has no role"),
         ({"input": [{"role": "user"}]}, "input", r"input\[0\] has no content"),

@@ -29,7 +29,6 @@ from trtllm_serve_cli.gateway.sampling import plan_generation, read_guide, requi
 from trtllm_serve_cli.gateway.schema.chat import ChatBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
-from trtllm_serve_cli.runtime.engines.capabilities import GUIDED_DECODING
 
 _encode = msgspec.json.encode
 
@@ -60,7 +59,7 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         raise invalid("top_logprobs requires logprobs. Set logprobs to true.", "top_logprobs")
     tools = plan_tools(template, body)
     if tools.guide is not None:
-        require_feature(model, GUIDED_DECODING, "tool_choice")
+        require_feature(model, "tool_choice that forces a call")
     prompt = render_prompt(template, body, tools)
     guide = tools.guide or read_guide(body)
     new_parser, needs_special_tokens = plan_parser(

@@ -68,8 +68,6 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(f"best_of is {best_of}, but it must be at least n.", "best_of")
     if best_of > body.num_choices and body.stream:
         raise invalid("best_of above n cannot be streamed. Omit stream or best_of.", "best_of")
-    if body.suffix:
-        raise invalid("suffix is not supported. Omit it.", "suffix", "unsupported_parameter")
     scores_prompts = bool(body.echo) and body.logprobs is not None
     if scores_prompts and body.stream and body.num_choices > 1:
         raise invalid(

@@ -32,7 +32,7 @@ from trtllm_serve_cli.gateway.prompts.output_plan import plan_tools
 from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
 from trtllm_serve_cli.gateway.schema.messages import CountTokensBody, MessagesBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
-from trtllm_serve_cli.gateway.translate.messages import convert_body
+from trtllm_serve_cli.gateway.translate.messages import CHAT_PARAMS, convert_body
 
 _encode = msgspec.json.encode
 
@@ -81,7 +81,11 @@ def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
     As in Anthropic's API, `max_tokens` may exceed the rest of the context, which then limits the
     response.
     """
-    chat = plan_chat(model, convert_body(body))
+    try:
+        chat = plan_chat(model, convert_body(body))
+    except ApiError as error:
+        error.rename(CHAT_PARAMS)
+        raise
     fields = chat.generation.fields
     room = fields["max_new_tokens"]
     limited = {**fields, "max_new_tokens": min(room, body.max_tokens)}

@@ -24,12 +24,10 @@ from trtllm_serve_cli.gateway.prompts.output_blocks import Block, BlockEvent, Bl
 from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
 from trtllm_serve_cli.gateway.schema.responses import ResponsesBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
-from trtllm_serve_cli.gateway.translate.responses import convert_body
+from trtllm_serve_cli.gateway.translate.responses import CHAT_PARAMS, convert_body
 
 _encode = msgspec.json.encode
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
-# Parameter of a chat completion -> parameter of a response.
-_PARAMS = {"messages": "input", "response_format": "text.format"}
 # Kind of a block -> prefix of the item's id.
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
@@ -48,7 +46,7 @@ def plan_response(model: LoadedModel, body: ResponsesBody) -> ChatPlan:
     try:
         return plan_chat(model, convert_body(body))
     except ApiError as error:
-        error.param = _PARAMS.get(error.param or "", error.param)
+        error.rename(CHAT_PARAMS)
         raise
 
 

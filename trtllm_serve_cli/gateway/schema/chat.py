@@ -6,8 +6,11 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
 from trtllm_serve_cli.gateway.schema.sampling import SamplingBody
 
+_ONLY_TEXT = "the engines generate only text"
+NO_MODERATION = "the gateway has no moderation model"
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
 
@@ -86,10 +89,53 @@ class ChatBody(SamplingBody, kw_only=True):
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    modalities: list[str] | None = None
+    reasoning_effort: str | None = None
     # vLLM's extensions of the OpenAI API.
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
-    reasoning_effort: str | None = None
+    chat_template: Annotated[
+        str | None,
+        rejected("the operator selects the template", "Start the gateway with --chat-template."),
+    ] = None
+    echo: Annotated[bool | None, rejected("responses contain only the new message")] = False
+    add_special_tokens: Annotated[
+        bool | None, rejected("the chat template writes the special tokens")
+    ] = False
+    include_reasoning: Annotated[
+        bool | None,
+        rejected("the reasoning is always returned", "Send reasoning_effort or omit it."),
+    ] = True
+    return_prompt_text: Annotated[
+        bool | None, rejected("responses contain only the new message", "Send return_token_ids.")
+    ] = False
+    media_io_kwargs: Annotated[dict[str, Any] | None, rejected(_ONLY_TEXT)] = None
+    mm_processor_kwargs: Annotated[dict[str, Any] | None, rejected(_ONLY_TEXT)] = None
+    # Fields of OpenAI's API that have no effect on the response.
+    store: Annotated[bool | None, IGNORED] = None
+    metadata: Annotated[dict[str, str] | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    prompt_cache_key: Annotated[str | None, IGNORED] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
+    prompt_cache_retention: Annotated[str | None, IGNORED] = None
+    safety_identifier: Annotated[str | None, IGNORED] = None
+    prediction: Annotated[dict[str, Any] | None, IGNORED] = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, IGNORED] = None
+    # Fields of OpenAI's API that are not supported.
+    audio: Annotated[dict[str, Any] | None, rejected(_ONLY_TEXT)] = None
+    modalities: Annotated[list[str] | None, rejected(_ONLY_TEXT, 'Omit it, or send ["text"].')] = (
+        msgspec.field(default_factory=lambda: ["text"])
+    )
+    functions: Annotated[
+        list[dict[str, Any]] | None, rejected("OpenAI replaced it with tools", "Send tools.")
+    ] = None
+    function_call: Annotated[
+        str | dict[str, Any] | None,
+        rejected("OpenAI replaced it with tool_choice", "Send tool_choice."),
+    ] = None
+    moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
+    web_search_options: Annotated[
+        dict[str, Any] | None,
+        rejected("the gateway does not run tools", "Send tools of the type function."),
+    ] = None

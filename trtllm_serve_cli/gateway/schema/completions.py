@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from trtllm_serve_cli.gateway.schema.marks import rejected
 from trtllm_serve_cli.gateway.schema.sampling import SamplingBody, TokenId
 
 # Number of tokens that a completion generates by default, as in OpenAI's API.
@@ -23,7 +24,15 @@ class CompletionBody(SamplingBody, kw_only=True):
     best_of: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, msgspec.Meta(ge=0, le=5)] | None = None
-    suffix: str | None = None
+    # vLLM's extensions of the OpenAI API.
+    add_special_tokens: bool | None = None
+    # Fields that are not supported.
+    suffix: Annotated[
+        str | None, rejected("the engines only continue text", "Send the text in prompt.")
+    ] = None
+    prompt_embeds: Annotated[
+        str | list[str] | None, rejected("the engines accept only token ids", "Send prompt.")
+    ] = None
 
     @property
     def prompts(self) -> list[str | list[int]]:

@@ -1,8 +1,7 @@
 """Define the bodies of Anthropic's Messages API.
 
 Source of the fields: `anthropic/types/message_create_params.py`, `message_count_tokens_params.py`
-and `content_block_param.py` of the client anthropic 2.12. Fields without an effect on the
-response, such as `cache_control`, `metadata` and `service_tier`, are ignored.
+and `content_block_param.py` of the client anthropic 2.12.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
 from trtllm_serve_cli.gateway.schema.sampling import Probability
 
 
@@ -133,6 +133,8 @@ class CountTokensBody(msgspec.Struct, kw_only=True):
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
+    cache_control: Annotated[dict[str, Any] | None, IGNORED] = None
+    speed: Annotated[Literal["standard", "fast"] | None, IGNORED] = None
 
 
 class MessagesBody(CountTokensBody, kw_only=True):
@@ -144,3 +146,13 @@ class MessagesBody(CountTokensBody, kw_only=True):
     temperature: Probability | None = None
     top_p: Probability | None = None
     top_k: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    # Fields that have no effect on the response.
+    diagnostics: Annotated[dict[str, Any] | None, IGNORED] = None
+    metadata: Annotated[dict[str, Any] | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    # Fields that are not supported.
+    container: Annotated[
+        str | dict[str, Any] | None,
+        rejected("the gateway does not run tools", "Send tools of the type custom."),
+    ] = None
+    inference_geo: Annotated[str | None, rejected("the gateway cannot select a region")] = None

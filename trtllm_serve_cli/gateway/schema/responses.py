@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from trtllm_serve_cli.gateway.schema.chat import NO_MODERATION
+from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
 from trtllm_serve_cli.gateway.schema.sampling import Probability, Temperature
 
 
@@ -102,18 +104,55 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     text: TextConfig | None = None
     reasoning: Reasoning | None = None
     stream: bool | None = None
-    metadata: dict[str, str] | None = None
     # Fields that the gateway does not support.
-    previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
-    prompt: dict[str, Any] | None = None
-    background: bool | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    include: list[str] | None = None
-    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
-    # Fields that have no effect on the response.
-    max_tool_calls: int | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    store: bool | None = None
-    user: str | None = None
+    previous_response_id: Annotated[
+        str | None,
+        rejected("the gateway does not store responses", "Send the whole conversation in input."),
+    ] = None
+    conversation: Annotated[
+        str | dict[str, Any] | None,
+        rejected(
+            "the gateway does not store conversations", "Send the whole conversation in input."
+        ),
+    ] = None
+    prompt: Annotated[
+        dict[str, Any] | None,
+        rejected("the gateway does not store prompts", "Send the text in instructions and input."),
+    ] = None
+    background: Annotated[
+        bool | None,
+        rejected("the gateway does not store responses", "Omit it, or set it to false."),
+    ] = False
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None,
+        rejected(
+            "the gateway does not shorten conversations",
+            "Remove items from input until it fits into the context.",
+        ),
+    ] = "disabled"
+    context_management: Annotated[
+        list[dict[str, Any]] | None,
+        rejected(
+            "the gateway does not shorten conversations",
+            "Remove items from input until it fits into the context.",
+        ),
+    ] = None
+    top_logprobs: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=20)] | None,
+        rejected(
+            "responses do not have log probabilities", "Omit it, or use /v1/chat/completions."
+        ),
+    ] = 0
+    moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
+    # Fields that have no effect on the response, which contains some of them.
+    include: Annotated[list[str] | None, IGNORED] = None
+    max_tool_calls: Annotated[int | None, IGNORED] = None
+    metadata: Annotated[dict[str, str] | None, IGNORED] = None
+    prompt_cache_key: Annotated[str | None, IGNORED] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, IGNORED] = None
+    prompt_cache_retention: Annotated[str | None, IGNORED] = None
+    safety_identifier: Annotated[str | None, IGNORED] = None
+    service_tier: Annotated[str | None, IGNORED] = None
+    store: Annotated[bool | None, IGNORED] = None
+    stream_options: Annotated[dict[str, Any] | None, IGNORED] = None
+    user: Annotated[str | None, IGNORED] = None

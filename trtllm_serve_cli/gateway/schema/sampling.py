@@ -10,6 +10,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
+
+_NO_TENSORS = "the engines exchange only text and tokens with clients"
+
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
@@ -66,20 +70,71 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     bad_words: list[str] | None = None
     include_stop_str_in_output: bool = False
     skip_special_tokens: bool = True
-    add_special_tokens: bool | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
     guided_grammar: str | None = None
     guided_choice: list[str] | None = None
     structured_outputs: dict[str, Any] | None = None
-    return_token_ids: bool = False
+    return_token_ids: Annotated[bool | None, IGNORED] = None
+    length_penalty: Annotated[float | None, IGNORED] = None
+    spaces_between_special_tokens: Annotated[bool | None, IGNORED] = None
+    request_id: Annotated[str | None, IGNORED] = None
+    session_id: Annotated[str | None, IGNORED] = None
+    stream_interval: Annotated[int | None, IGNORED] = None
+    return_token_offsets: Annotated[bool | None, IGNORED] = None
+    return_mm_kwargs: Annotated[bool | None, IGNORED] = None
+    routed_experts_prompt_start: Annotated[int | None, IGNORED] = None
+    use_beam_search: Annotated[
+        bool | None,
+        rejected("the gateway does not run beam search", "Send n, or best_of for completions."),
+    ] = False
+    watermarking: Annotated[bool | None, rejected("the engines do not watermark text")] = False
+    truncate_prompt_tokens: Annotated[
+        int | None, rejected("the gateway does not shorten prompts", "Send a shorter prompt.")
+    ] = None
+    truncation_side: Annotated[
+        str | None, rejected("the gateway does not shorten prompts", "Send a shorter prompt.")
+    ] = None
+    prompt_logprobs: Annotated[
+        int | None,
+        rejected(
+            "the response has no field for them", "Send echo and logprobs to /v1/completions."
+        ),
+    ] = None
+    logprob_token_ids: Annotated[
+        list[int] | None,
+        rejected(
+            "the engines choose the tokens of log probabilities", "Send top_logprobs or logprobs."
+        ),
+    ] = None
+    allowed_token_ids: Annotated[
+        list[int] | None,
+        rejected("the engines have no such filter", "Send logit_bias or guided_choice."),
+    ] = None
+    priority: Annotated[
+        int | None, rejected("requests are served in the order of their arrival")
+    ] = 0
+    return_tokens_as_token_ids: Annotated[
+        bool | None, rejected("tokens are always text", "Send return_token_ids.")
+    ] = False
+    cache_salt: Annotated[str | None, rejected("all requests share the engine's prefix cache")] = (
+        None
+    )
+    kv_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TENSORS)] = None
+    ec_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TENSORS)] = None
+    vllm_xargs: Annotated[
+        dict[str, Any] | None, rejected("the engines have no such extensions")
+    ] = None
+    repetition_detection: Annotated[
+        dict[str, Any] | None,
+        rejected("the engines do not detect repetitions", "Send repetition_penalty."),
+    ] = None
+    thinking_token_budget: Annotated[
+        int | None,
+        rejected("the engines do not limit the reasoning", "Send max_tokens."),
+    ] = None
     # Fields of OpenAI's API that have no effect on the response.
-    user: str | None = None
-    store: bool | None = None
-    metadata: dict[str, str] | None = None
-    service_tier: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
+    user: Annotated[str | None, IGNORED] = None
 
     @property
     def num_choices(self) -> int:

@@ -21,6 +21,8 @@ from trtllm_serve_cli.gateway.schema.chat import (
 )
 from trtllm_serve_cli.gateway.schema.sampling import JsonSchema, ResponseFormat
 
+# Field of a chat completion -> field of a message.
+CHAT_PARAMS = {"response_format": "output_config.format"}
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 

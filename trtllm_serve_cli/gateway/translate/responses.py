@@ -27,6 +27,8 @@ from trtllm_serve_cli.gateway.schema.responses import (
 )
 from trtllm_serve_cli.gateway.schema.sampling import JsonSchema, ResponseFormat
 
+# Field of a chat completion -> field of a response.
+CHAT_PARAMS = {"messages": "input", "response_format": "text.format"}
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _LOG_PROBS = "message.output_text.logprobs"
 
@@ -36,7 +38,7 @@ def convert_body(body: ResponsesBody) -> ChatBody:
 
     Raise `ApiError` (400) for parameters, items and tools that are not supported.
     """
-    _check_supported(body)
+    _check_include(body)
     messages = _convert_input(body)
     tools, choice = _convert_tools(body)
     format_ = body.text.format if body.text else None
@@ -55,40 +57,12 @@ def convert_body(body: ResponsesBody) -> ChatBody:
     )
 
 
-def _check_supported(body: ResponsesBody) -> None:
-    if body.previous_response_id is not None:
+def _check_include(body: ResponsesBody) -> None:
+    if _LOG_PROBS in (body.include or ()):
         raise _unsupported(
-            "previous_response_id",
-            "previous_response_id is not supported, because the gateway does not store responses. "
-            "Send the whole conversation in input.",
-        )
-    if body.conversation is not None:
-        raise _unsupported(
-            "conversation",
-            "conversation is not supported, because the gateway does not store conversations. Send "
-            "the whole conversation in input.",
-        )
-    if body.prompt is not None:
-        raise _unsupported(
-            "prompt",
-            "prompt is not supported, because the gateway does not store prompts. Send the text in "
-            "instructions and input.",
-        )
-    if body.background:
-        raise _unsupported(
-            "background", "background is not supported. Omit it, or set it to false."
-        )
-    if body.truncation == "auto":
-        raise _unsupported(
-            "truncation",
-            "The truncation auto is not supported. Remove items from input until it fits into the "
-            "context.",
-        )
-    if body.top_logprobs or _LOG_PROBS in (body.include or ()):
-        raise _unsupported(
-            "top_logprobs",
-            "Responses do not have log probabilities. Omit top_logprobs, or use "
-            "/v1/chat/completions.",
+            "include",
+            f"include contains {_LOG_PROBS}, but responses do not have log probabilities. Omit it, "
+            "or use /v1/chat/completions.",
         )
 
 

@@ -1,0 +1,76 @@
+"""Mark the fields of request bodies that have no effect or are rejected.
+
+The marks are annotations of the fields. The gateway rejects requests with them, and
+`docs/reference/openai-parameters.md` is generated from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, get_type_hints
+
+import msgspec
+
+from trtllm_serve_cli.gateway.errors import invalid
+
+# The annotation of a field that has no effect on the response.
+IGNORED = msgspec.Meta(extra={"is_ignored": True})
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why the gateway rejects a field, and what the client should do instead."""
+
+    why: str
+    next_step: str
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marked fields of a body. All other fields are served."""
+
+    ignored: frozenset[str]
+    rejected: Mapping[str, Rejection]
+
+
+def rejected(why: str, next_step: str = "Omit it.") -> msgspec.Meta:
+    """Return the annotation of a field whose values are rejected.
+
+    The default of the field, null and empty values are accepted.
+    """
+    return msgspec.Meta(extra={"why": why, "next_step": next_step})
+
+
+@cache
+def find_marks(kind: type[msgspec.Struct]) -> Marks:
+    """Return the marked fields of a body."""
+    hints = get_type_hints(kind, include_extras=True)
+    ignored = set()
+    rejections = {}
+    for field in msgspec.structs.fields(kind):
+        extra: dict[str, Any] = {}
+        for meta in getattr(hints[field.name], "__metadata__", ()):
+            extra |= meta.extra or {}
+        if "is_ignored" in extra:
+            ignored.add(field.name)
+        elif "why" in extra:
+            default = field.default
+            if default is msgspec.NODEFAULT:
+                default = field.default_factory()
+            rejections[field.name] = Rejection(extra["why"], extra["next_step"], default)
+    return Marks(frozenset(ignored), rejections)
+
+
+def check_rejected(body: msgspec.Struct) -> None:
+    """Raise `ApiError` (400) if a field that the gateway does not support is set."""
+    for name, rejection in find_marks(type(body)).rejected.items():
+        value = getattr(body, name)
+        if value is not None and value not in (rejection.default, "", [], {}):
+            raise invalid(
+                f"{name} is not supported, because {rejection.why}. {rejection.next_step}",
+                name,
+                "unsupported_parameter",
+            )
