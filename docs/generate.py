@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 
+from generators.api_parameters import render_api_parameters
 from generators.benchmark_metrics import render_metrics, render_result_schema
 from generators.commands import render_commands
 from generators.declaration import (
@@ -31,6 +32,7 @@ PAGES = {
     DOCS / "reference" / "capabilities.md": render_engines,
     DOCS / "reference" / "benchmark-metrics.md": render_metrics,
     DOCS / "reference" / "modules.md": render_modules,
+    DOCS / "reference" / "openai-parameters.md": render_api_parameters,
     DOCS / "reference" / "parameters.md": render_parameters,
     DOCS / "reference" / "server-metrics.md": render_families,
     DOCS / "reference" / "tensors.md": render_tensors,
