@@ -39,6 +39,7 @@ class ChatPlan:
 
     generation: GenerationPlan
     returns_log_probs: bool
+    returns_token_ids: bool
     includes_usage: bool
     new_parser: Callable[[], OutputParser]
 
@@ -77,7 +78,13 @@ def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
         skips_special_tokens=False if needs_special_tokens else None,
         num_top_log_probs=body.top_logprobs or 0,
     )
-    return ChatPlan(generation, bool(body.logprobs), body.includes_usage, new_parser)
+    return ChatPlan(
+        generation,
+        bool(body.logprobs),
+        bool(body.return_token_ids),
+        body.includes_usage,
+        new_parser,
+    )
 
 
 def require_template(model: LoadedModel) -> ChatTemplate:
@@ -121,6 +128,7 @@ class _Choice:
     reasoning: str = ""
     tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
     log_probs: list[dict[str, Any]] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -162,25 +170,39 @@ class ChatWriter(Writer):
     def first_events(self) -> bytes:
         """Return the chunks that open the choices."""
         delta = {"role": "assistant", "content": ""}
-        return b"".join(self._chunk(index, delta) for index in range(len(self._choices)))
+        head = self._head
+        if self._plan.returns_token_ids:
+            ids = _encode(self._plan.generation.input_ids)
+            head = head.replace(b',"choices":[', b',"prompt_token_ids":' + ids + b',"choices":[')
+        return b"".join(
+            self._chunk(index, delta, head=head if index == 0 else None)
+            for index in range(len(self._choices))
+        )
 
     def events(self, delta: TextDelta) -> bytes:
         """Return the chunks for new text of one sequence."""
         output = self.push(delta)
-        index, chunks = delta.index, []
-        if output.reasoning:
-            chunks.append(self._chunk(index, {"reasoning_content": output.reasoning}))
+        index, choice = delta.index, self._choices[delta.index]
         log_probs = self._describe_log_probs(delta)
-        if output.content and log_probs is None:
-            chunks.append(self._content_chunk(index, output.content))
-        elif output.content or log_probs is not None:
-            chunks.append(self._chunk(index, {"content": output.content}, log_probs))
+        ids = delta.token_ids if self._plan.returns_token_ids else ()
+        is_plain = not (output.reasoning or output.tool_calls or choice.finish_reason or ids)
+        if is_plain and log_probs is None:
+            return self._content_chunk(index, output.content) if output.content else b""
+        parts: list[dict[str, Any]] = []
+        if output.reasoning:
+            parts.append({"delta": {"reasoning_content": output.reasoning}})
+        if output.content or log_probs is not None:
+            parts.append({"delta": {"content": output.content}, "log_probs": log_probs})
         for call in output.tool_calls:
-            chunks.append(self._chunk(index, {"tool_calls": [_describe_call_delta(call)]}))
-        choice = self._choices[index]
+            parts.append({"delta": {"tool_calls": [_describe_call_delta(call)]}})
         if choice.finish_reason is not None:
-            chunks.append(self._chunk(index, {}, None, choice.finish_reason, choice.stop_reason))
-        return b"".join(chunks)
+            ends = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
+            parts.append({"delta": {}, **ends})
+        if ids:
+            # The tokens may not have added text yet.
+            parts = parts or [{"delta": {}}]
+            parts[0]["token_ids"] = ids
+        return b"".join(self._chunk(index, **part) for part in parts)
 
     def last_events(self, generation: Generation) -> bytes:
         """Return the chunk with the usage, if the client requested it, and the end marker."""
@@ -212,6 +234,8 @@ class ChatWriter(Writer):
         log_probs: Sequence[Mapping[str, Any]] | None = None,
         finish_reason: str | None = None,
         stop_reason: str | int | None = None,
+        token_ids: Sequence[int] = (),
+        head: bytes | None = None,
     ) -> bytes:
         choice: dict[str, Any] = {
             "index": index,
@@ -221,7 +245,9 @@ class ChatWriter(Writer):
         }
         if stop_reason is not None:
             choice["stop_reason"] = stop_reason
-        return self._head + _encode(choice) + self._tail
+        if token_ids:
+            choice["token_ids"] = token_ids
+        return (head or self._head) + _encode(choice) + self._tail
 
     def _describe_log_probs(self, delta: TextDelta) -> list[dict[str, Any]] | None:
         if not self._plan.returns_log_probs or not delta.token_ids:
@@ -244,6 +270,8 @@ class ChatWriter(Writer):
             for delta in deltas:
                 self.push(delta)
                 self._choices[delta.index].log_probs += self._describe_log_probs(delta) or []
+                self._choices[delta.index].token_ids += delta.token_ids
+        ids = self._plan.generation.input_ids
         return _encode(
             {
                 "id": self._id,
@@ -261,6 +289,7 @@ class ChatWriter(Writer):
                 ),
                 "system_fingerprint": self._model.fingerprint,
                 "service_tier": None,
+                **({"prompt_token_ids": ids} if self._plan.returns_token_ids else {}),
             }
         )
 
@@ -284,6 +313,8 @@ class ChatWriter(Writer):
         }
         if choice.stop_reason is not None:
             described["stop_reason"] = choice.stop_reason
+        if self._plan.returns_token_ids:
+            described["token_ids"] = choice.token_ids
         return described
 
 

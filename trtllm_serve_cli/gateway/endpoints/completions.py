@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,6 +48,7 @@ class CompletionPlan:
     returns_log_probs: bool
     echoes: bool
     includes_usage: bool
+    returns_token_ids: bool = False
     scores_prompts: bool = False
     discards_output: bool = False
 
@@ -105,6 +106,7 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         body.logprobs is not None,
         bool(body.echo),
         body.includes_usage,
+        bool(body.return_token_ids),
         scores_prompts,
         discards_output,
     )
@@ -188,6 +190,8 @@ class CompletionWriter(Writer):
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
         # Position of the next token in the text of each choice, for `text_offset`.
         self._offsets = [0] * num_sequences
+        # The choices of a stream that have not sent the token ids of their prompt.
+        self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
         # Index of a prompt -> what the engine reports about it.
         self._prompts: dict[int, PromptFacts] = {}
 
@@ -213,14 +217,15 @@ class CompletionWriter(Writer):
 
     def _text_event(self, delta: TextDelta) -> bytes:
         log_probs = self._describe_log_probs(delta)
-        if not delta.text and log_probs is None and delta.finish_reason is None:
+        ids = delta.token_ids if self._plan.returns_token_ids else ()
+        if not (delta.text or ids) and log_probs is None and delta.finish_reason is None:
             return b""
-        if log_probs is None and delta.finish_reason is None:
+        if log_probs is None and delta.finish_reason is None and not ids:
             middle = b'{"index":%d,"text":' % delta.index
             rest = b',"logprobs":null,"finish_reason":null}'
             return b"".join((self._start, middle, _encode(delta.text), rest, self._end))
         return self._chunk(
-            delta.index, delta.text, log_probs, delta.finish_reason, delta.stop_reason
+            delta.index, delta.text, log_probs, delta.finish_reason, delta.stop_reason, ids
         )
 
     def last_events(self, generation: Generation) -> bytes:
@@ -288,6 +293,7 @@ class CompletionWriter(Writer):
                         log_probs,
                         choice.finish_reason,
                         choice.stop_reason,
+                        self._describe_ids(index, choice.token_ids),
                     )
                 )
         return described
@@ -302,9 +308,22 @@ class CompletionWriter(Writer):
         log_probs: Mapping[str, Any] | None,
         finish_reason: str | None = None,
         stop_reason: str | int | None = None,
+        token_ids: Sequence[int] = (),
     ) -> bytes:
-        choice = _describe_choice(index, text, log_probs, finish_reason, stop_reason)
+        ids = self._describe_ids(index, token_ids)
+        if index in self._without_prompt_ids:
+            self._without_prompt_ids.remove(index)
+        else:
+            ids.pop("prompt_token_ids", None)
+        choice = _describe_choice(index, text, log_probs, finish_reason, stop_reason, ids)
         return self._start + _encode(choice) + self._end
+
+    def _describe_ids(self, index: int, token_ids: Sequence[int]) -> dict[str, Any]:
+        """Return vLLM's fields for the token ids of a choice, if the client requested them."""
+        if not self._plan.returns_token_ids:
+            return {}
+        plan = self._plan.generations[index // self._plan.num_generated]
+        return {"prompt_token_ids": plan.input_ids, "token_ids": token_ids}
 
     def _describe_log_probs(self, delta: TextDelta) -> dict[str, Any] | None:
         if not self._plan.returns_log_probs or not delta.token_ids:
@@ -332,12 +351,14 @@ def _describe_choice(
     log_probs: Mapping[str, Any] | None,
     finish_reason: str | None,
     stop_reason: str | int | None,
+    token_ids: Mapping[str, Any],
 ) -> dict[str, Any]:
     described = {
         "index": index,
         "text": text,
         "logprobs": log_probs,
         "finish_reason": finish_reason,
+        **token_ids,
     }
     if stop_reason is not None:
         described["stop_reason"] = stop_reason
