@@ -49,6 +49,9 @@ KeyPolicy = Literal["auto", "on", "off"]
 # Distributions of the intervals between requests, for benchmarks with a request rate.
 ArrivalProcess = Literal["poisson", "constant", "gamma"]
 
+# Where the gateway reads the default sampling parameters of a model.
+GenerationConfigSource = Literal["auto", "off"]
+
 # Programs for which `tllm metrics export` writes configuration files.
 MetricsExport = Literal["prometheus", "grafana"]
 

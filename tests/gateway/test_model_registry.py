@@ -6,9 +6,11 @@ import pytest
 
 from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
 from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError
-from trtllm_serve_cli.gateway.model_registry import ModelRegistry, list_adapters
+from trtllm_serve_cli.gateway.model_registry import ModelRegistry, find_defaults, list_adapters
+from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS
 
 SERVED = ServedModel("demo", "demo", Endpoint())
 
@@ -32,6 +34,14 @@ def test_adapter_is_a_model_with_the_same_engine() -> None:
     found = registry.find("poet")
     assert (found.lora_name, found.root, found.backend) == ("poet", "demo", backend)
     assert registry.find_problems() == []
+
+
+def test_defaults_are_read_unless_the_operator_disables_them(tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text('{"top_p": 0.5}')
+    info = ModelInfo("demo", tokenizer_dir=str(tmp_path))
+    assert find_defaults(GatewayConfig((SERVED,)), info).top_p == 0.5
+    assert find_defaults(GatewayConfig((SERVED,), generation_config="off"), info) == NO_DEFAULTS
+    assert find_defaults(GatewayConfig((SERVED,)), ModelInfo("demo")) == NO_DEFAULTS
 
 
 def test_adapters_are_folders(tmp_path: Path) -> None:

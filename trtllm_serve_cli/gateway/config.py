@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trtllm_serve_cli.choices import KeyPolicy, LogFormat
+from trtllm_serve_cli.choices import GenerationConfigSource, KeyPolicy, LogFormat
 from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 
 DEFAULT_PORT = 9000
@@ -35,15 +35,16 @@ class GatewayConfig:
 
     `models` may contain several servers for the same name. `server_directory` is the state folder
     of the server that `tllm start` supervises, or None if the servers are elsewhere.
-    `chat_template` is a template that replaces the models' templates. `tool_parser` is the name of
-    the format of tool calls in `prompts/tools/formats.py`. If it is None, the templates show the
-    format. `keys_file` is the file with the hashed API keys. With the `key_policy` "auto", requests
-    require a key if this file exists. If `keys_file` is None, the gateway accepts requests without
-    a key. `max_header_bytes` and `max_body_bytes` limit the size of a request. A request whose
-    headers or body have not arrived after `receive_timeout_s` is rejected. At most `max_in_flight`
-    requests run at the same time, and at most `max_waiting` more requests wait. After
-    `send_timeout_s`, a client that does not read its response is disconnected. `log_format` is the
-    format of the access log.
+    `chat_template` is a template that replaces the models' templates. With the `generation_config`
+    "auto", the defaults of sampling parameters are those in the models' `generation_config.json`.
+    `tool_parser` is the name of the format of tool calls in `prompts/tools/formats.py`. If it is
+    None, the templates show the format. `keys_file` is the file with the hashed API keys. With the
+    `key_policy` "auto", requests require a key if this file exists. If `keys_file` is None, the
+    gateway accepts requests without a key. `max_header_bytes` and `max_body_bytes` limit the size
+    of a request. A request whose headers or body have not arrived after `receive_timeout_s` is
+    rejected. At most `max_in_flight` requests run at the same time, and at most `max_waiting` more
+    requests wait. After `send_timeout_s`, a client that does not read its response is disconnected.
+    `log_format` is the format of the access log.
     """
 
     models: tuple[ServedModel, ...]
@@ -52,6 +53,7 @@ class GatewayConfig:
     num_processes: int = 1
     server_directory: str | None = None
     chat_template: str | None = None
+    generation_config: GenerationConfigSource = "auto"
     tool_parser: str | None = None
     keys_file: str | None = None
     key_policy: KeyPolicy = "auto"

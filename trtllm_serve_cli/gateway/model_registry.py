@@ -20,7 +20,8 @@ from trtllm_serve_cli.gateway.generation.triton_backend import TritonBackend
 from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
-from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
+from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS, LoadedModel, read_sampling_defaults
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 _RETRY_S = 0.5
@@ -128,7 +129,8 @@ class ModelRegistry:
         tokenizer = await asyncio.to_thread(_load_tokenizer, info)
         backend = await self._make_backend(served, info, tokenizer)
         template = ChatTemplate.of(info, self._config.chat_template, self._config.tool_parser)
-        return LoadedModel(served.name, info, tokenizer, backend, template, int(time.time()))
+        model = LoadedModel(served.name, info, tokenizer, backend, template, int(time.time()))
+        return dataclasses.replace(model, sampling_defaults=find_defaults(self._config, info))
 
     async def _make_backend(
         self, served: ServedModel, info: ModelInfo, tokenizer: Tokenizer
@@ -148,6 +150,13 @@ class ModelRegistry:
         if "input_ids" not in core_info.inputs:
             raise _CannotServe(f"the model {core} does not accept token ids")
         return TritonBackend(served.endpoint, core_info, tokenizer)
+
+
+def find_defaults(config: GatewayConfig, info: ModelInfo) -> SamplingDefaults:
+    """Return the default sampling parameters of a model."""
+    if config.generation_config == "off" or info.tokenizer_dir is None:
+        return NO_DEFAULTS
+    return read_sampling_defaults(Path(info.tokenizer_dir))
 
 
 def list_adapters(folder: Path) -> list[str]:

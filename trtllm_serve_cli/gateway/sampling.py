@@ -6,7 +6,9 @@ import json
 import random
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.generation.generation import GenerationPlan
@@ -26,6 +28,7 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
 )
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 
+Body = TypeVar("Body", bound=SamplingBody)
 # What a request sets -> the feature that it requires. The first word is the parameter.
 REQUIRED_FEATURES: Mapping[str, Feature] = {
     "n": SEVERAL_SEQUENCES,
@@ -121,6 +124,21 @@ def plan_generation(
         if skips_special_tokens is None
         else skips_special_tokens,
     )
+
+
+def apply_defaults(model: LoadedModel, body: Body) -> Body:
+    """Return a request with the model's defaults for the sampling parameters that it does not set.
+
+    Defaults that the engine kind does not support are not applied, because the client did not
+    request them.
+    """
+    values = msgspec.structs.asdict(model.sampling_defaults)
+    missing = {
+        name: value
+        for name, value in values.items()
+        if value is not None and getattr(body, name) is None and find_obstacle(model, name) is None
+    }
+    return msgspec.structs.replace(body, **missing) if missing else body
 
 
 def _check_stream(body: SamplingBody) -> None:
@@ -267,11 +285,18 @@ def require_feature(model: LoadedModel, name: str) -> None:
 
     `name` is a key of `REQUIRED_FEATURES`.
     """
-    kind = model.engine_kind
-    unsupported = find_kind(kind).capabilities.unsupported if kind in kind_names() else {}
-    if (why := unsupported.get(REQUIRED_FEATURES[name])) is not None:
+    if (why := find_obstacle(model, name)) is not None:
         raise invalid(
-            f"{name} is not supported by the engine kind {kind}, because {why}.",
+            f"{name} is not supported by the engine kind {model.engine_kind}, because {why}.",
             name.split()[0],
             "unsupported_parameter",
         )
+
+
+def find_obstacle(model: LoadedModel, name: str) -> str | None:
+    """Return why the model's engine kind does not support a parameter, or None if it does."""
+    kind = model.engine_kind
+    feature = REQUIRED_FEATURES.get(name)
+    if feature is None or kind not in kind_names():
+        return None
+    return find_kind(kind).capabilities.unsupported.get(feature)

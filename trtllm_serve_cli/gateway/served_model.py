@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.generation.backend import Backend
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
+from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
+
+NO_DEFAULTS = SamplingDefaults()
 
 
 @dataclass(frozen=True)
@@ -19,7 +26,8 @@ class LoadedModel:
     """A model that is ready for requests.
 
     `name` is the name that clients use, and `created` is the time when the gateway loaded the
-    model, in seconds since the epoch. `lora_name` is set if the model is an adapter.
+    model, in seconds since the epoch. `sampling_defaults` apply to requests that do not set
+    these parameters. `lora_name` is set if the model is an adapter.
     """
 
     name: str
@@ -28,6 +36,7 @@ class LoadedModel:
     backend: Backend
     template: ChatTemplate | None
     created: int
+    sampling_defaults: SamplingDefaults = NO_DEFAULTS
     lora_name: str | None = None
     root: str | None = None
 
@@ -59,14 +68,35 @@ class LoadedModel:
         return dataclasses.replace(self, name=name, lora_name=name, root=self.name)
 
 
+def read_sampling_defaults(folder: Path) -> SamplingDefaults:
+    """Return the sampling parameters in the folder's `generation_config.json`.
+
+    Values that a request must not have are ignored. The parameters are those that vLLM reads
+    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, which limits
+    Transformers' responses but is not a recommendation.
+    """
+    config = _read_generation_config(folder)
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(SamplingDefaults):
+        with contextlib.suppress(msgspec.ValidationError):
+            values[field.name] = msgspec.convert(config.get(field.name), field.type)
+    return SamplingDefaults(**values)
+
+
 def read_extra_end_ids(folder: Path, end_id: int) -> tuple[int, ...]:
     """Return the end tokens in the folder's `generation_config.json` that are not `end_id`.
 
     Chat models often have several end tokens, for example one for the end of a turn.
     """
-    try:
-        ids = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return ()
+    ids = _read_generation_config(folder).get("eos_token_id")
     listed = ids if isinstance(ids, list) else [ids]
     return tuple(each for each in listed if isinstance(each, int) and each != end_id)
+
+
+def _read_generation_config(folder: Path) -> dict[str, Any]:
+    """Return the content of the folder's `generation_config.json`, or {} if it cannot be read."""
+    try:
+        config = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return config if isinstance(config, dict) else {}

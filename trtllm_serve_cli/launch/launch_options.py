@@ -14,6 +14,7 @@ from trtllm_serve_cli.choices import (
     SECONDS,
     VERBOSITY,
     ContainerEngine,
+    GenerationConfigSource,
     KeyPolicy,
     LaunchMode,
     LogFormat,
@@ -194,6 +195,14 @@ class LaunchOptions:
             panel=_OPENAI,
         ),
     ] = None
+    generation_config: Annotated[
+        GenerationConfigSource,
+        Option(
+            "Default sampling parameters of requests to the OpenAI-compatible API. With auto, "
+            "those in the model's generation_config.json. With off, those of OpenAI.",
+            panel=_OPENAI,
+        ),
+    ] = "auto"
     tool_parser: Annotated[
         ToolParserName | None,
         Option(

@@ -31,6 +31,7 @@ def test_options_become_the_configuration() -> None:
         openai_processes=4,
         cors_origin=("https://chat.example.com",),
         log_format="json",
+        generation_config="off",
     )
     assert planned == GatewayConfig(
         (ServedModel("mine", "ensemble", Endpoint(), "/engines/mine"),),
@@ -40,6 +41,7 @@ def test_options_become_the_configuration() -> None:
         key_policy="on",
         cors_origins=("https://chat.example.com",),
         log_format="json",
+        generation_config="off",
     )
     assert GatewayConfig.from_json(planned.to_json()) == planned
 

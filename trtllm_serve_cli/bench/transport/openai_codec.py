@@ -21,8 +21,8 @@ from trtllm_serve_cli.client.transport.openai.response_pieces import DONE, read_
 _DONE = DONE.encode()
 # vLLM, SGLang and trtllm-serve have these fields. `min_tokens` is a substitute for `ignore_eos`,
 # because it has the same effect but costs the server more: it masks tokens in each step.
-# `return_token_ids` is only in vLLM (vllm/entrypoints/openai/protocol.py, from 0.10.2 on) and in the
-# gateway of tllm.
+# `return_token_ids` is only in vLLM (vllm/entrypoints/openai/protocol.py, from 0.10.2 on) and in
+# the gateway of tllm.
 EXTENSIONS = frozenset({"ignore_eos", "min_tokens", "return_token_ids"})
 # Fields that a request can omit if the server rejects them.
 OPTIONAL = frozenset({"max_tokens", "stream_options", "temperature"}) | EXTENSIONS

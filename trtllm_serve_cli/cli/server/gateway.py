@@ -83,6 +83,13 @@ def gateway(
             help="File with a chat template that replaces the models' templates.",
         ),
     ] = None,
+    generation_config: Annotated[
+        Literal["auto", "off"],
+        typer.Option(
+            help="Default sampling parameters of requests. With auto, those in the file "
+            "generation_config.json in the tokenizer's folder. With off, those of OpenAI."
+        ),
+    ] = "auto",
     tool_parser: Annotated[
         ToolParserName | None,
         typer.Option(
@@ -128,6 +135,7 @@ def gateway(
         cors_origins=tuple(cors_origin or ()),
         log_format=log_format,
         chat_template=read_chat_template(Path(chat_template) if chat_template else None),
+        generation_config=generation_config,
         tool_parser=tool_parser,
     )
     if dry_run:

@@ -25,7 +25,12 @@ from trtllm_serve_cli.gateway.prompts.output_parser import (
 )
 from trtllm_serve_cli.gateway.prompts.output_plan import ToolPlan, plan_parser, plan_tools
 from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
-from trtllm_serve_cli.gateway.sampling import plan_generation, read_guide, require_feature
+from trtllm_serve_cli.gateway.sampling import (
+    apply_defaults,
+    plan_generation,
+    read_guide,
+    require_feature,
+)
 from trtllm_serve_cli.gateway.schema.chat import ChatBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
@@ -56,6 +61,7 @@ async def create_chat_completion(request: Request) -> Response:
 def plan_chat(model: LoadedModel, body: ChatBody) -> ChatPlan:
     """Plan a chat completion. Raise `ApiError` (400) if the request is not valid."""
     template = require_template(model)
+    body = apply_defaults(model, body)
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs requires logprobs. Set logprobs to true.", "top_logprobs")
     tools = plan_tools(template, body)

@@ -22,7 +22,7 @@ from trtllm_serve_cli.gateway.generation.generation import Generation, Generatio
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import read_json
 from trtllm_serve_cli.gateway.respond import Batches, Writer, respond
-from trtllm_serve_cli.gateway.sampling import plan_generation
+from trtllm_serve_cli.gateway.sampling import apply_defaults, plan_generation
 from trtllm_serve_cli.gateway.schema.completions import DEFAULT_MAX_TOKENS, CompletionBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 from trtllm_serve_cli.gateway.usage import describe_usage
@@ -79,8 +79,11 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # The engines generate at least one token. It does not depend on the sampling parameters.
-    sampled = body if not discards_output else _without_sampling(body)
+    # The engines generate at least one token. It does not depend on the sampling parameters. The
+    # scores of a prompt do not depend on them either.
+    sampled = body if scores_prompts else apply_defaults(model, body)
+    if discards_output:
+        sampled = _without_sampling(body)
     prompts = body.prompts
     if not prompts:
         raise invalid("prompt is empty. Send a text or token ids.", "prompt")

@@ -166,7 +166,7 @@ class ResponseWriter(Writer):
         generation: Generation | None = None,
         error: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        body = self._body
+        body, defaults = self._body, self._model.sampling_defaults
         is_cut = status == "incomplete"
         blocks = [] if status == "in_progress" else self._reader.blocks
         return {
@@ -191,12 +191,12 @@ class ResponseWriter(Writer):
             "safety_identifier": body.safety_identifier,
             "service_tier": "default",
             "store": False,
-            "temperature": 1.0 if body.temperature is None else body.temperature,
+            "temperature": _first(body.temperature, defaults.temperature, 1.0),
             "text": self._describe_text_config(),
             "tool_choice": self._describe_tool_choice(),
             "tools": body.tools or [],
             "top_logprobs": 0,
-            "top_p": 1.0 if body.top_p is None else body.top_p,
+            "top_p": _first(body.top_p, defaults.top_p, 1.0),
             "truncation": "disabled",
             "usage": None if generation is None else self._describe_usage(generation),
             "user": body.user,
@@ -231,6 +231,10 @@ class ResponseWriter(Writer):
             "output_tokens_details": {"reasoning_tokens": min(num_reasoning, num_output)},
             "total_tokens": num_input + num_output,
         }
+
+
+def _first(*values: float | None) -> float | None:
+    return next((each for each in values if each is not None), None)
 
 
 def _part_type(block: Block) -> str:

@@ -45,6 +45,16 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
     json_schema: JsonSchema | None = None
 
 
+class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
+    """The sampling parameters that a model recommends."""
+
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    min_p: Probability | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
 class SamplingBody(msgspec.Struct, kw_only=True):
     """The fields that select a model and set sampling parameters, and fields without an effect."""
 

@@ -47,6 +47,7 @@ def plan_gateway(
         num_processes=options.openai_processes or choose_num_processes(num_cores),
         server_directory=str(directory),
         chat_template=read_chat_template(options.chat_template),
+        generation_config=options.generation_config,
         tool_parser=options.tool_parser,
         keys_file=str(keys_file) if keys_file else None,
         key_policy=options.openai_auth,
