@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from generators.markdown import render_table
+from trtllm_serve_cli.gateway.endpoints.models import ModelsQuery
 from trtllm_serve_cli.gateway.sampling import REQUIRED_FEATURES
 from trtllm_serve_cli.gateway.schema.chat import ChatBody
 from trtllm_serve_cli.gateway.schema.completions import CompletionBody
@@ -36,6 +37,12 @@ sources. Tests send each parameter to the gateway with each engine kind.
 Null, empty values and the documented defaults are always accepted. The gateway ignores fields that
 no table lists. Models can have further limits, which [capabilities](capabilities.md) lists. The
 column `sim` shows what a simulated engine accepts; it has no model that a parameter could change.
+"""
+MODELS = """\
+## /v1/models
+
+OpenAI's list has no parameters. If a request has the header `anthropic-version`, the response has
+Anthropic's format, with these parameters. The path `/v1/models/{id}` has both formats, too.
 """
 SOURCE = Path(__file__).with_suffix(".yaml")
 BODIES: Mapping[str, type[msgspec.Struct]] = {
@@ -91,7 +98,15 @@ def load_endpoints() -> list[ApiEndpoint]:
 
 def render_api_parameters() -> str:
     """Return the text of openai-parameters.md."""
-    return "\n".join([PAGE, *(text for each in load_endpoints() for text in _render(each))])
+    pages = [text for each in load_endpoints() for text in _render(each)]
+    return "\n".join([PAGE, *pages, MODELS, _render_models_query()])
+
+
+def _render_models_query() -> str:
+    names = [each.name for each in msgspec.structs.fields(ModelsQuery)]
+    return render_table(
+        ("Parameter", "All engine kinds"), ((f"`{each}`", "served") for each in names)
+    )
 
 
 def _render(endpoint: ApiEndpoint) -> Iterator[str]:

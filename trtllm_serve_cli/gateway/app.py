@@ -128,7 +128,7 @@ def _plan_middleware(config: GatewayConfig, report: Callable[[Call], None]) -> l
 
 async def _on_api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return JsonResponse(error.body(request.url.path), error.status, error.headers())
+    return JsonResponse(error.body(request.scope), error.status, error.headers())
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
@@ -138,5 +138,5 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
         405: f"The method {request.method} is not allowed for {request.url.path}.",
     }
     message = messages.get(error.status_code, error.detail)
-    body = ApiError(error.status_code, message).body(request.url.path)
+    body = ApiError(error.status_code, message).body(request.scope)
     return JsonResponse(body, error.status_code, error.headers)

@@ -7,6 +7,7 @@ Sources of the formats and the codes: https://platform.openai.com/docs/guides/er
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -28,7 +29,8 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-_ANTHROPIC_PATH = "/v1/messages"
+# Both APIs have the paths of models. Requests of Anthropic's clients have this header.
+_ANTHROPIC_HEADER = b"anthropic-version"
 # Seconds after which a client may retry a request that the server could not accept.
 RETRY_AFTER_S = 1
 
@@ -78,9 +80,12 @@ class ApiError(Exception):
         default = "invalid_request_error" if self.status < 500 else "server_error"
         return _TYPES.get(self.status, default)
 
-    def body(self, path: str = "") -> bytes:
-        """Return the body of the response, in the format of the API that has the `path`."""
-        if path == _ANTHROPIC_PATH or path.startswith(f"{_ANTHROPIC_PATH}/"):
+    def body(self, scope: Mapping[str, Any] | None = None) -> bytes:
+        """Return the body of the response, in the format of the API that the request uses.
+
+        `scope` is the request's ASGI scope.
+        """
+        if scope is not None and is_anthropic(scope):
             return self.anthropic_body()
         return msgspec.json.encode(
             {
@@ -106,6 +111,15 @@ class ApiError(Exception):
         if self.retry_after_s is None:
             return self._headers
         return {**self._headers, "retry-after": str(self.retry_after_s)}
+
+
+def is_anthropic(scope: Mapping[str, Any]) -> bool:
+    """Return whether a request uses Anthropic's API."""
+    path = f"{scope['path']}/"
+    return path.startswith("/v1/messages/") or (
+        path.startswith("/v1/models/")
+        and any(name == _ANTHROPIC_HEADER for name, _ in scope["headers"])
+    )
 
 
 def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:

@@ -191,3 +191,11 @@ def test_error_in_a_stream(client: anthropic.Anthropic, backend: FakeBackend) ->
         stream.get_final_message()
     text = stream.current_message_snapshot.content[0].to_dict()["text"]
     assert set(text) == {"a"}
+
+
+def test_models(client: anthropic.Anthropic) -> None:
+    (listed,) = client.models.list(limit=1, lifecycle=["active"])
+    assert listed == client.models.retrieve("demo")
+    assert (listed.id, listed.type, listed.lifecycle) == ("demo", "model", "active")
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("nosuch")

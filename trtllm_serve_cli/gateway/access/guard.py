@@ -50,14 +50,14 @@ class Guard:
             try:
                 self._check(call, scope)
             except ApiError as error:
-                body = error.body(scope["path"])
+                body = error.body(scope)
                 response = JsonResponse(body, error.status, error.headers())
                 await response(scope, receive, watched)
             else:
                 await self._app(scope, receive, watched)
         except Exception:
             if not call.status:
-                response = JsonResponse(_bug(call).body(scope["path"]), 500)
+                response = JsonResponse(_bug(call).body(scope), 500)
                 await response(scope, receive, watched)
             call.late_error = 500
             raise

@@ -1,33 +1,57 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`."""
+"""`GET /v1/models` and `GET /v1/models/{id}`, in the formats of OpenAI's and Anthropic's APIs.
+
+Sources of Anthropic's format: `anthropic/types/model_info.py`, `model_list_params.py` and
+`pagination.py` of the client anthropic 2.12.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Annotated, Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trtllm_serve_cli.gateway.access.admission import check_model
 from trtllm_serve_cli.gateway.access.call import find_call
+from trtllm_serve_cli.gateway.errors import invalid, is_anthropic
 from trtllm_serve_cli.gateway.http import json_response
 from trtllm_serve_cli.gateway.served_model import LoadedModel
+
+# Anthropic's client sends a list as several parameters with this name.
+_LIFECYCLE = "lifecycle[]"
+
+
+class ModelsQuery(msgspec.Struct, kw_only=True):
+    """The parameters of Anthropic's list of models. OpenAI's list has none."""
+
+    limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 20
+    after_id: str | None = None
+    before_id: str | None = None
+    lifecycle: list[str] = []
 
 
 async def list_models(request: Request) -> Response:
     """List the models that the client can select with its API key."""
     key = find_call(request.scope).key
     models = [
-        describe_model(each)
+        each
         for each in request.app.state.models.list_loaded()
         if key is None or key.may_use(each.name)
     ]
-    return json_response({"object": "list", "data": models})
+    if is_anthropic(request.scope):
+        return json_response(describe_page(models, _read_query(request)))
+    return json_response({"object": "list", "data": [describe_model(each) for each in models]})
 
 
 async def retrieve_model(request: Request) -> Response:
     """Describe one model. Its name may contain slashes."""
     check_model(request, request.path_params["id"])
-    return json_response(describe_model(request.app.state.models.find(request.path_params["id"])))
+    model = request.app.state.models.find(request.path_params["id"])
+    describe = describe_anthropic_model if is_anthropic(request.scope) else describe_model
+    return json_response(describe(model))
 
 
 def describe_model(model: LoadedModel) -> dict[str, Any]:
@@ -41,3 +65,59 @@ def describe_model(model: LoadedModel) -> dict[str, Any]:
         "parent": model.root,
         "max_model_len": model.info.max_seq_len,
     }
+
+
+def describe_anthropic_model(model: LoadedModel) -> dict[str, Any]:
+    """Return a model in the format of Anthropic's API."""
+    created = datetime.fromtimestamp(model.created, timezone.utc)
+    return {
+        "type": "model",
+        "id": model.name,
+        "display_name": model.name,
+        "created_at": created.isoformat().replace("+00:00", "Z"),
+        "lifecycle": "active",
+        "max_input_tokens": model.info.max_seq_len,
+        "max_tokens": model.info.max_seq_len,
+        "capabilities": None,
+        "deprecated_at": None,
+        "retires_at": None,
+        "line": None,
+    }
+
+
+def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str, Any]:
+    """Return a page of Anthropic's list. Raise `ApiError` (400) if a cursor is not a model."""
+    if query.after_id is not None and query.before_id is not None:
+        raise invalid("after_id and before_id exclude each other. Send one of them.", "after_id")
+    listed = list(models) if not query.lifecycle or "active" in query.lifecycle else []
+    if query.before_id is not None:
+        listed = listed[: _find(listed, query.before_id, "before_id")]
+        page = listed[-query.limit :]
+    else:
+        if query.after_id is not None:
+            listed = listed[_find(listed, query.after_id, "after_id") + 1 :]
+        page = listed[: query.limit]
+    return {
+        "data": [describe_anthropic_model(each) for each in page],
+        "has_more": len(page) < len(listed),
+        "first_id": page[0].name if page else None,
+        "last_id": page[-1].name if page else None,
+    }
+
+
+def _find(models: Sequence[LoadedModel], name: str, param: str) -> int:
+    for index, model in enumerate(models):
+        if model.name == name:
+            return index
+    raise invalid(f"{param} is {name!r}, which is not a model. Send the id of a model.", param)
+
+
+def _read_query(request: Request) -> ModelsQuery:
+    query = request.query_params
+    values: dict[str, Any] = {**query, "lifecycle": query.getlist(_LIFECYCLE)}
+    try:
+        return msgspec.convert(values, ModelsQuery, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, path = str(error).partition(" - at `$.")
+        param = path.removesuffix("`")
+        raise invalid(f"{param}: {message}.", param) from error
