@@ -77,7 +77,8 @@ def tllm(
     folder, room = f"--param=lora_prefetch_dir={adapters}", "--param=max_loras=2"
     options = (folder, room, "--param=max_tokens_in_paged_kv_cache=2048", "--max-batch-size=8")
     tllm.done("import", "-m", "demo", "-s", f"gguf:{gguf}", *options)
-    started = tllm.start("--openai", f"--openai-port={free_ports(1)[0]}")
+    ports = f"--openai-port={free_ports(1)[0]}"
+    started = tllm.start("--openai", ports, f"--runtime-lora-dir={adapters}")
     try:
         assert started.returncode == 0, started.stdout + started.stderr
         yield tllm
@@ -174,6 +175,24 @@ def test_gateway_serves_adapters_as_models(tllm: Tllm, server: Endpoint) -> None
         generate_text(server, "tensorrt_llm_bls", parameters={"lora_name": "poet"}),
         generate_text(server, "tensorrt_llm_bls", lora_task_id=7),
     ]
+
+
+def test_a_client_loads_and_unloads_an_adapter(tllm: Tllm) -> None:
+    address = tllm.status()["openai"]
+    with openai.OpenAI(base_url=f"{address}/v1", api_key="any", max_retries=0) as client:
+
+        def generate(model: str) -> str:
+            prompt = {"prompt": "What is ML?", "temperature": 0, "max_tokens": NUM_TOKENS}
+            return client.completions.create(model=model, **prompt).choices[0].text
+
+        body = {"lora_name": "copy", "lora_path": "poet"}
+        client.post("/load_lora_adapter", body=body, cast_to=str)
+        assert generate("copy") == generate("poet") != generate("demo")
+        client.post("/unload_lora_adapter", body={"lora_name": "copy"}, cast_to=str)
+        with pytest.raises(openai.NotFoundError):
+            generate("copy")
+        with pytest.raises(openai.BadRequestError, match="below the folder"):
+            client.post("/load_lora_adapter", body={**body, "lora_path": ".."}, cast_to=str)
 
 
 @pytest.mark.parametrize("model", ["ensemble", "tensorrt_llm_bls", "demo"])

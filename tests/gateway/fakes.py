@@ -66,7 +66,7 @@ def generates(text: str, finish: str = "stop") -> Reply:
                 request_id,
                 index,
                 (ord(letter),),
-                log_probs=(-0.5,) if fields["return_log_probs"] else (),
+                log_probs=(-0.5,) if fields.get("return_log_probs") else (),
                 top_log_probs=_top([ord(letter)], fields),
             )
         for index in range(fields["num_return_sequences"]):
@@ -96,6 +96,7 @@ class FakeBackend:
     reply: Reply = field(default_factory=lambda: generates("Hello!"))
     is_open: bool = True
     is_endless: bool = False
+    reads_server_files: bool = True
     submitted: list[Mapping[str, Any]] = field(default_factory=list)
     cancelled: list[int] = field(default_factory=list)
     _running: dict[int, asyncio.Task[None]] = field(default_factory=dict)

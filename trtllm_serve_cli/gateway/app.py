@@ -23,6 +23,7 @@ from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.door import kserve
 from trtllm_serve_cli.gateway.endpoints import (
+    adapters,
     chat,
     completions,
     embeddings,
@@ -49,6 +50,8 @@ ROUTES = (
     Route("/v1/embeddings", embeddings.create_embeddings, methods=["POST"]),
     Route("/v1/models", models.list_models, methods=["GET"]),
     Route("/v1/models/{id:path}", models.retrieve_model, methods=["GET"]),
+    Route("/v1/load_lora_adapter", adapters.load_adapter, methods=["POST"]),
+    Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
     Route("/tokenize", tokenize.tokenize, methods=["POST"]),
     Route("/detokenize", tokenize.detokenize, methods=["POST"]),
     Route("/health", system.health, methods=["GET"]),

@@ -38,13 +38,14 @@ class GatewayConfig:
     `chat_template` is a template that replaces the models' templates. With the `generation_config`
     "auto", the defaults of sampling parameters are those in the models' `generation_config.json`.
     `tool_parser` is the name of the format of tool calls in `prompts/tools/formats.py`. If it is
-    None, the templates show the format. `keys_file` is the file with the hashed API keys. With the
-    `key_policy` "auto", requests require a key if this file exists. If `keys_file` is None, the
-    gateway accepts requests without a key. `max_header_bytes` and `max_body_bytes` limit the size
-    of a request. A request whose headers or body have not arrived after `receive_timeout_s` is
-    rejected. At most `max_in_flight` requests run at the same time, and at most `max_waiting` more
-    requests wait. After `send_timeout_s`, a client that does not read its response is disconnected.
-    `log_format` is the format of the access log.
+    None, the templates show the format. Clients may load LoRA adapters from folders below
+    `runtime_lora_dir`. `keys_file` is the file with the hashed API keys. With the `key_policy`
+    "auto", requests require a key if this file exists. If `keys_file` is None, the gateway accepts
+    requests without a key. `max_header_bytes` and `max_body_bytes` limit the size of a request. A
+    request whose headers or body have not arrived after `receive_timeout_s` is rejected. At most
+    `max_in_flight` requests run at the same time, and at most `max_waiting` more requests wait.
+    After `send_timeout_s`, a client that does not read its response is disconnected. `log_format`
+    is the format of the access log.
     """
 
     models: tuple[ServedModel, ...]
@@ -55,6 +56,7 @@ class GatewayConfig:
     chat_template: str | None = None
     generation_config: GenerationConfigSource = "auto"
     tool_parser: str | None = None
+    runtime_lora_dir: str | None = None
     keys_file: str | None = None
     key_policy: KeyPolicy = "auto"
     cors_origins: tuple[str, ...] = ()

@@ -37,10 +37,13 @@ class ModelRegistry:
         # Why a model cannot be used yet, and why a model can never be used.
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
+        # The names of the adapters that clients have loaded.
+        self._runtime_adapters: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def base_names(self) -> tuple[str, ...]:
+        """The names of the configured models, without adapters."""
         return tuple(dict.fromkeys(each.name for each in self._config.models))
 
     def start(self) -> None:
@@ -62,7 +65,7 @@ class ModelRegistry:
         """
         if (model := self._models.get(name)) is not None:
             return model
-        names = self._names
+        names = self.base_names
         if (why := self._refused.get(name)) is not None:
             raise invalid(f"The model '{name}' does not support this API, because {why}.", "model")
         if name in names:
@@ -73,10 +76,31 @@ class ModelRegistry:
         """Return the models that can be used."""
         return list(self._models.values())
 
+    def has_name(self, name: str) -> bool:
+        """Return whether a model or an adapter has this name, even if it is not loaded yet."""
+        return name in self._models or name in self.base_names
+
+    def has_runtime_adapter(self, name: str) -> bool:
+        """Return whether a client has loaded an adapter with this name."""
+        return name in self._runtime_adapters
+
+    def add_runtime_adapter(self, adapter: LoadedModel) -> None:
+        """Add an adapter that a client has loaded, or replace it."""
+        self._models[adapter.name] = adapter
+        self._runtime_adapters.add(adapter.name)
+
+    def remove_runtime_adapter(self, name: str) -> bool:
+        """Remove an adapter that a client has loaded. Return False if there is none."""
+        if name not in self._runtime_adapters:
+            return False
+        self._runtime_adapters.remove(name)
+        del self._models[name]
+        return True
+
     def find_problems(self) -> list[str]:
         """Return a sentence for each model that cannot receive requests now."""
         problems = []
-        for name in self._names:
+        for name in self.base_names:
             model = self._models.get(name)
             if name in self._refused:
                 continue

@@ -18,6 +18,7 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
     EMBEDDING_BIAS,
     GUIDED_DECODING,
     LOG_PROBABILITIES,
+    LORA,
     MIN_P,
     PENALTIES,
     PROMPT_LOG_PROBABILITIES,
@@ -51,6 +52,7 @@ REQUIRED_FEATURES: Mapping[str, Feature] = {
     "guided_grammar": GUIDED_DECODING,
     "guided_choice": GUIDED_DECODING,
     "tool_choice that forces a call": GUIDED_DECODING,
+    "lora_name": LORA,
 }
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
 # Key of a guide in `structured_outputs` -> guide type of the engines.
@@ -110,8 +112,7 @@ def plan_generation(
         fields["min_p"] = body.min_p
     if guide is not None:
         fields |= {"guide_type": guide[0], "guide": guide[1]}
-    if model.lora_name is not None:
-        fields["lora_name"] = model.lora_name
+    fields |= model.adapter_fields
     _check_capabilities(model, body, fields)
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     if any(not stop for stop in stops):

@@ -27,7 +27,8 @@ class LoadedModel:
 
     `name` is the name that clients use, and `created` is the time when the gateway loaded the
     model, in seconds since the epoch. `sampling_defaults` apply to requests that do not set
-    these parameters. `lora_name` is set if the model is an adapter.
+    these parameters. `lora_name` is the engine's name of the adapter if the
+    model is an adapter. `lora_folder` is set if the engine reads it from a folder at run time.
     """
 
     name: str
@@ -38,6 +39,7 @@ class LoadedModel:
     created: int
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
     lora_name: str | None = None
+    lora_folder: str | None = None
     root: str | None = None
 
     @property
@@ -63,9 +65,18 @@ class LoadedModel:
         folder = self.info.tokenizer_dir
         return read_extra_end_ids(Path(folder), self.tokenizer.end_id) if folder else ()
 
-    def with_adapter(self, name: str) -> LoadedModel:
-        """Return this model with a LoRA adapter."""
-        return dataclasses.replace(self, name=name, lora_name=name, root=self.name)
+    @property
+    def adapter_fields(self) -> dict[str, str]:
+        """The fields of a `GenerationRequest` that select the adapter.
+
+        The engine reads `lora_file` again if it has evicted the adapter or was restarted.
+        """
+        fields = {"lora_name": self.lora_name, "lora_file": self.lora_folder}
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def with_adapter(self, name: str, lora_name: str | None = None) -> LoadedModel:
+        """Return this model with the LoRA adapter that the engine calls `lora_name`, or `name`."""
+        return dataclasses.replace(self, name=name, lora_name=lora_name or name, root=self.name)
 
 
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:

@@ -211,6 +211,16 @@ class LaunchOptions:
             panel=_OPENAI,
         ),
     ] = None
+    runtime_lora_dir: Annotated[
+        Path | None,
+        Option(
+            "Folder with LoRA adapters that clients of the OpenAI-compatible API may load while "
+            "the server runs. The server reads the folders that clients name below it. Default: "
+            "clients cannot load adapters.",
+            metavar="DIR",
+            panel=_OPENAI,
+        ),
+    ] = None
     cors_origin: Annotated[
         tuple[str, ...],
         Option(

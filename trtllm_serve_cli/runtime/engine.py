@@ -51,7 +51,7 @@ class GenerationRequest:
     guide_type: str | None = None
     guide: str = ""
     # `lora_task_id` or `lora_name` selects a LoRA adapter. `lora_file` is the path of a file with
-    # the adapter weights that the client has sent.
+    # the adapter weights that the client has sent, or of a folder with an adapter on the server.
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None

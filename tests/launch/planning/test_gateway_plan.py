@@ -46,6 +46,15 @@ def test_options_become_the_configuration() -> None:
     assert GatewayConfig.from_json(planned.to_json()) == planned
 
 
+def test_folder_of_adapters_must_exist_and_belongs_to_one_process(tmp_path: Path) -> None:
+    assert plan(runtime_lora_dir=tmp_path).runtime_lora_dir == str(tmp_path)
+    with pytest.raises(BadInput, match="is not a folder") as missing:
+        plan(runtime_lora_dir=tmp_path / "missing")
+    assert "--runtime-lora-dir" in missing.value.next_step
+    with pytest.raises(BadInput, match="cannot be combined with --openai-processes"):
+        plan(runtime_lora_dir=tmp_path, openai_processes=2)
+
+
 @pytest.mark.parametrize(
     ("num_cores", "expected"), [(1, 1), (2, 1), (7, 1), (8, 2), (16, 4), (128, 4)]
 )

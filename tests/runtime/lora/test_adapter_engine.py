@@ -171,6 +171,16 @@ def test_a_known_task_id_keeps_its_weights(tmp_path: Path, load: Loader) -> None
     assert finish(engine) == {2: [1, 1], 3: [1, 1]}
 
 
+def test_an_adapter_is_read_from_a_folder_on_the_server(tmp_path: Path, load: Loader) -> None:
+    write_peft(tmp_path / "poet", make_adapter(SITES, rank=2))
+    engine = make(load)
+    engine.submit(request(1, lora_name="poet-1", lora_file=str(tmp_path / "poet")))
+    assert finish(engine) == {1: [2, 2]}
+    engine.submit(request(2, lora_name="poet-1", lora_file=str(tmp_path / "poet")))
+    assert finish(engine) == {2: [2, 2]}
+    assert (load.loaded, sorted(each.name for each in tmp_path.iterdir())) == ([2], ["poet"])
+
+
 @pytest.mark.parametrize(
     ("fields", "why"),
     [

@@ -69,6 +69,19 @@ def test_prefetched_tensors_are_converted_to_a_folder(tmp_path: Path) -> None:
     assert as_lists(read_peft(known.folder)) == as_lists(PIRATE)
 
 
+def test_an_adapter_is_copied_from_a_folder_on_the_server(tmp_path: Path) -> None:
+    write_peft(tmp_path / "poet", PIRATE)
+    known = folders(tmp_path, lora_cache_host_memory_bytes=1)
+    for number in range(2):
+        sending = request(lora_name=f"poet-{number}", lora_file=str(tmp_path / "poet"))
+        found = known.find(sending)
+        known.release(sending)
+    # The first adapter has been evicted, but the folder on the server still exists.
+    assert found is not None and found.folder.parent == tmp_path / "made"
+    assert len([*(tmp_path / "made").iterdir()]) == 1
+    assert as_lists(read_peft(tmp_path / "poet")) == as_lists(PIRATE)
+
+
 def test_a_sent_adapter_stays_known(tmp_path: Path) -> None:
     known = folders(tmp_path)
     file = send(PIRATE, tmp_path / "sent")

@@ -18,6 +18,10 @@ class Backend(Protocol):
     def is_open(self) -> bool:
         """True if the engine can receive requests now."""
 
+    @property
+    def reads_server_files(self) -> bool:
+        """True if the engine can read adapters from folders on the gateway's machine."""
+
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         """Send a request with these fields of `GenerationRequest`, and return its id.
 

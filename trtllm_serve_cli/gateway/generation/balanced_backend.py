@@ -32,6 +32,10 @@ class BalancedBackend:
     def is_open(self) -> bool:
         return any(each.is_open for each in self._backends)
 
+    @property
+    def reads_server_files(self) -> bool:
+        return False
+
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         candidates = [index for index, each in enumerate(self._backends) if each.is_open]
         if not candidates:

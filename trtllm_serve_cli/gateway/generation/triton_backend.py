@@ -82,6 +82,10 @@ class TritonBackend:
     def is_open(self) -> bool:
         return self._is_ready
 
+    @property
+    def reads_server_files(self) -> bool:
+        return False
+
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         message = plan_message(
             self._core,

@@ -64,6 +64,10 @@ class WorkerBackend:
     def is_open(self) -> bool:
         return self._connection is not None and self.limits is not None
 
+    @property
+    def reads_server_files(self) -> bool:
+        return True
+
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
         if self._connection is None or self.limits is None:
             raise unavailable("The engine worker is being restarted; retry the request.")

@@ -26,8 +26,8 @@ def plan_gateway(
     `models` maps the name of each text model in Triton to the imported model. `endpoints` are the
     server and its replicas. `directory` is the server's state folder, and `keys_file` is the file
     with the API keys. `num_cores` determines the number of processes if `options` do not set it.
-    Raise `BadInput` if the chat template cannot be read, or if only one of the two TLS files is
-    set.
+    Raise `BadInput` if the chat template cannot be read, if only one of the two TLS files is set,
+    or if `runtime_lora_dir` is not a folder or is set for several processes.
     """
     if not options.openai:
         return None
@@ -44,11 +44,12 @@ def plan_gateway(
         ),
         host=options.openai_host or options.host,
         port=options.openai_port,
-        num_processes=options.openai_processes or choose_num_processes(num_cores),
+        num_processes=_choose_num_processes(options, num_cores),
         server_directory=str(directory),
         chat_template=read_chat_template(options.chat_template),
         generation_config=options.generation_config,
         tool_parser=options.tool_parser,
+        runtime_lora_dir=_check_lora_dir(options),
         keys_file=str(keys_file) if keys_file else None,
         key_policy=options.openai_auth,
         cors_origins=options.cors_origin,
@@ -57,6 +58,12 @@ def plan_gateway(
         drain_s=DRAIN_S,
         log_format=options.log_format,
     )
+
+
+def _choose_num_processes(options: LaunchOptions, num_cores: int) -> int:
+    # Each process would only serve the adapters that clients have loaded in it.
+    default = 1 if options.runtime_lora_dir else choose_num_processes(num_cores)
+    return options.openai_processes or default
 
 
 def choose_num_processes(num_cores: int) -> int:
@@ -97,6 +104,25 @@ def read_chat_template(file: Path | None) -> str | None:
             why=getattr(error, "strerror", None) or "it is not UTF-8 text",
             next_step="pass the path of a Jinja template with --chat-template",
         ) from error
+
+
+def _check_lora_dir(options: LaunchOptions) -> str | None:
+    folder = options.runtime_lora_dir
+    if folder is None:
+        return None
+    if not folder.is_dir():
+        raise BadInput(
+            f"{folder} is not a folder.",
+            next_step="pass the folder that contains the folders of adapters with "
+            "--runtime-lora-dir",
+        )
+    if (options.openai_processes or 1) > 1:
+        raise BadInput(
+            "--runtime-lora-dir cannot be combined with --openai-processes.",
+            why="each process would only serve the adapters that clients have loaded in it",
+            next_step="omit one of the two options",
+        )
+    return str(folder.absolute())
 
 
 def _absolute(file: Path | None) -> str | None:

@@ -20,14 +20,14 @@ from typing import Any
 
 from ..engine import COUNTS, Engine, EngineStats, GenerationRequest, InvalidRequest, SequenceUpdate
 from ..log import write_traceback
-from .adapter import Adapter, BadAdapter, Sites, check_adapter, decode_adapter
+from .adapter import Adapter, BadAdapter, Sites, check_adapter
 from .adapter_request import (
     LoraOptions,
     explain_not_found,
     explain_unknown,
     key_of,
     read_prefetched,
-    read_sent,
+    read_received,
 )
 from .peft import read_adapter
 
@@ -142,7 +142,7 @@ class LoraEngine:
 
     def _read_sent(self, file: Path) -> Adapter:
         sites = self._find_sites()
-        adapter = decode_adapter(*read_sent(file), sites)
+        adapter = read_received(file, sites)
         self._check(adapter, sites)
         return adapter
 

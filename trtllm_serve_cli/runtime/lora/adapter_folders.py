@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 from ..engine import GenerationRequest, InvalidRequest
-from .adapter import Adapter, BadAdapter, LowRank, Sites, check_adapter, decode_adapter
+from .adapter import Adapter, BadAdapter, LowRank, Sites, check_adapter
 from .adapter_request import (
     LoraOptions,
     explain_not_found,
     explain_unknown,
     key_of,
     read_prefetched,
-    read_sent,
+    read_received,
 )
 from .peft import PEFT_CONFIG, PEFT_WEIGHTS, read_adapter
 from .safetensors import read_shapes, write_safetensors
@@ -107,13 +107,15 @@ class AdapterFolders:
 
     def _receive(self, key: str, file: Path) -> KnownAdapter:
         try:
-            adapter = decode_adapter(*read_sent(file), self._find_sites())
+            adapter = read_received(file, self._find_sites())
             self._check(adapter)
         except BadAdapter as error:
             raise InvalidRequest(str(error)) from error
         except FileNotFoundError as error:
             # The file was deleted because the client has cancelled the request.
             raise InvalidRequest(explain_not_found(key)) from error
+        except OSError as error:
+            raise InvalidRequest(f"the adapter cannot be read ({error.strerror})") from error
         try:
             return self._add(key, self._write(adapter))
         except OSError as error:

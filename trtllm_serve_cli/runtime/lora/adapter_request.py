@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..engine import GenerationRequest, InvalidRequest
-from .adapter import Adapter, Array, BadAdapter, check_shapes
+from .adapter import Adapter, Array, BadAdapter, Sites, check_shapes, decode_adapter
+from .peft import read_adapter
 
 LORA_TENSORS = ("lora_task_id", "lora_weights", "lora_config")
 # The name of the request parameter, which is the same as in Triton's vLLM backend.
@@ -165,6 +166,17 @@ def read_sent(file: Path) -> tuple[Array, Array]:
     with file.open("rb") as opened:
         file.unlink()
         return np.load(opened, allow_pickle=False), np.load(opened, allow_pickle=False)
+
+
+def read_received(path: Path, sites: Sites) -> Adapter:
+    """Return the adapter of a request: weights that a client has sent, or a folder on the server.
+
+    Delete the file with sent weights, but never a folder. Raise `BadAdapter` if the adapter is
+    invalid, or `OSError`.
+    """
+    if path.is_dir():
+        return read_adapter(path, sites)
+    return decode_adapter(*read_sent(path), sites)
 
 
 def discard(rows: Iterable[Mapping[str, Any]]) -> None:

@@ -1,0 +1,190 @@
+"""`POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as in vLLM's server.
+
+Source of the fields and the responses: vllm/entrypoints/openai/models/serving.py in
+vllm-project/vllm (commit 00153c8b7948). The field `model` is an addition for gateways with several
+models. The engine reads the adapter from a folder on the server, so that only folders below the
+operator's `runtime_lora_dir` can be loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+from trtllm_serve_cli.gateway.access.call import find_call
+from trtllm_serve_cli.gateway.errors import ApiError, invalid
+from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
+from trtllm_serve_cli.gateway.http import read_json
+from trtllm_serve_cli.gateway.model_registry import ModelRegistry
+from trtllm_serve_cli.gateway.sampling import find_obstacle
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+
+AdapterName = Annotated[str, msgspec.Meta(pattern=r"^[\w.:/@+-]{1,128}\Z")]
+
+
+class LoadAdapterBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /v1/load_lora_adapter`. `load_inplace` replaces a loaded adapter."""
+
+    lora_name: AdapterName
+    lora_path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+    load_inplace: bool = False
+    model: str | None = None
+
+
+class UnloadAdapterBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /v1/unload_lora_adapter`."""
+
+    lora_name: AdapterName
+
+
+async def load_adapter(request: Request) -> Response:
+    """Load a LoRA adapter, and serve it as a model with its name."""
+    root = _check_allowed(request)
+    body = await read_json(request, LoadAdapterBody)
+    registry: ModelRegistry = request.app.state.models
+    _check_name(registry, body)
+    base = _find_base(registry, body.model)
+    _check_adapters_supported(base)
+    folder = find_adapter_folder(root, body.lora_path)
+    # The engine caches adapters by name, so a name that is loaded again needs another key.
+    adapter = dataclasses.replace(
+        base.with_adapter(body.lora_name, f"{body.lora_name}-{uuid.uuid4().hex[:8]}"),
+        created=int(time.time()),
+        lora_folder=str(folder),
+    )
+    await _try(adapter)
+    # Another request may have loaded an adapter with the same name in the meantime.
+    _check_name(registry, body)
+    registry.add_runtime_adapter(adapter)
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
+
+
+async def unload_adapter(request: Request) -> Response:
+    """Stop serving an adapter that was loaded at run time. Requests in flight are completed."""
+    _check_allowed(request)
+    body = await read_json(request, UnloadAdapterBody)
+    registry: ModelRegistry = request.app.state.models
+    if not registry.remove_runtime_adapter(body.lora_name):
+        raise ApiError(
+            404,
+            f"The LoRA adapter '{body.lora_name}' was not loaded at run time. Send the name of an "
+            "adapter that was loaded with /v1/load_lora_adapter.",
+            param="lora_name",
+            code="model_not_found",
+        )
+    return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
+
+
+def find_adapter_folder(root: Path, path: str) -> Path:
+    """Return the folder of an adapter below `root`. A relative path starts at `root`.
+
+    Raise `ApiError` (400) if there is no such folder. The error is the same for all paths outside
+    `root`, so that clients cannot find out which files exist.
+    """
+    folder = None
+    # ValueError: the path contains a null character. RuntimeError: a loop of links.
+    with contextlib.suppress(OSError, ValueError, RuntimeError):
+        root = root.resolve()
+        folder = (root / path).resolve()
+    if folder is None or folder == root or not folder.is_relative_to(root) or not folder.is_dir():
+        raise invalid(
+            "lora_path is not a folder below the folder that the operator selected with "
+            "--runtime-lora-dir. Send the path of an adapter relative to this folder.",
+            "lora_path",
+        )
+    return folder
+
+
+def _check_allowed(request: Request) -> Path:
+    """Return the folder of the adapters that clients may load.
+
+    Raise `ApiError` (403) if clients may not load adapters, or if the key is limited to models.
+    """
+    folder = request.app.state.config.runtime_lora_dir
+    if folder is None:
+        raise ApiError(
+            403,
+            "Clients of this server cannot load adapters. The operator can allow it with "
+            "--runtime-lora-dir DIR.",
+        )
+    key = find_call(request.scope).key
+    if key is not None and key.models:
+        raise ApiError(
+            403,
+            "The API key is limited to models and cannot load or unload adapters. Use a key "
+            "without this limit.",
+        )
+    return Path(folder)
+
+
+def _check_name(registry: ModelRegistry, body: LoadAdapterBody) -> None:
+    name = body.lora_name
+    if registry.has_runtime_adapter(name):
+        if not body.load_inplace:
+            raise invalid(
+                f"The LoRA adapter '{name}' is already loaded. Set load_inplace to true to "
+                "replace it.",
+                "lora_name",
+            )
+    elif registry.has_name(name):
+        raise invalid(f"The model '{name}' already exists. Send another name.", "lora_name")
+
+
+def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
+    if name is None:
+        names = registry.base_names
+        if len(names) > 1:
+            raise invalid(
+                f"The server has several models: {', '.join(names)}. Send the name of the model "
+                "that the adapter changes in model.",
+                "model",
+            )
+        name = names[0]
+    base = registry.find(name)
+    if base.lora_name is not None:
+        raise invalid(f"The model '{name}' is an adapter. Send the name of its base.", "model")
+    return base
+
+
+def _check_adapters_supported(base: LoadedModel) -> None:
+    """Raise `ApiError` (400) if the model's server cannot load an adapter from a folder."""
+    why = find_obstacle(base, "lora_name")
+    if why is None and base.backend.reads_server_files:
+        return
+    why = why or "the gateway is not connected to an engine worker on its machine"
+    raise invalid(
+        f"The model '{base.name}' cannot load adapters at run time, because {why}.",
+        "model",
+        "unsupported_parameter",
+    )
+
+
+async def _try(adapter: LoadedModel) -> None:
+    """Generate one token with an adapter, so that the engine reads, checks and loads it.
+
+    Raise `ApiError` if the engine rejects the adapter.
+    """
+    fields = {
+        "input_ids": (adapter.tokenizer.end_id,),
+        "max_new_tokens": 1,
+        "num_return_sequences": 1,
+        "top_k": 1,
+        **adapter.adapter_fields,
+    }
+    batches = Generation(adapter.backend, [GenerationPlan(fields)]).batches()
+    try:
+        async for _ in batches:
+            pass
+    except ApiError as error:
+        error.param = error.param or "lora_path"
+        raise
+    finally:
+        await batches.aclose()
