@@ -90,7 +90,7 @@ class ModelRegistry:
         self._runtime_adapters.add(adapter.name)
 
     def remove_runtime_adapter(self, name: str) -> bool:
-        """Remove an adapter that a client has loaded. Return False if there is none."""
+        """Remove an adapter that a client has loaded. Return False if the name is unknown."""
         if name not in self._runtime_adapters:
             return False
         self._runtime_adapters.remove(name)

@@ -174,3 +174,13 @@ def test_cancelled_request_returns_its_text(model: Any) -> None:
     assert request.sender.responses() == [
         {"text_output": [HANG.encode()], "finish_reason": [b"abort"]}
     ]
+
+
+def test_sampling_parameters_require_the_features_of_the_engine_kind(model: Any) -> None:
+    assert generate(model, sampling={"min_p": 0.2}) == generate(model)
+    assert generate(model, sampling={"logit_bias": {}}) == generate(model)
+    (why,) = generate(model, sampling={"logit_bias": {"5": 1}})
+    assert why == (
+        "sampling_parameters contains logit_bias, which the engine kind openvino does not support, "
+        "because OpenVINO GenAI does not accept a bias on its logits; omit logit_bias"
+    )

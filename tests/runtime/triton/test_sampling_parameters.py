@@ -55,6 +55,11 @@ def test_all_tokens_are_allowed_with_a_negative_top_k() -> None:
     assert parse(top_k=-1).fields["top_k"] == 0
 
 
+def test_bias_has_token_ids_as_keys() -> None:
+    fields = parse(min_p="0.2", logit_bias={"5": -100, "7": 1.5}).fields
+    assert (fields["min_p"], fields["logit_bias"]) == (0.2, ((5, -100.0), (7, 1.5)))
+
+
 @pytest.mark.parametrize("name", ["structured_outputs", "guided_decoding"])
 def test_guide_is_an_object_or_its_text(name: str) -> None:
     guide = {"json": {"type": "object"}}
@@ -65,7 +70,7 @@ def test_guide_is_an_object_or_its_text(name: str) -> None:
 
 
 def test_values_without_effect_are_accepted() -> None:
-    assert parse(min_p=0, detokenize=True, logits_processors=None, triton_x=1) == parse()
+    assert parse(detokenize=True, logits_processors=None, triton_x=1) == parse()
 
 
 @pytest.mark.parametrize(
@@ -73,8 +78,14 @@ def test_values_without_effect_are_accepted() -> None:
     [
         ("[1]", "sampling_parameters is not a JSON object; send an object"),
         (
-            '{"min_p": 0.2}',
-            "sampling_parameters contains min_p, which is not supported; omit min_p",
+            '{"allowed_token_ids": [5]}',
+            "sampling_parameters contains allowed_token_ids, which is not supported; omit "
+            "allowed_token_ids",
+        ),
+        (
+            '{"logit_bias": {"a": 1}}',
+            "sampling_parameters contains logit_bias={'a': 1}, which is invalid; send a value "
+            "that vLLM accepts for logit_bias",
         ),
         (
             '{"max_tokens": "many"}',
@@ -106,7 +117,8 @@ JSON = st.recursive(
 )
 NAMES = st.sampled_from(
     ("n", "max_tokens", "temperature", "top_k", "seed", "stop", "stop_token_ids", "bad_words",
-     "ignore_eos", "logprobs", "lora_name", "structured_outputs", "skip_special_tokens")
+     "ignore_eos", "logprobs", "lora_name", "logit_bias", "min_p",
+     "structured_outputs", "skip_special_tokens")
 )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
+from ..engines.capabilities import EMBEDDING_BIAS, MIN_P
+from ..engines.kinds import find_kind
 from ..models import tensorrt_llm
 from ..requests.request_record import RequestRecord
 from ..requests.responses import ResponseBuilder
@@ -28,6 +30,8 @@ from ..triton.tensors import Array, GetTensor
 
 _SAMPLING = "sampling_parameters"
 _OUTPUTS = Outputs.__slots__
+# Sampling parameters without a tensor in other layouts, and the features that they require.
+_FEATURES = {"min_p": MIN_P, "logit_bias": EMBEDDING_BIAS}
 _SUPPORTED_INPUTS = frozenset(
     (
         "text_input",
@@ -71,6 +75,7 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         if not prompt:
             raise InvalidRequest("text_input is empty; send a prompt")
         sampling = parse_sampling_parameters(_read_text(get, _SAMPLING))
+        self._check_supported(sampling)
         excludes = get("exclude_input_in_output")
         includes_prompt = not is_streaming if excludes is None else not np.any(excludes)
         if includes_prompt and is_streaming:
@@ -90,6 +95,16 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
                 outputs=outputs,
             )
         ]
+
+    def _check_supported(self, sampling: SamplingParameters) -> None:
+        """Raise `InvalidRequest` if the engine kind does not support a sampling parameter."""
+        unsupported = find_kind(self._engine_kind).capabilities.unsupported
+        for field, feature in _FEATURES.items():
+            if sampling.fields.get(field) and (why := unsupported.get(feature)):
+                raise InvalidRequest(
+                    f"sampling_parameters contains {field}, which the engine kind "
+                    f"{self._engine_kind} does not support, because {why}; omit {field}"
+                )
 
     def _new_response_builder(
         self, row: TextRequest, *, arrival_time_ns: int, is_streaming: bool

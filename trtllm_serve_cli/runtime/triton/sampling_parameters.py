@@ -28,6 +28,12 @@ _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "repetition_penalty": ("repetition_penalty", float),
     "presence_penalty": ("presence_penalty", float),
     "frequency_penalty": ("frequency_penalty", float),
+    "min_p": ("min_p", float),
+    # JSON's keys are text. vLLM's own server converts them to token ids, too.
+    "logit_bias": (
+        "logit_bias",
+        lambda bias: tuple((int(token), float(value)) for token, value in bias.items()),
+    ),
 }
 # Newer versions of vLLM use the first name for a guide, and older versions the second name.
 _GUIDES = ("structured_outputs", "guided_decoding")
@@ -42,7 +48,6 @@ _GUIDE_TYPES: dict[str, tuple[str, Callable[[Any], str]]] = {
 # Parameters of vLLM that are not supported, and the values with which they have no effect in vLLM.
 # Requests with these values are accepted.
 _WITHOUT_EFFECT: dict[str, tuple[Any, ...]] = {
-    "min_p": (0, "0"),
     "detokenize": (True, "true"),
     "spaces_between_special_tokens": (True, "true"),
 }
@@ -126,7 +131,7 @@ def _pop(values: dict[str, Any], name: str, convert: Callable[[Any], Any], defau
 def _convert(name: str, value: Any, convert: Callable[[Any], Any]) -> Any:
     try:
         return convert(value)
-    except (TypeError, ValueError, OverflowError) as error:
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise InvalidRequest(
             f"sampling_parameters contains {name}={value!r}, which is invalid; send a value "
             f"that vLLM accepts for {name}"
