@@ -10,6 +10,7 @@ from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
 from trtllm_serve_cli.gateway.schema.sampling import SamplingBody
 
 _ONLY_TEXT = "the engines generate only text"
+_NO_MEDIA = "messages contain only text"
 NO_MODERATION = "the gateway has no moderation model"
 Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
@@ -105,13 +106,16 @@ class ChatBody(SamplingBody, kw_only=True):
     ] = False
     include_reasoning: Annotated[
         bool | None,
-        rejected("the reasoning is always returned", "Send reasoning_effort or omit it."),
+        rejected(
+            "the reasoning is always returned",
+            "Send reasoning_effort, or ignore reasoning_content.",
+        ),
     ] = True
     return_prompt_text: Annotated[
         bool | None, rejected("responses contain only the new message", "Send return_token_ids.")
     ] = False
-    media_io_kwargs: Annotated[dict[str, Any] | None, rejected(_ONLY_TEXT)] = None
-    mm_processor_kwargs: Annotated[dict[str, Any] | None, rejected(_ONLY_TEXT)] = None
+    media_io_kwargs: Annotated[dict[str, Any] | None, rejected(_NO_MEDIA)] = None
+    mm_processor_kwargs: Annotated[dict[str, Any] | None, rejected(_NO_MEDIA)] = None
     # Fields of OpenAI's API that have no effect on the response.
     store: Annotated[bool | None, IGNORED] = None
     metadata: Annotated[dict[str, str] | None, IGNORED] = None

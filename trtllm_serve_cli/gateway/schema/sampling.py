@@ -12,7 +12,7 @@ import msgspec
 
 from trtllm_serve_cli.gateway.schema.marks import IGNORED, rejected
 
-_NO_TENSORS = "the engines exchange only text and tokens with clients"
+_NO_TRANSFER = "the gateway does not transfer caches between engines"
 
 Temperature = Annotated[float, msgspec.Meta(ge=0, le=2)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -108,32 +108,32 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     prompt_logprobs: Annotated[
         int | None,
         rejected(
-            "the response has no field for them", "Send echo and logprobs to /v1/completions."
+            "only echo returns the log probabilities of a prompt",
+            "Send echo and logprobs to /v1/completions.",
         ),
     ] = None
     logprob_token_ids: Annotated[
         list[int] | None,
         rejected(
-            "the engines choose the tokens of log probabilities", "Send top_logprobs or logprobs."
+            "the engines return log probabilities of likely tokens only",
+            "Send top_logprobs or logprobs.",
         ),
     ] = None
     allowed_token_ids: Annotated[
         list[int] | None,
-        rejected("the engines have no such filter", "Send logit_bias or guided_choice."),
+        rejected("the engines do not filter tokens", "Send logit_bias or guided_choice."),
     ] = None
-    priority: Annotated[
-        int | None, rejected("requests are served in the order of their arrival")
-    ] = 0
+    priority: Annotated[int | None, rejected("requests run in the order of their arrival")] = 0
     return_tokens_as_token_ids: Annotated[
         bool | None, rejected("tokens are always text", "Send return_token_ids.")
     ] = False
     cache_salt: Annotated[str | None, rejected("all requests share the engine's prefix cache")] = (
         None
     )
-    kv_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TENSORS)] = None
-    ec_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TENSORS)] = None
+    kv_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TRANSFER)] = None
+    ec_transfer_params: Annotated[dict[str, Any] | None, rejected(_NO_TRANSFER)] = None
     vllm_xargs: Annotated[
-        dict[str, Any] | None, rejected("the engines have no such extensions")
+        dict[str, Any] | None, rejected("the gateway has no custom extensions")
     ] = None
     repetition_detection: Annotated[
         dict[str, Any] | None,
