@@ -32,7 +32,7 @@ sources. Tests send each parameter to the gateway with each engine kind.
 | --- | --- |
 | served | the parameter has the documented effect |
 | ignored | the parameter is accepted and has no effect. The response can contain its value |
-| rejected | the status is 400, and `param` is the name of the parameter |
+| rejected | the status is 400, and the error names the parameter |
 
 Null, empty values and the documented defaults are always accepted. The gateway ignores fields that
 no table lists. Models can have further limits, which [capabilities](capabilities.md) lists. The

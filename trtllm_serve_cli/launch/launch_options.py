@@ -215,8 +215,8 @@ class LaunchOptions:
         Path | None,
         Option(
             "Folder with LoRA adapters that clients of the OpenAI-compatible API may load while "
-            "the server runs. The server reads the folders that clients name below it. Default: "
-            "clients cannot load adapters.",
+            "the server runs. The server reads the folders that clients name below it, and the API "
+            "runs in one process. Default: clients cannot load adapters.",
             metavar="DIR",
             panel=_OPENAI,
         ),

@@ -118,9 +118,9 @@ def _check_lora_dir(options: LaunchOptions) -> str | None:
         )
     if (options.openai_processes or 1) > 1:
         raise BadInput(
-            "--runtime-lora-dir cannot be combined with --openai-processes.",
+            "--runtime-lora-dir requires a single process of the OpenAI-compatible API.",
             why="each process would only serve the adapters that clients have loaded in it",
-            next_step="omit one of the two options",
+            next_step="omit --openai-processes, or set it to 1",
         )
     return str(folder.absolute())
 
