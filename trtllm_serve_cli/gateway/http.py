@@ -22,6 +22,7 @@ _MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 Body = TypeVar("Body", bound=msgspec.Struct)
 Result = TypeVar("Result")
 _JSON_TYPES = ("application/json", "text/json")
+_MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 
 
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
@@ -93,8 +94,10 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
         body = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
         message, _, path = str(error).partition(" - at `$")
-        missing = re.search(r"missing required field `(\w+)`$", message)
-        param = path.removesuffix("`").lstrip(".") or (missing[1] if missing else None)
+        path = path.removesuffix("`")
+        if missing := _MISSING_FIELD.fullmatch(message):
+            path += f".{missing[1]}"
+        param = path.lstrip(".") or None
         place = f"{param}: " if param else ""
         raise invalid(f"{place}{message}.", param=param) from error
     except RecursionError as error:

@@ -13,11 +13,12 @@ def describe_usage(
     `cached_tokens` is None if the engine does not report how many tokens of the prompt it has read
     from the KV cache.
     """
-    details = None if cached_tokens is None else {"cached_tokens": cached_tokens}
-    return {
+    usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": details,
-        "completion_tokens_details": None,
     }
+    # OpenAI's specification does not allow null for the details.
+    if cached_tokens is not None:
+        usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
+    return usage

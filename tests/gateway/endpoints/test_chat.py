@@ -109,6 +109,23 @@ def test_usage_counts_cached_tokens(stream: bool) -> None:
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
 
 
+def test_usage_omits_unknown_details() -> None:
+    """OpenAI's specification requires an object if the field exists."""
+    with make_client(FakeBackend()) as client:
+        usage = client.post(PATH, json=body()).json()["usage"]
+    assert usage.keys() == {"prompt_tokens", "completion_tokens", "total_tokens"}
+
+
+def test_error_names_the_missing_field() -> None:
+    function = {"role": "assistant", "tool_calls": [{"id": "a"}]}
+    with make_client(FakeBackend()) as client:
+        missing = client.post(PATH, json={"messages": body()["messages"]}).json()["error"]
+        nested = client.post(PATH, json=body(messages=[function])).json()["error"]
+    assert missing["param"] == "model"
+    assert missing["message"] == "model: Object missing required field `model`."
+    assert nested["param"] == "messages[0].tool_calls[0].function"
+
+
 def test_stop_string_ends_the_text_and_the_request() -> None:
     backend = FakeBackend(generates("one two three "), is_endless=True)
     with make_client(backend) as client:

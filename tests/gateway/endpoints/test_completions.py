@@ -32,6 +32,7 @@ def test_whole_response_has_sixteen_tokens_by_default() -> None:
         ([72, 105], ["Hi"]),
         ([[72], [105]], ["H", "i"]),
         ("", ["\0"]),
+        (None, ["\0"]),
     ],
 )
 def test_prompts_are_texts_or_token_ids(prompt: Any, prompts: list[str]) -> None:

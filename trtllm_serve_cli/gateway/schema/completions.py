@@ -17,9 +17,10 @@ class CompletionBody(SamplingBody, kw_only=True):
     """The body of `POST /v1/completions`.
 
     The prompt is a text, a list of texts, a list of token ids, or a list of lists of token ids.
+    Without a prompt, the model generates the start of a text.
     """
 
-    prompt: str | list[str | TokenId | list[TokenId]] = ""
+    prompt: str | list[str | TokenId | list[TokenId]] | None = None
     max_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
     best_of: Annotated[int, msgspec.Meta(ge=1, le=128)] | None = None
     echo: bool | None = None
@@ -37,8 +38,8 @@ class CompletionBody(SamplingBody, kw_only=True):
     @property
     def prompts(self) -> list[str | list[int]]:
         """The prompts as texts or token ids."""
-        if isinstance(self.prompt, str):
-            return [self.prompt]
+        if self.prompt is None or isinstance(self.prompt, str):
+            return [self.prompt or ""]
         if self.prompt and all(isinstance(each, int) for each in self.prompt):
             return [[each for each in self.prompt if isinstance(each, int)]]
         return [each for each in self.prompt if not isinstance(each, int)]
