@@ -158,7 +158,7 @@ def make_client(
     `config` are fields of the gateway's configuration, and `changes` are fields of the model.
     """
     served = ServedModel("demo", "demo", Endpoint())
-    settings = GatewayConfig((served,), **(config or {}))
+    settings = GatewayConfig(**{"models": (served,), **(config or {})})
     registry = LoadedRegistry(settings, make_model(backend, **changes))
     return TestClient(build_app(settings, registry), raise_server_exceptions=False)
 

@@ -54,6 +54,7 @@ ROUTES = (
     Route("/v1/unload_lora_adapter", adapters.unload_adapter, methods=["POST"]),
     Route("/tokenize", tokenize.tokenize, methods=["POST"]),
     Route("/detokenize", tokenize.detokenize, methods=["POST"]),
+    Route("/tokenizer_info", tokenize.describe_tokenizer, methods=["GET"]),
     Route("/health", system.health, methods=["GET"]),
     Route("/metrics", system.metrics, methods=["GET"]),
     Route("/version", system.version, methods=["GET"]),

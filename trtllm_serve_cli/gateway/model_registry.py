@@ -72,6 +72,13 @@ class ModelRegistry:
             raise unavailable(f"{self._describe_loading(name)}; retry the request.")
         raise model_not_found(name, tuple(dict.fromkeys((*names, *self._models))))
 
+    def require_only_name(self) -> str:
+        """Return the name of the only model. Raise `ApiError` (400) if there are several."""
+        if len(self._names) != 1:
+            available = ", ".join(self._names)
+            raise invalid(f"model is required. Available models: {available}.", "model")
+        return self._names[0]
+
     def list_loaded(self) -> list[LoadedModel]:
         """Return the models that can be used."""
         return list(self._models.values())

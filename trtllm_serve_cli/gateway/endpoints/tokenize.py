@@ -1,4 +1,7 @@
-"""`POST /tokenize` and `POST /detokenize`, as in vLLM's server."""
+"""`POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as in vLLM's server (0.26).
+
+lm-eval uses these endpoints instead of a local tokenizer, and does not send the name of the model.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,17 @@ from starlette.responses import Response
 from trtllm_serve_cli.gateway.access.admission import check_model
 from trtllm_serve_cli.gateway.errors import invalid
 from trtllm_serve_cli.gateway.http import json_response, read_json
+from trtllm_serve_cli.gateway.model_registry import ModelRegistry
 from trtllm_serve_cli.gateway.prompts.messages import convert_message
 from trtllm_serve_cli.gateway.schema.chat import ChatMessage, Tool
 from trtllm_serve_cli.gateway.schema.sampling import TokenId
+from trtllm_serve_cli.gateway.served_model import LoadedModel
 
 
 class TokenizeBody(msgspec.Struct, kw_only=True):
     """The body of `POST /tokenize`: a prompt or the messages of a conversation."""
 
-    model: str
+    model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = None
     tools: list[Tool] | None = None
@@ -32,15 +37,14 @@ class TokenizeBody(msgspec.Struct, kw_only=True):
 class DetokenizeBody(msgspec.Struct, kw_only=True):
     """The body of `POST /detokenize`."""
 
-    model: str
+    model: str | None = None
     tokens: list[TokenId]
 
 
 async def tokenize(request: Request) -> Response:
     """Return the token ids of a prompt."""
     body = await read_json(request, TokenizeBody)
-    check_model(request, body.model)
-    model = request.app.state.models.find(body.model)
+    model = _find_model(request, body.model)
     if (body.prompt is None) == (body.messages is None):
         raise invalid("Send either prompt or messages.", "prompt")
     prompt = body.prompt
@@ -68,8 +72,7 @@ async def tokenize(request: Request) -> Response:
 async def detokenize(request: Request) -> Response:
     """Return the text of token ids."""
     body = await read_json(request, DetokenizeBody)
-    check_model(request, body.model)
-    model = request.app.state.models.find(body.model)
+    model = _find_model(request, body.model)
     vocab_size = model.tokenizer.vocab_size
     if body.tokens and max(body.tokens) >= vocab_size:
         raise invalid(
@@ -78,3 +81,25 @@ async def detokenize(request: Request) -> Response:
         )
     text = model.tokenizer.decode(body.tokens, skip_special_tokens=False)
     return json_response({"prompt": text})
+
+
+async def describe_tokenizer(request: Request) -> Response:
+    """Return the special tokens and the chat template of a model."""
+    model = _find_model(request, request.query_params.get("model"))
+    return json_response(
+        {
+            "tokenizer_class": type(model.tokenizer).__name__,
+            "bos_token": model.info.bos_token or None,
+            "eos_token": model.info.eos_token or None,
+            "chat_template": model.template.source if model.template else None,
+            "model_max_length": model.info.max_seq_len,
+        }
+    )
+
+
+def _find_model(request: Request, name: str | None) -> LoadedModel:
+    """Return a model, by default the only one. Raise `ApiError` if the key may not use it."""
+    models: ModelRegistry = request.app.state.models
+    name = models.require_only_name() if name is None else name
+    check_model(request, name)
+    return models.find(name)
