@@ -55,6 +55,8 @@ REQUIRED_FEATURES: Mapping[str, Feature] = {
     "lora_name": LORA,
 }
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
+# The guide type `json` of the engines also allows numbers, strings and arrays.
+_ANY_OBJECT = {"type": "object"}
 # Key of a guide in `structured_outputs` -> guide type of the engines.
 _GUIDE_PARAMS = (
     "structured_outputs",
@@ -202,7 +204,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
     guides = []
     if (format_ := body.response_format) is not None:
         if format_.type == "json_object":
-            guides.append(("json", ""))
+            guides.append(("json_schema", json.dumps(format_.schema or _ANY_OBJECT)))
         elif format_.type == "json_schema":
             if format_.json_schema is None:
                 raise invalid(
@@ -223,7 +225,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
         if key == "choice":
             guides.append(("regex", "|".join(re.escape(str(choice)) for choice in value)))
         elif key == "json_object":
-            guides.append(("json", ""))
+            guides.append(("json_schema", json.dumps(_ANY_OBJECT)))
         elif key in _GUIDES:
             text = value if isinstance(value, str) else json.dumps(value)
             guides.append((_GUIDES[key], text))

@@ -109,6 +109,23 @@ def test_usage_counts_cached_tokens(stream: bool) -> None:
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 16}
 
 
+@pytest.mark.parametrize(
+    ("fields", "schema"),
+    [
+        ({"response_format": {"type": "json_object"}}, {"type": "object"}),
+        ({"structured_outputs": {"json_object": True}}, {"type": "object"}),
+        ({"response_format": {"type": "json_object", "schema": {"const": 4}}}, {"const": 4}),
+    ],
+)
+def test_json_object_forces_an_object(fields: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Without a schema, engines also generate numbers and strings. llama.cpp accepts a schema."""
+    backend = FakeBackend()
+    with make_client(backend) as client:
+        client.post(PATH, json=body(**fields))
+    assert backend.submitted[0]["guide_type"] == "json_schema"
+    assert json.loads(backend.submitted[0]["guide"]) == schema
+
+
 def test_usage_omits_unknown_details() -> None:
     """OpenAI's specification requires an object if the field exists."""
     with make_client(FakeBackend()) as client:

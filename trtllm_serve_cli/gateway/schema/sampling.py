@@ -39,10 +39,11 @@ class JsonSchema(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """The format of the response."""
+    """The format of the response. `schema` is llama.cpp's field for the type `json_object`."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema: dict[str, Any] | None = None
 
 
 class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
