@@ -5,9 +5,8 @@
 
 All clients send the same prompts as streamed chat completions, request 32 tokens per response, and
 keep the same number of requests in flight. They run in turns, so that each round has one result of
-each client. Use a simulated engine: its steps have a known duration. AIPerf and GuideLLM are
-installed in environments of their own. Both require a tokenizer, but read the number of tokens from
-the server.
+each client. Use a simulated engine: its steps have a known duration. Install AIPerf and GuideLLM in
+separate environments. Both require a tokenizer, but read the number of tokens from the server.
 """
 
 from __future__ import annotations

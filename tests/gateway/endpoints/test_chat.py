@@ -118,7 +118,7 @@ def test_usage_counts_cached_tokens(stream: bool) -> None:
     ],
 )
 def test_json_object_forces_an_object(fields: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Without a schema, engines also generate numbers and strings. llama.cpp accepts a schema."""
+    """Engines also generate numbers if no schema forbids it. `schema` is llama.cpp's field."""
     backend = FakeBackend()
     with make_client(backend) as client:
         client.post(PATH, json=body(**fields))
