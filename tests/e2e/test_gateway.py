@@ -57,6 +57,13 @@ def test_infer_finds_the_gateway(client: openai.OpenAI, served: Tllm) -> None:
     assert served.done(*words).strip() == (answer.choices[0].message.content or "").strip()
 
 
+def test_json_object_starts_an_object(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="demo", messages=MESSAGES, n=4, max_tokens=4, response_format={"type": "json_object"}
+    )
+    assert all((each.message.content or "").startswith("{") for each in answer.choices)
+
+
 def test_stream_equals_the_whole_response(client: openai.OpenAI) -> None:
     request: Any = {"model": "demo", "messages": MESSAGES, "temperature": 0, "max_tokens": 40}
     whole = client.chat.completions.create(**request)
