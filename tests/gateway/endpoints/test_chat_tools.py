@@ -143,6 +143,34 @@ def test_required_without_parallel_calls_asks_for_one_call() -> None:
     assert json.loads(backend.submitted[0]["guide"])["type"] == "object"
 
 
+def allow(mode: str, *names: str) -> dict[str, Any]:
+    tools = [{"type": "function", "function": {"name": name}} for name in names]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}}
+
+
+def test_allowed_tools_hide_the_other_tools() -> None:
+    _, backend = ask("Hello!", tools=TOOLS, tool_choice=allow("auto", "time"))
+    assert prompt_of(backend) == "time;user: Hi\n"
+    assert "guide" not in backend.submitted[0]
+
+
+def test_allowed_tools_can_require_a_call() -> None:
+    text = '[{"name": "time", "arguments": {}}]'
+    choice, backend = ask(text, tools=TOOLS, tool_choice=allow("required", "time"))
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "time"
+    assert json.loads(backend.submitted[0]["guide"])["items"]["properties"]["name"] == {
+        "type": "string",
+        "enum": ["time"],
+    }
+
+
+def test_allowed_tools_must_exist() -> None:
+    with make_client(FakeBackend()) as client:
+        response = client.post(PATH, json=body(tools=TOOLS, tool_choice=allow("auto", "tide")))
+    assert response.status_code == 400
+    assert "the function 'tide', which is not in tools" in response.json()["error"]["message"]
+
+
 def test_history_with_tool_calls_is_rendered() -> None:
     arguments = '{"city": "Paris"}'
     call = {"id": "c", "type": "function", "function": {"name": "weather", "arguments": arguments}}

@@ -23,7 +23,13 @@ from trtllm_serve_cli.gateway.prompts.tools.forced import (
 )
 from trtllm_serve_cli.gateway.prompts.tools.formats import HERMES
 from trtllm_serve_cli.gateway.prompts.tools.tool_parser import ToolOptions, new_call_id
-from trtllm_serve_cli.gateway.schema.chat import ChatBody, FunctionDefinition, NamedTool
+from trtllm_serve_cli.gateway.schema.chat import (
+    AllowedTools,
+    ChatBody,
+    FunctionDefinition,
+    NamedTool,
+    Tool,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +47,9 @@ class ToolPlan:
 
 def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
     """Plan the tool calls of a request. Raise `ApiError` (400) if the tools are not valid."""
-    functions = [each.function for each in body.tools or ()]
-    choice = body.tool_choice or "auto"
-    _check_tools(body, functions)
+    _check_tools(body, [each.function for each in body.tools or ()])
+    selected, choice = _select_tools(body)
+    functions = [each.function for each in selected]
     if not functions or choice == "none":
         return ToolPlan()
     known = template.tool_format
@@ -52,7 +58,7 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
         allows_several=body.parallel_tool_calls is not False,
         new_id=known.new_id if known else new_call_id,
     )
-    tools = tuple(msgspec.to_builtins(each) for each in body.tools or ())
+    tools = tuple(msgspec.to_builtins(each) for each in selected)
     if isinstance(choice, NamedTool):
         name = choice.function.name
         parser = partial(NamedCallParser, options, name)
@@ -105,12 +111,29 @@ def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
             f"tools contains several functions with the name '{repeated[0]}'. Use unique names.",
             "tools",
         )
-    if isinstance(choice, NamedTool) and choice.function.name not in names:
-        raise invalid(
-            f"tool_choice selects the function '{choice.function.name}', which is not in tools. "
-            f"Available functions: {', '.join(names)}.",
-            "tool_choice",
-        )
+    for name in _list_chosen(choice):
+        if name not in names:
+            raise invalid(
+                f"tool_choice selects the function '{name}', which is not in tools. "
+                f"Available functions: {', '.join(names)}.",
+                "tool_choice",
+            )
+
+
+def _list_chosen(choice: str | NamedTool | AllowedTools | None) -> list[str]:
+    """Return the names of the functions that a tool choice contains."""
+    if isinstance(choice, AllowedTools):
+        return [each.function.name for each in choice.allowed_tools.tools]
+    return [choice.function.name] if isinstance(choice, NamedTool) else []
+
+
+def _select_tools(body: ChatBody) -> tuple[list[Tool], str | NamedTool]:
+    """Return the tools that the model may call, and whether or which it must call."""
+    tools, choice = body.tools or [], body.tool_choice or "auto"
+    if not isinstance(choice, AllowedTools):
+        return tools, choice
+    names = _list_chosen(choice)
+    return [each for each in tools if each.function.name in names], choice.allowed_tools.mode
 
 
 def _read_schema(function: FunctionDefinition) -> dict[str, Any]:

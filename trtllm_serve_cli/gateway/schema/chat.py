@@ -72,11 +72,23 @@ class NamedFunction(msgspec.Struct, kw_only=True):
     name: str
 
 
-class NamedTool(msgspec.Struct, kw_only=True):
+class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
     """The tool that the model must call."""
 
     function: NamedFunction
-    type: Literal["function"] = "function"
+
+
+class AllowedToolList(msgspec.Struct, kw_only=True):
+    """The tools that the model may call, or must call if the mode is `required`."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], msgspec.Meta(min_length=1)]
+
+
+class AllowedTools(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
+    """A tool choice that selects some of the request's tools."""
+
+    allowed_tools: AllowedToolList
 
 
 class ChatBody(SamplingBody, kw_only=True):
@@ -88,7 +100,7 @@ class ChatBody(SamplingBody, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     # vLLM's extensions of the OpenAI API.
