@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import Tllm
+from tests.e2e.conftest import TLLM, Tllm
 from tests.fakes.otlp_collector import ReceivedSpan, ReceivedSpans, collector
+from tests.ports import free_ports
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 PROMPT = "What is machine learning?"
+# The id of the client's span.
+CLIENT_SPAN = "c" * 16
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +93,74 @@ def test_request_is_logged_and_traced(observed: Tllm, received: ReceivedSpans) -
     assert refused.returncode == 3
     wait_until(lambda: log_lines(observed, "no-1"))
     assert log_lines(observed, "no-1")[0]["outcome"] == "rejected"
+
+
+def chat(url: str, trace_id: str) -> None:
+    """Send a chat completion of 5 tokens as part of the trace."""
+    body = {"model": "demo", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": 5}
+    headers = {
+        "content-type": "application/json",
+        "traceparent": f"00-{trace_id}-{CLIENT_SPAN}-01",
+    }
+    request = urllib.request.Request(
+        f"{url}/v1/chat/completions", json.dumps(body).encode(), headers
+    )
+    with urllib.request.urlopen(request, timeout=60) as response:
+        assert json.load(response)["usage"]["completion_tokens"] == 5
+
+
+def spans_of(received: ReceivedSpans, trace_id: str) -> dict[str, ReceivedSpan]:
+    return {each.name: each for each in received.spans() if each.trace_id == trace_id}
+
+
+def test_chat_is_traced_from_the_client_to_the_engine(
+    quick_home: Callable[[], Tllm], received: ReceivedSpans
+) -> None:
+    tllm = quick_home()
+    collector_url = received.url.removesuffix("/v1/traces")
+    port, other_port = free_ports(2)
+    started = tllm.start("--openai", f"--openai-port={port}", "--otlp-endpoint", collector_url)
+    assert started.returncode == 0, started.stdout + started.stderr
+
+    trace_id = os.urandom(16).hex()
+    chat(tllm.status()["openai"], trace_id)
+    expected = {"chat demo", "engine", "queue", "prefill", "decode"}
+    wait_until(lambda: expected <= spans_of(received, trace_id).keys())
+    spans = spans_of(received, trace_id)
+    server, engine = spans["chat demo"], spans["engine"]
+    parents = {name: span.parent_id for name, span in spans.items()}
+    parts = dict.fromkeys(("queue", "prefill", "decode"), engine.id)
+    assert parents == {"chat demo": CLIENT_SPAN, "engine": server.id, **parts}
+    for span in (server, engine):
+        assert span.attributes["gen_ai.usage.output_tokens"] == "5"
+
+    # A gateway elsewhere sends its requests through Triton, which continues the trace.
+    with gateway_of(tllm, other_port, collector_url) as url:
+        trace_id = os.urandom(16).hex()
+        chat(url, trace_id)
+        wait_until(lambda: {"chat demo", "InferRequest"} <= spans_of(received, trace_id).keys())
+    spans = spans_of(received, trace_id)
+    assert spans["InferRequest"].parent_id == spans["chat demo"].id
+
+
+@contextlib.contextmanager
+def gateway_of(tllm: Tllm, port: int, collector_url: str) -> Iterator[str]:
+    """Run `tllm gateway` for the server, and yield its URL when it is ready."""
+    url = f"http://127.0.0.1:{port}"
+    command = (
+        TLLM, "gateway", "-u", tllm.status()["grpc"], "-m", "demo", "--port", str(port),
+        "--otlp-endpoint", collector_url,
+    )  # fmt: skip
+    process = subprocess.Popen(command, env=tllm.environ, stderr=subprocess.DEVNULL)
+
+    def is_ready() -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+            return True
+        return False
+
+    try:
+        wait_until(is_ready, timeout_s=60)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(60)

@@ -76,6 +76,7 @@ def test_message_has_every_field_of_the_request() -> None:
         logit_bias=((1, 2.0),),
         num_top_log_probs=1,
         return_prompt_log_probs=True,
+        trace_parent="00-1-2-01",
     )
     assert list(request.to_message()) == [each.name for each in fields(GenerationRequest)]
 

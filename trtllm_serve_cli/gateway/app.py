@@ -39,6 +39,7 @@ from trtllm_serve_cli.gateway.http import JsonResponse
 from trtllm_serve_cli.gateway.model_registry import ModelRegistry
 from trtllm_serve_cli.gateway.telemetry.access_log import AccessLog
 from trtllm_serve_cli.gateway.telemetry.metrics import Metrics
+from trtllm_serve_cli.gateway.telemetry.tracing import Tracer, open_tracer
 
 ROUTES = (
     Route("/", page.show_chat_page, methods=["GET"]),
@@ -87,10 +88,13 @@ def build_app(
     limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes, table=usage)
     metrics = Metrics(limits)
     log = AccessLog(config.log_format)
+    tracer = open_tracer(config)
 
     def report(call: Call) -> None:
         metrics.observe(call)
         log.record(call)
+        if call.span_id and tracer is not None:
+            tracer.record(call)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -100,11 +104,13 @@ def build_app(
             yield
         sharing.cancel()
         await known.close()
+        if tracer is not None:
+            await asyncio.to_thread(tracer.close)
 
     app = Starlette(
         routes=ROUTES,
         lifespan=lifespan,
-        middleware=_plan_middleware(config, report),
+        middleware=_plan_middleware(config, report, tracer),
         exception_handlers={ApiError: _on_api_error, HTTPException: _on_http_error},
     )
     app.state.config = config
@@ -114,10 +120,18 @@ def build_app(
     return app
 
 
-def _plan_middleware(config: GatewayConfig, report: Callable[[Call], None]) -> list[Middleware]:
+def _plan_middleware(
+    config: GatewayConfig, report: Callable[[Call], None], tracer: Tracer | None
+) -> list[Middleware]:
     """Return the middleware, outermost first. CORS applies to rejected requests, too."""
     keys = KeyRing(Path(config.keys_file) if config.keys_file else None, config.key_policy)
-    guard = Middleware(Guard, keys=keys, max_header_bytes=config.max_header_bytes, on_end=report)
+    guard = Middleware(
+        Guard,
+        keys=keys,
+        max_header_bytes=config.max_header_bytes,
+        on_end=report,
+        on_start=None if tracer is None else tracer.begin,
+    )
     if not config.cors_origins:
         return [guard]
     cors = Middleware(

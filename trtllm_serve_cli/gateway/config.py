@@ -45,7 +45,9 @@ class GatewayConfig:
     request whose headers or body have not arrived after `receive_timeout_s` is rejected. At most
     `max_in_flight` requests run at the same time, and at most `max_waiting` more requests wait.
     After `send_timeout_s`, a client that does not read its response is disconnected. `log_format`
-    is the format of the access log.
+    is the format of the access log. `otlp_traces` is the URL that receives the spans of requests,
+    or None if requests are not traced. Of the requests without a `traceparent`, one of `trace_rate`
+    is traced.
     """
 
     models: tuple[ServedModel, ...]
@@ -70,6 +72,8 @@ class GatewayConfig:
     drain_s: float = 30.0
     send_timeout_s: float = 60.0
     log_format: LogFormat = "text"
+    otlp_traces: str | None = None
+    trace_rate: int = 1
 
     @property
     def url(self) -> str:

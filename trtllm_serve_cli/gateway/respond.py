@@ -35,6 +35,10 @@ class Writer(Protocol):
         """Return the events that end a stream after an error."""
         return b"data: " + error.body() + b"\n\n"
 
+    def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
+        """Return why the sequences have ended, as in the response."""
+        return generation.finish_reasons
+
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
         """Return the body of a response that is not streamed."""
 
@@ -56,12 +60,12 @@ async def respond(
     if not await admit(request, model.name, num_input_tokens):
         return Response(status_code=499)
     call = find_call(request.scope)
-    generation = Generation(model.backend, plans, call.add_tokens)
+    generation = Generation(model.backend, plans, call.add_tokens, call.trace_parent)
     batches = generation.batches()
     config = request.app.state.config
     if not is_streaming:
         body = await run_while_connected(
-            request.receive, lambda: _finish(batches, writer, generation)
+            request.receive, lambda: _finish(batches, writer, generation, call)
         )
         return Response(status_code=499) if body is None else JsonResponse(body)
     first = await run_while_connected(request.receive, lambda: anext(batches))
@@ -73,10 +77,11 @@ async def respond(
     )
 
 
-async def _finish(batches: Batches, writer: Writer, generation: Generation) -> bytes:
+async def _finish(batches: Batches, writer: Writer, generation: Generation, call: Call) -> bytes:
     try:
         return await writer.whole(batches, generation)
     finally:
+        _describe_end(call, writer, generation)
         await batches.aclose()
 
 
@@ -98,4 +103,12 @@ async def _stream(
         call.late_error = error.status
         yield writer.error_events(error)
     finally:
+        _describe_end(call, writer, generation)
         await batches.aclose()
+
+
+def _describe_end(call: Call, writer: Writer, generation: Generation) -> None:
+    """Record in `call` what its span contains about the end of the generation."""
+    if call.span_id:
+        call.finish_reasons = writer.finish_reasons(generation)
+        call.num_cached_tokens = generation.num_cached_tokens

@@ -323,7 +323,8 @@ class LaunchOptions:
     otlp_endpoint: Annotated[
         str | None,
         Option(
-            "URL of the OpenTelemetry collector that receives spans over HTTP. Default: no spans.",
+            "URL of the OpenTelemetry collector that receives the spans of Triton, the models and "
+            "the OpenAI-compatible API over HTTP. Default: no spans.",
             metavar="URL",
             panel=_TELEMETRY,
         ),

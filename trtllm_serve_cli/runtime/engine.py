@@ -57,11 +57,13 @@ class GenerationRequest:
     lora_file: str | None = None
     # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token and the value that is
     # added to its logit. `num_top_log_probs` is the number of most likely tokens to return at each
-    # position, with their log probabilities.
+    # position, with their log probabilities. `trace_parent` is the W3C `traceparent` of the span to
+    # which the engine's spans belong, or empty if the request is not traced.
     min_p: float | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_top_log_probs: int = 0
     return_prompt_log_probs: bool = False
+    trace_parent: str = ""
 
     @property
     def is_greedy(self) -> bool:
@@ -95,7 +97,9 @@ class GenerationRequest:
 
 # The fields of requests that the workers of earlier versions do not know. A worker lists its
 # optional fields in its frame `ready`.
-OPTIONAL_FIELDS = ("min_p", "logit_bias", "num_top_log_probs", "return_prompt_log_probs")
+OPTIONAL_FIELDS = (
+    "min_p", "logit_bias", "num_top_log_probs", "return_prompt_log_probs", "trace_parent",
+)  # fmt: skip
 _BASIC_FIELDS = tuple(each for each in GenerationRequest.__slots__ if each not in OPTIONAL_FIELDS)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 # Read the model's name from the path of this file. A model and its engine worker both run this file
 # from MODEL/VERSION/tllm_runtime.
-_MODEL = Path(__file__).parent.parent.parent.name
+MODEL_NAME = Path(__file__).parent.parent.parent.name
 
 
 Level = Literal["I", "W", "E"]
@@ -47,14 +47,14 @@ def write_traceback() -> None:
 def render_json(level: Level, text: str, fields: dict[str, Any], now: datetime) -> str:
     """Return the line as a JSON object. `fields` override the keys that are in all lines."""
     at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    line = {"time": at, "level": _LEVELS[level], "model": _MODEL, "message": text, **fields}
+    line = {"time": at, "level": _LEVELS[level], "model": MODEL_NAME, "message": text, **fields}
     return json.dumps(line, ensure_ascii=False)
 
 
 def render_text(level: Level, text: str, fields: dict[str, Any]) -> str:
     """Return the line as text, with each field appended as `name=value`."""
     pairs = "".join(f" {name}={_as_word(value)}" for name, value in fields.items())
-    return f"{level} {_MODEL}] {text}{pairs}"
+    return f"{level} {MODEL_NAME}] {text}{pairs}"
 
 
 def _as_word(value: Any) -> str:

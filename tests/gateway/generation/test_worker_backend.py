@@ -66,6 +66,15 @@ def test_optional_fields_are_sent_to_a_worker_that_knows_them(listener: socket.s
     assert (request["min_p"], request["logit_bias"]) == (0.5, [[5, 1.0]])
 
 
+@pytest.mark.parametrize(("known", "is_sent"), [(["min_p"], False), (["trace_parent"], True)])
+def test_old_worker_receives_no_trace(
+    listener: socket.socket, known: list[str], is_sent: bool
+) -> None:
+    ready = {**READY, "optional_fields": known}
+    request = submit(listener, ready, trace_parent="00-1-2-01")["request"]
+    assert ("trace_parent" in request) == is_sent
+
+
 @pytest.mark.parametrize("known", [[], ["logit_bias"]])
 def test_optional_fields_are_rejected_for_an_old_worker(
     listener: socket.socket, known: list[str]

@@ -4,7 +4,11 @@ import pytest
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
-from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ, trace_settings
+from trtllm_serve_cli.launch.triton.telemetry_env import (
+    read_trace_rate,
+    telemetry_environ,
+    trace_settings,
+)
 
 
 def test_telemetry_is_off_by_default() -> None:
@@ -36,3 +40,11 @@ def test_log_options_become_variables() -> None:
 def test_invalid_endpoint_is_rejected(endpoint: str) -> None:
     with pytest.raises(BadInput, match="is not a valid collector URL"):
         telemetry_environ(LaunchOptions(otlp_endpoint=endpoint))
+
+
+@pytest.mark.parametrize(
+    ("trace_config", "rate"),
+    [((), 1), (("rate=100", "count=5"), 100), (("rate=1", "rate=7"), 7), (("rate=often",), 1)],
+)
+def test_gateway_traces_at_the_rate_of_triton(trace_config: tuple[str, ...], rate: int) -> None:
+    assert read_trace_rate(trace_config) == rate

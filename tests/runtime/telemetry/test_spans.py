@@ -11,8 +11,10 @@ import pytest
 from tests.fakes.otlp_collector import collector
 from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.telemetry.spans import (
+    SERVER,
     Span,
     SpanExporter,
+    child_trace_parent,
     read_trace_parent,
     render_spans,
 )
@@ -33,6 +35,22 @@ def test_renders_a_span_as_otlp() -> None:
         "events": [{"name": "first token", "timeUnixNano": "107"}],
         "status": {"code": 2, "message": "gone"},
     }  # fmt: skip
+
+
+def test_root_span_has_its_own_id_and_no_parent() -> None:
+    attributes = {"seconds": 0.5, "reasons": ("stop", "length")}
+    root = Span("00-" + "a" * 32 + "--01", "chat", 5, 9, attributes, id="c" * 16, kind=SERVER)
+    (made,) = render_spans([root], "gateway", 0)["resourceSpans"][0]["scopeSpans"][0]["spans"]
+    assert (made["spanId"], made["parentSpanId"], made["kind"]) == ("c" * 16, "", 2)
+    reasons = [{"stringValue": "stop"}, {"stringValue": "length"}]
+    assert made["attributes"] == [
+        {"key": "seconds", "value": {"doubleValue": 0.5}},
+        {"key": "reasons", "value": {"arrayValue": {"values": reasons}}},
+    ]
+
+
+def test_children_keep_the_trace_and_the_flags() -> None:
+    assert child_trace_parent(PARENT, "c" * 16) == "00-" + "a" * 32 + "-" + "c" * 16 + "-01"
 
 
 def test_close_sends_the_remaining_spans() -> None:

@@ -76,6 +76,14 @@ def gateway(
     log_format: Annotated[
         Literal["text", "json"], typer.Option(help="Format of the log line of each request.")
     ] = "text",
+    otlp_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="URL of the OpenTelemetry collector that receives spans over HTTP. Default: no "
+            "spans.",
+        ),
+    ] = None,
     chat_template: Annotated[
         str | None,
         typer.Option(
@@ -116,6 +124,7 @@ def gateway(
         describe_missing_keys,
         read_chat_template,
     )
+    from trtllm_serve_cli.launch.triton.telemetry_env import traces_url
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import count_cores
 
@@ -137,6 +146,7 @@ def gateway(
         chat_template=read_chat_template(Path(chat_template) if chat_template else None),
         generation_config=generation_config,
         tool_parser=tool_parser,
+        otlp_traces=traces_url(otlp_endpoint) if otlp_endpoint else None,
     )
     if dry_run:
         print(config.to_json())

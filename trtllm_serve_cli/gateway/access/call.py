@@ -17,8 +17,12 @@ SCOPE_KEY = "tllm.call"
 # Longer paths are cut in the log.
 _MAX_PATH = 256
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-# A W3C `traceparent`: version, trace id, parent id, flags. Source: https://www.w3.org/TR/trace-context
-_TRACE_PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
+# A W3C `traceparent`: version, trace id, parent id, flags. The version ff and ids that consist of
+# zeros are invalid. Source: https://www.w3.org/TR/trace-context
+_TRACE_PARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
+)
+_SAMPLED = 1
 
 
 @dataclass(slots=True)
@@ -26,20 +30,27 @@ class Call:
     """A request to the gateway, and what is known about its response so far.
 
     Times are from `time.perf_counter`. `model` is set when the request has found its model.
-    `rejected_by` is the limit that rejected the request. `trace_id` is the id of the client's
-    OpenTelemetry trace.
+    `rejected_by` is the limit that rejected the request. `trace_id` is the id of the OpenTelemetry
+    trace of the client or of the gateway. `parent_span_id` is the id of the client's span, and
+    `is_sampled` is whether the client records its trace, or None if the client has no trace.
+    `span_id` is the id of the gateway's span, or empty if the request is not traced.
     """
 
     request_id: str
     method: str
     path: str
     trace_id: str = ""
+    parent_span_id: str = ""
+    is_sampled: bool | None = None
+    span_id: str = ""
     key: ApiKey | None = None
     model: str = ""
     status: int = 0
     rejected_by: str = ""
     num_input_tokens: int = 0
     num_output_tokens: int = 0
+    num_cached_tokens: int | None = None
+    finish_reasons: tuple[str, ...] = ()
     started_s: float = field(default_factory=time.perf_counter)
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -71,6 +82,11 @@ class Call:
     @property
     def time_to_first_token_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.started_s
+
+    @property
+    def trace_parent(self) -> str:
+        """The W3C `traceparent` for children of the gateway's span, or "" without a span."""
+        return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:
         """Count generated tokens that have just arrived."""
@@ -108,5 +124,5 @@ def read_call(scope: Scope) -> Call:
         scope["method"],
         # The raw path is still percent-encoded, so that it cannot contain a line break.
         scope.get("raw_path", scope["path"].encode()).decode("latin-1")[:_MAX_PATH],
-        trace[1] if trace else "",
+        *((trace[1], trace[2], bool(int(trace[3], 16) & _SAMPLED)) if trace else ()),
     )

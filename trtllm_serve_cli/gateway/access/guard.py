@@ -23,8 +23,9 @@ PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 class Guard:
     """ASGI middleware that checks keys and describes each request in a `Call`.
 
-    `on_end` is called when a response has ended, for example to update metrics. Requests
-    whose headers exceed `max_header_bytes` are rejected.
+    `on_start` is called when a request has arrived, for example to start a span. `on_end` is called
+    when a response has ended, for example to update metrics. Requests whose headers exceed
+    `max_header_bytes` are rejected.
     """
 
     def __init__(
@@ -34,17 +35,21 @@ class Guard:
         keys: KeyRing,
         max_header_bytes: int,
         on_end: Callable[[Call], None],
+        on_start: Callable[[Call], None] | None = None,
     ) -> None:
         self._app = app
         self._keys = keys
         self._max_header_bytes = max_header_bytes
         self._on_end = on_end
+        self._on_start = on_start
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         call = scope[SCOPE_KEY] = read_call(scope)
+        if self._on_start is not None:
+            self._on_start(call)
         watched = _watch(call, send)
         try:
             try:

@@ -270,6 +270,11 @@ class ChatWriter(Writer):
         token = self._model.tokenizer.decode([token_id], skip_special_tokens=False)
         return {"token": token, "logprob": log_prob, "bytes": list(token.encode())}
 
+    def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
+        """Return why the choices have ended. A choice with tool calls has the reason tool_calls."""
+        reasons = (choice.finish_reason for choice in self._choices)
+        return tuple(reason for reason in reasons if reason is not None)
+
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
         """Return the body of a response that is not streamed."""
         async for deltas in batches:

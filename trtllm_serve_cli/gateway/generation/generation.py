@@ -39,7 +39,8 @@ class Generation:
 
     All plans have the same number of sequences. The sequences are numbered across the requests:
     the first sequence of the second request follows the last sequence of the first request.
-    `on_tokens` is called with the number of tokens in each batch of updates.
+    `on_tokens` is called with the number of tokens in each batch of updates. `trace_parent` is the
+    W3C `traceparent` of the call's span, or empty if the call is not traced.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Generation:
         backend: Backend,
         plans: Sequence[GenerationPlan],
         on_tokens: Callable[[int], None] = lambda count: None,
+        trace_parent: str = "",
     ) -> None:
         self._backend = backend
         self._on_tokens = on_tokens
@@ -59,7 +61,10 @@ class Generation:
         self._num_cached_tokens: int | None = None
         try:
             for index, plan in enumerate(plans):
-                request_id = backend.submit(plan.fields, self._on_update)
+                fields = plan.fields
+                if trace_parent:
+                    fields = {**fields, "trace_parent": trace_parent}
+                request_id = backend.submit(fields, self._on_update)
                 self._requests[request_id] = index
                 # Open the decoders now, so that the backend can decode the first tokens of all
                 # requests in one call.
@@ -76,6 +81,12 @@ class Generation:
     def num_output_tokens(self) -> int:
         """The number of tokens that have been generated for all sequences so far."""
         return sum(each.num_tokens for each in self._sequences.values())
+
+    @property
+    def finish_reasons(self) -> tuple[str, ...]:
+        """Why the sequences have ended. Sequences that are still running are omitted."""
+        ended = (self._sequences[index].finish_reason for index in sorted(self._sequences))
+        return tuple(reason for reason in ended if reason is not None)
 
     @property
     def num_cached_tokens(self) -> int | None:

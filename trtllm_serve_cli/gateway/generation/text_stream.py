@@ -42,9 +42,14 @@ class TextSequence:
     stops: Sequence[str] = ()
     stop_token_ids: frozenset[int] = frozenset()
     includes_stop: bool = False
-    is_ended: bool = False
+    finish_reason: FinishReason | None = None
     num_tokens: int = 0
     _held: str = field(default="", repr=False)
+
+    @property
+    def is_ended(self) -> bool:
+        """True if the last delta has been returned."""
+        return self.finish_reason is not None
 
     def push(self, update: SequenceUpdate) -> TextDelta:
         """Return the text that an update adds. Later updates are ignored after the last delta."""
@@ -61,7 +66,7 @@ class TextSequence:
         if reason == "stop" and stop_reason is None and update.token_ids:
             last = update.token_ids[-1]
             stop_reason = last if last in self.stop_token_ids else None
-        self.is_ended = reason is not None
+        self.finish_reason = reason
         return TextDelta(
             self.index,
             text,

@@ -95,7 +95,9 @@ class TritonBackend:
         )
         request_id = next(self._ids)
         reader = _ResponseReader(self._core, fields, request_id)
-        call = asyncio.create_task(self._run(message, reader, on_update))
+        trace_parent = fields.get("trace_parent")
+        metadata = (("traceparent", trace_parent),) if trace_parent else None
+        call = asyncio.create_task(self._run(message, metadata, reader, on_update))
         self._calls[request_id] = call
         call.add_done_callback(lambda _: self._calls.pop(request_id, None))
         return request_id
@@ -128,8 +130,10 @@ class TritonBackend:
                 self._is_ready = False
             await asyncio.sleep(_READY_PERIOD_S)
 
-    async def _run(self, message: Any, reader: _ResponseReader, on_update: OnUpdate) -> None:
-        call = self._stub.ModelStreamInfer(iter([message]))
+    async def _run(
+        self, message: Any, metadata: Any, reader: _ResponseReader, on_update: OnUpdate
+    ) -> None:
+        call = self._stub.ModelStreamInfer(iter([message]), metadata=metadata)
         error = None
         try:
             async for response in call:

@@ -73,6 +73,8 @@ class WorkerBackend:
             raise unavailable("The engine worker is being restarted; retry the request.")
         request = GenerationRequest(id=next(self._ids), **fields)
         message = request.to_message()
+        if "trace_parent" in self._unknown_fields:
+            message.pop("trace_parent", None)
         if unknown := sorted(self._unknown_fields & message.keys()):
             raise invalid(
                 f"The engine worker of this model does not know {', '.join(unknown)}, because the "

@@ -10,6 +10,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.access.keys import read_keys
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+from trtllm_serve_cli.launch.triton.telemetry_env import read_trace_rate, traces_url
 from trtllm_serve_cli.repository.model.store import ImportedModel
 
 
@@ -57,6 +58,8 @@ def plan_gateway(
         tls_key=_absolute(options.openai_key),
         drain_s=DRAIN_S,
         log_format=options.log_format,
+        otlp_traces=traces_url(options.otlp_endpoint) if options.otlp_endpoint else None,
+        trace_rate=read_trace_rate(options.trace_config),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from trtllm_serve_cli.errors import BadInput
@@ -36,6 +37,12 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
     overridden = {each.partition("=")[0] for each in options.trace_config}
     kept = tuple(f"{name}={value}" for name, value in defaults.items() if name not in overridden)
     return (*kept, *options.trace_config)
+
+
+def read_trace_rate(trace_config: Sequence[str]) -> int:
+    """Return N if Triton traces one of N requests. The default is 1, as in `trace_settings`."""
+    values = [each.partition("=")[2] for each in trace_config if each.startswith("rate=")]
+    return max(int(values[-1]), 1) if values and values[-1].isdecimal() else 1
 
 
 def traces_url(endpoint: str) -> str:

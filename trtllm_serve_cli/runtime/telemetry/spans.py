@@ -1,9 +1,9 @@
-"""Add spans to traces that Triton has started, and send the spans to Triton's collector.
+"""Send spans to Triton's collector, for traces that Triton or the gateway has started.
 
-For a decoupled model, Triton's spans end when the model receives the request. This module adds
-spans for the time after that. Requests from other models (business logic scripting) are not traced,
-because Triton 2.51 frees the traces of such requests too early and then crashes (observed). Spans
-are sent as OTLP JSON over HTTP, which is the format that Triton uses.
+For a decoupled model, Triton's spans end when the model receives the request. The models therefore
+add spans for the time after that. Requests from other models (business logic scripting) are not
+traced, because Triton 2.51 frees the traces of such requests too early and then crashes (observed).
+Spans are sent as OTLP JSON over HTTP, which is the format that Triton uses.
 """
 
 from __future__ import annotations
@@ -25,26 +25,50 @@ _TIMEOUT_S = 5.0
 # The maximum number of queued spans. If the collector does not respond, further spans are dropped.
 _MAX_WAITING = 4096
 
+AttributeValue = str | int | float | Sequence[str]
+# The values of `kind` in OTLP.
+INTERNAL = 1
+SERVER = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Span:
     """A span of a request.
 
     Times are in nanoseconds on the monotonic clock. `trace_parent` is a W3C `traceparent`, which
-    contains the ids of the trace and the parent span.
+    contains the ids of the trace and the parent span. The parent's id is empty if the span is the
+    root of its trace. If `id` is empty, the span gets a new id when it is sent. `kind` is
+    `INTERNAL` or `SERVER`.
     """
 
     trace_parent: str
     name: str
     start_ns: int
     end_ns: int
-    attributes: Mapping[str, str | int] = field(default_factory=dict)
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
     events: Mapping[str, int] = field(default_factory=dict)
     failure: str = ""
+    id: str = ""
+    kind: int = INTERNAL
+
+
+def new_span_id() -> str:
+    """Return a random id for a span."""
+    return secrets.token_hex(8)
+
+
+def child_trace_parent(trace_parent: str, span_id: str) -> str:
+    """Return the `traceparent` for children of the span `span_id`, whose own is `trace_parent`."""
+    version, trace_id, _, flags = trace_parent.split("-")
+    return f"{version}-{trace_id}-{span_id}-{flags}"
 
 
 class SpanExporter:
-    """An exporter that sends spans to the collector at `url` from a background thread."""
+    """An exporter that sends spans to the collector at `url` from a background thread.
+
+    `model` is the name of the model whose spans are sent. The gateway, which serves several models,
+    has the name `gateway`.
+    """
 
     def __init__(self, url: str, model: str, period_s: float = 1.0) -> None:
         self._url = url
@@ -113,10 +137,10 @@ def _span(span: Span, offset_ns: int) -> dict[str, Any]:
     _, trace_id, parent_id, _ = span.trace_parent.split("-")
     return {
         "traceId": trace_id,
-        "spanId": secrets.token_hex(8),
+        "spanId": span.id or new_span_id(),
         "parentSpanId": parent_id,
         "name": span.name,
-        "kind": 1,  # SPAN_KIND_INTERNAL
+        "kind": span.kind,
         "startTimeUnixNano": str(span.start_ns + offset_ns),
         "endTimeUnixNano": str(span.end_ns + offset_ns),
         "attributes": _attributes(span.attributes),
@@ -128,14 +152,19 @@ def _span(span: Span, offset_ns: int) -> dict[str, Any]:
     }
 
 
-def _attributes(values: Mapping[str, str | int]) -> list[dict[str, Any]]:
-    # Convert integers to strings, because OTLP's JSON encoding represents 64-bit integers as
-    # strings.
-    return [
-        {"key": key, "value": {"stringValue": value} if isinstance(value, str)
-         else {"intValue": str(value)}}
-        for key, value in values.items()
-    ]  # fmt: skip
+def _attributes(values: Mapping[str, AttributeValue]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _any_value(value)} for key, value in values.items()]
+
+
+def _any_value(value: AttributeValue) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"stringValue": value}
+    if isinstance(value, int):
+        # OTLP's JSON encoding represents 64-bit integers as strings.
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    return {"arrayValue": {"values": [_any_value(each) for each in value]}}
 
 
 def read_trace_parent(request: Any) -> str:

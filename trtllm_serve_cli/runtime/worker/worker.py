@@ -36,6 +36,7 @@ from ..engine import (
 from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
 from ..request_check import check_request, fit_to_vocabulary
+from ..telemetry.traced_engine import trace_engine
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
@@ -359,7 +360,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     client_settings = arguments.config.pop("for_guests", {})
     close_in_children(sock, *([listener] if listener else ()))
     try:
-        engine = load(arguments.engine, arguments.config)
+        engine = trace_engine(load(arguments.engine, arguments.config))
     except Exception as error:  # an engine's packages may raise any type of exception
         sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
         raise

@@ -1,0 +1,111 @@
+"""Send an OpenTelemetry span for each request that generates tokens.
+
+The names of the attributes `gen_ai.…` are those of OpenTelemetry's semantic conventions for
+generative AI. Source: https://github.com/open-telemetry/semantic-conventions,
+docs/registry/attributes/gen-ai.md. The conventions have no attribute for the time to the first
+token on the server, so the span has an attribute with the name of the metric.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from trtllm_serve_cli.gateway.access.call import Call
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.telemetry.metrics import OPERATIONS, PROVIDER
+from trtllm_serve_cli.runtime.telemetry.spans import (
+    SERVER,
+    AttributeValue,
+    Span,
+    SpanExporter,
+    new_span_id,
+)
+
+# Name of the gateway in its spans, where models have their own names.
+_NAME = "gateway"
+
+
+class Tracer:
+    """Traces the requests of a gateway process.
+
+    A request with a `traceparent` is traced if its client records the trace. Of the other requests,
+    the first one and then every `rate`-th one is traced.
+    """
+
+    def __init__(self, exporter: SpanExporter, rate: int = 1) -> None:
+        self._exporter = exporter
+        self._rate = rate
+        self._num_untraced = 0
+
+    def begin(self, call: Call) -> None:
+        """Start the span of a request that has arrived, if the request is to be traced."""
+        if call.path not in OPERATIONS or not self._is_chosen(call):
+            return
+        call.trace_id = call.trace_id or secrets.token_hex(16)
+        call.span_id = new_span_id()
+
+    def _is_chosen(self, call: Call) -> bool:
+        if call.is_sampled is not None:
+            return call.is_sampled
+        is_chosen = self._num_untraced == 0
+        self._num_untraced = (self._num_untraced + 1) % self._rate
+        return is_chosen
+
+    def record(self, call: Call) -> None:
+        """Send the span of a request that has ended."""
+        self._exporter.add(make_span(call))
+
+    def close(self) -> None:
+        """Send the remaining spans. This method blocks."""
+        self._exporter.close()
+
+
+def open_tracer(config: GatewayConfig) -> Tracer | None:
+    """Return a tracer, or None if the gateway sends no spans."""
+    if config.otlp_traces is None:
+        return None
+    return Tracer(SpanExporter(config.otlp_traces, _NAME), config.trace_rate)
+
+
+def make_span(call: Call) -> Span:
+    """Return the span of a request that has ended."""
+    operation = OPERATIONS[call.path]
+    end_s = call.started_s + call.duration_s
+    events = {} if call.first_token_s is None else {"first token": _nanoseconds(call.first_token_s)}
+    return Span(
+        f"00-{call.trace_id}-{call.parent_span_id}-01",
+        f"{operation} {call.model}".rstrip(),
+        # On Linux, `time.perf_counter` is the monotonic clock.
+        _nanoseconds(call.started_s),
+        _nanoseconds(end_s),
+        _describe(call, operation),
+        events,
+        # The conventions for HTTP servers: errors of the client are not errors of the span.
+        call.error_type if (call.late_error or call.status) >= 500 else "",
+        call.span_id,
+        SERVER,
+    )
+
+
+def _describe(call: Call, operation: str) -> dict[str, AttributeValue]:
+    values: dict[str, AttributeValue | None] = {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": call.model or None,
+        "gen_ai.usage.input_tokens": call.num_input_tokens or None,
+        "gen_ai.usage.output_tokens": call.num_output_tokens if call.num_input_tokens else None,
+        "gen_ai.usage.cache_read.input_tokens": call.num_cached_tokens,
+        "gen_ai.response.finish_reasons": call.finish_reasons or None,
+        "gen_ai.server.time_to_first_token": call.time_to_first_token_s,
+        "http.request.method": call.method,
+        "url.path": call.path,
+        "http.response.status_code": call.status or None,
+        "error.type": call.error_type or None,
+        "tllm.request_id": call.request_id,
+        "tllm.key": call.key_name or None,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
