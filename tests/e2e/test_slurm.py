@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import psutil
 import pytest
 
@@ -80,6 +81,21 @@ def wait_for(tllm: Tllm, state: str) -> None:
     wait_until(is_reached, timeout_s=240)
 
 
+def check_openai_api(tllm: Tllm, url: str) -> None:
+    """Send a chat completion to the job's gateway, which sends it to the engine worker."""
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0) as client:
+        answer = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": "What is ML?"}],
+            max_tokens=5,
+            # The gateway can send this parameter only to an engine worker, not to Triton.
+            extra_body={"min_p": 0.1},
+        )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 5
+    assert "POST /v1/chat/completions 200" in tllm.done("logs", "--gateway")
+
+
 def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     tllm = fresh_home()
     submitted = json.loads(tllm.done("deploy", "slurm", "-m", "demo", "--submit", "--json"))
@@ -89,6 +105,7 @@ def test_job_from_submission_to_stop(fresh_home: Callable[[], Tllm]) -> None:
     assert status["job"] == {"id": submitted["job"], "state": "RUNNING", "reason": ""}
     assert status["models"] == ["demo"]
     assert "Paris" in tllm.done("infer", "The capital of France is", "--max-tokens", "5", "--raw")
+    check_openai_api(tllm, status["openai"])
     assert "successfully loaded 'tensorrt_llm'" in tllm.done("logs", "-n", "500")
     assert json.loads(tllm.done("metrics", "--json"))
     stopped = tllm("stop")

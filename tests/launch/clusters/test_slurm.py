@@ -7,12 +7,15 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.launch.clusters.slurm_samples import MODEL, PLAIN, PYTORCH
+from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, plan_slurm, render_script
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
@@ -27,8 +30,11 @@ def script(
     options: SlurmOptions = ONE_NODE,
     triton: TritonInstallation = IN_CONTAINER,
     directory: Path | None = None,
+    gateway: GatewayConfig | None = None,
 ) -> str:
-    plan = plan_slurm(model, triton, options, OPEN, directory=directory, environ={})
+    plan = plan_slurm(
+        model, triton, options, OPEN, directory=directory, environ={}, gateway=gateway
+    )
     return render_script(plan)
 
 
@@ -167,7 +173,8 @@ def run_job(text: str, tmp_path: Path, rank: int = 0) -> tuple[dict[str, object]
     environ = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "12", "RANK": str(rank)}
     ended = subprocess.run(("bash",), input=text, text=True, env=environ, cwd=tmp_path, check=False)
     assert ended.returncode == 7
-    address = json.loads((tmp_path / "my job" / "address.json").read_text())
+    (address_file,) = (*tmp_path.glob("*/address.json"), *tmp_path.glob("*-address.json"))
+    address = json.loads(address_file.read_text())
     return address, (tmp_path / "arguments").read_text().splitlines()
 
 
@@ -218,3 +225,66 @@ def test_other_ranks_open_no_port(tmp_path: Path, job: Path) -> None:
 def test_percent_signs_in_paths_are_escaped(tmp_path: Path) -> None:
     text = script(PLAIN, directory=Path("/homes/100%j it's"))
     assert directives(text)["output"] == "/homes/100%%j it's/job.log"
+
+
+# A template with everything that a here-document would replace.
+TEMPLATE = "{{ '$HOME `id` $(id) \\\\ \\n' }}\nCONFIG\n"
+GATEWAY = GatewayConfig(
+    (ServedModel("llama", "llama", Endpoint(), "/engines/it's"),),
+    host="0.0.0.0",
+    chat_template=TEMPLATE,
+)
+
+
+def run_with_gateway(
+    tmp_path: Path, directory: Path | None, options: SlurmOptions = ONE_NODE, python: str = "cat"
+) -> dict[str, object]:
+    """Run a job whose Python copies the gateway's configuration; return the address file."""
+    fake = tmp_path / "python"
+    copy = shlex.quote(str(tmp_path / "copy.json"))
+    # The job also runs Python to check that the gateway is installed.
+    fake.write_text(f'#!/bin/sh\n[ "$1" = -c ] || {python} "$3" > {copy}\n')
+    fake.chmod(0o755)
+    text = script(PLAIN, options, triton_in(tmp_path), directory, GATEWAY)
+    text = text.replace(shlex.quote(sys.executable), shlex.quote(str(fake)))
+    # Triton waits until the gateway has started.
+    ready = f"while ! [ -s {copy} ]; do sleep 0.05; done"
+    text = text.replace("\nexec ", f"\n{ready}\nexec ") if python == "cat" else text
+    return run_job(text, tmp_path)[0]
+
+
+@pytest.mark.parametrize("is_submitted", [True, False])
+def test_gateway_has_the_ports_of_the_job(tmp_path: Path, job: Path, is_submitted: bool) -> None:
+    address = run_with_gateway(tmp_path, job if is_submitted else None)
+    assert address["openai"] == 31012
+    config = GatewayConfig.from_json((tmp_path / "copy.json").read_text())
+    folder = str(job / "gateway") if is_submitted else "tllm-llama-12-gateway"
+    endpoint = Endpoint(grpc="127.0.0.1:10037", http="127.0.0.1:10036")
+    assert config == dataclasses.replace(
+        GATEWAY,
+        models=(dataclasses.replace(GATEWAY.models[0], endpoint=endpoint),),
+        port=31012,
+        server_directory=folder,
+    )
+    state = json.loads((tmp_path / folder / "state.json").read_text())
+    assert isinstance(state["server_pid"], int)
+
+
+def test_gateway_keeps_the_port_that_is_set(tmp_path: Path, job: Path) -> None:
+    address = run_with_gateway(tmp_path, job, SlurmOptions(openai_port=9000))
+    assert address["openai"] == 9000
+
+
+def test_job_runs_without_the_gateway_on_a_node_without_tllm(tmp_path: Path, job: Path) -> None:
+    text = script(PLAIN, triton=triton_in(tmp_path), directory=job, gateway=GATEWAY)
+    text = text.replace(shlex.quote(sys.executable), "/missing/python")
+    address, _ = run_job(text, tmp_path)
+    assert address["openai"] is None
+    assert not (job / "gateway" / "gateway.json").exists()
+
+
+def test_container_can_write_the_id_of_triton(tmp_path: Path) -> None:
+    options = SlurmOptions(container_image="IMAGE")
+    text = script(PLAIN, options, directory=Path("/jobs/1"), gateway=GATEWAY)
+    mounts = srun_options(text)["container-mounts"].split(",")
+    assert "/jobs/1/gateway:/jobs/1/gateway" in mounts

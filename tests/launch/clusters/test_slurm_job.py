@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ import pytest
 
 from tests.launch.clusters.slurm_samples import PLAIN
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart
+from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.clusters.slurm_job import (
     SlurmJob,
     cancel_job,
@@ -232,3 +234,23 @@ def test_hanging_slurm_command_times_out(monkeypatch: pytest.MonkeyPatch, tmp_pa
     install_hanging_program(tmp_path / "squeue", monkeypatch)
     with pytest.raises(LaunchFailed, match=r"squeue did not respond within 0\.1 s"):
         run_slurm(("squeue",), timeout_s=0.1)
+
+
+@pytest.mark.parametrize(("openai", "url"), [(9000, "http://node1:9000"), (None, None)])
+def test_address_of_the_gateway_is_the_address_of_the_node(
+    tmp_path: Path, openai: int | None, url: str | None
+) -> None:
+    gateway = GatewayConfig(models=(), host="0.0.0.0")
+    slurm = FakeSlurm({"sbatch": (0, "12\n", ""), "squeue": (0, "PENDING|None\n", "")})
+    submit_job(
+        "script", PLAIN, directory := make_job_folder(tmp_path, "llama"), slurm, gateway=gateway
+    )
+    queued = read_job(directory, slurm)
+    assert queued is not None
+    assert queued[0].gateway is None
+    address = {"host": "node1", "http": 1, "grpc": 2, "metrics": 3, "token": "t", "openai": openai}
+    (directory / "address.json").write_text(json.dumps(address))
+    running = read_job(directory, slurm)
+    assert running is not None
+    located = running[0].gateway
+    assert (located and located.url) == url

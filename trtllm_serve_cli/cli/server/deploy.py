@@ -12,8 +12,11 @@ import typer
 from trtllm_serve_cli.choices import ServiceType
 from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.option_fields import option_fields
 
 deploy_app = typer.Typer(
     cls=FullSummaryGroup,
@@ -42,10 +45,23 @@ GrpcPortOption = Annotated[
 MetricsPortOption = Annotated[
     int | None, typer.Option(min=1, max=65535, help="Metrics port. Default: a free port.")
 ]
+OpenAiPortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, help="Port for the OpenAI-compatible API. Default: a free port."
+    ),
+]
+# The options of `tllm start` for the OpenAI-compatible API that also apply to jobs and pods.
+_POD_GATEWAY = (
+    "openai", "openai_processes", "openai_auth", "chat_template", "tool_parser", "cors_origin",
+)  # fmt: skip
+_JOB_GATEWAY = (*_POD_GATEWAY, "openai_cert", "openai_key")
 
 
 @deploy_app.command()
+@takes_options(gateway=option_fields(LaunchOptions, *_JOB_GATEWAY))
 def slurm(
+    *,
     model: ModelOption = None,
     submit: Annotated[
         bool,
@@ -122,6 +138,8 @@ def slurm(
     http_port: HttpPortOption = None,
     grpc_port: GrpcPortOption = None,
     metrics_port: MetricsPortOption = None,
+    openai_port: OpenAiPortOption = None,
+    gateway: OptionValues,
     log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Verbosity of Triton's log.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
@@ -130,7 +148,8 @@ def slurm(
     TLLM_HOME must be on a file system that all nodes of the job can access. --submit writes the
     script to a new folder for the job, and --json prints the path of that folder. The server binds
     all addresses of its node, so that clients on other machines can connect. Triton's restricted
-    APIs stay restricted.
+    APIs stay restricted. The job also serves the OpenAI-compatible API if its first node has tllm
+    at the same path as this machine. Otherwise, run `tllm gateway` on another machine.
 
     Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
@@ -147,7 +166,6 @@ def slurm(
             "The option requires --submit. Add --submit, or omit --json.", param_hint="--json"
         )
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
-    from trtllm_serve_cli.launch.launch_options import LaunchOptions
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
     from trtllm_serve_cli.paths import find_home
 
@@ -170,8 +188,9 @@ def slurm(
         http_port=http_port,
         grpc_port=grpc_port,
         metrics_port=metrics_port,
+        openai_port=openai_port,
     )
-    launch_options = LaunchOptions(host="0.0.0.0", log_verbose=log_verbose)
+    launch_options = LaunchOptions(host="0.0.0.0", log_verbose=log_verbose, **gateway)
     if not submit:
         plan = plan_slurm_here(home, model, options, launch_options)
         _write_or_print(render_script(plan), output_file, "sbatch")
@@ -280,7 +299,6 @@ def k8s(
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
     from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, render_manifests
-    from trtllm_serve_cli.launch.launch_options import LaunchOptions
     from trtllm_serve_cli.launch.servers.deploy import plan_kubernetes_here
     from trtllm_serve_cli.paths import find_home
 

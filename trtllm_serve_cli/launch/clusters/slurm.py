@@ -1,9 +1,10 @@
 """Plan a Slurm job that serves a model, and render the job's script for `sbatch`.
 
-The nodes do not need tllm. They need Triton, installed or in a container, and a file system that
-they share with the submitting machine. The script chooses free ports and writes the server's
-address to a file. The script's options follow the scripts in
-triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
+The nodes need Triton, installed or in a container, and a file system that they share with the
+submitting machine. The script chooses free ports and writes the server's address to a file. If the
+first node has tllm at the same path as the submitting machine, the script also runs the
+OpenAI-compatible gateway there, outside of the container. The script's options follow the scripts
+in triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
 (examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
@@ -16,6 +17,12 @@ from pathlib import Path
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.launch.clusters.slurm_gateway import (
+    GATEWAY_FOLDER,
+    SlurmGateway,
+    plan_job_gateway,
+)
 from trtllm_serve_cli.launch.containers.deployment import (
     CORE_MODEL,
     RESTRICTING,
@@ -53,6 +60,7 @@ class SlurmOptions:
 
     `sbatch` contains additional options for the `sbatch` command. `prologue` contains shell
     commands to run before the server starts. If a port is None, the job chooses a free port.
+    `openai_port` is the port of the OpenAI-compatible API.
     """
 
     account: str | None = None
@@ -70,6 +78,7 @@ class SlurmOptions:
     http_port: int | None = None
     grpc_port: int | None = None
     metrics_port: int | None = None
+    openai_port: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +90,8 @@ class SlurmPlan:
     `links` maps the path of each symbolic link that the job creates on the node to the link's
     target in the folder of Triton's backends. The template quotes the link targets and `binary`.
     `flags` are the flags for all ranks. `first_flags` are additional flags for the rank that serves
-    requests, and `other_flags` are additional flags for all other ranks.
+    requests, and `other_flags` are additional flags for all other ranks. `gateway` is None if the
+    job does not serve the OpenAI-compatible API.
     """
 
     name: str
@@ -99,6 +109,7 @@ class SlurmPlan:
     moves_ports: bool
     address: str
     exit_code: str
+    gateway: SlurmGateway | None = None
 
 
 def plan_slurm(
@@ -109,13 +120,15 @@ def plan_slurm(
     *,
     directory: Path | None = None,
     environ: Mapping[str, str],
+    gateway: GatewayConfig | None = None,
 ) -> SlurmPlan:
     """Plan a job that serves `model` with `triton`, which is on the nodes or in the container.
 
     The job writes its files to `directory`. If `directory` is None, the job writes the files to the
     folder from which it was submitted, and adds the model's name and the job's id to the file
-    names. `environ` contains additional environment variables for the job. Raise `BadInput` if the
-    model cannot run on these nodes under Slurm, or if the options conflict.
+    names. `environ` contains additional environment variables for the job. `gateway` is the
+    configuration of the OpenAI-compatible gateway, in which the job replaces the ports. Raise
+    `BadInput` if the model cannot run on these nodes under Slurm, or if the options conflict.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
@@ -152,7 +165,7 @@ def plan_slurm(
     return SlurmPlan(
         name=model.name,
         directives=_directives(model, options, tasks, in_slurm),
-        srun=_srun(model, options, in_slurm),
+        srun=_srun(model, options, in_slurm, directory if gateway else None),
         prologue=options.prologue,
         exports={
             **{
@@ -178,6 +191,14 @@ def plan_slurm(
         moves_ports=ports == (None, None, None),
         address=f"{in_shell}{ADDRESS_FILE}",
         exit_code=f"{in_shell}{EXIT_CODE_FILE}",
+        gateway=None if gateway is None else plan_job_gateway(
+            gateway,
+            options.openai_port,
+            prefix=in_shell,
+            # Only the shell can replace the job's id, so it must not be quoted in the file.
+            folder=f"tllm-{model.name}-$SLURM_JOB_ID-{GATEWAY_FOLDER}"
+            if directory is None else directory / GATEWAY_FOLDER,
+        ),
     )  # fmt: skip
 
 
@@ -230,13 +251,18 @@ def _directives(
     return (*_format_options(values), *options.sbatch)
 
 
-def _srun(model: Deployable, options: SlurmOptions, prefix: str) -> tuple[str, ...]:
+def _srun(
+    model: Deployable, options: SlurmOptions, prefix: str, gateway_parent: Path | None
+) -> tuple[str, ...]:
     values: dict[str, object] = {
         "mpi": options.mpi or ("pmix" if model.num_ranks > 1 else None),
         "output": f"{prefix}server_%t.log",
     }
     if options.container_image is not None:
         mounts = [f"{folder}:{folder}:ro" for folder in model.folders]
+        if gateway_parent is not None:
+            # Triton's container writes the id of Triton's process to this folder.
+            mounts.append(f"{gateway_parent / GATEWAY_FOLDER}:{gateway_parent / GATEWAY_FOLDER}")
         values |= {
             "container-image": options.container_image,
             "container-mounts": ",".join((*mounts, *options.container_mounts)),

@@ -20,6 +20,8 @@ from typing import Any
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.errors import LaunchFailed, MissingPart, TllmError
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.health import find_gateway_problem
 from trtllm_serve_cli.launch.clusters.slurm import (
     ADDRESS_FILE,
     EXIT_CODE_FILE,
@@ -128,18 +130,23 @@ def make_job_folder(servers: Path, name: str) -> Path:
 
 
 def submit_job(
-    script: str, model: Deployable, directory: Path, run: Runner = run_slurm
+    script: str,
+    model: Deployable,
+    directory: Path,
+    run: Runner = run_slurm,
+    *,
+    gateway: GatewayConfig | None = None,
 ) -> SlurmJob:
     """Write `script` to `directory`, submit it as a job, and write the files that track the job.
 
-    Raise `LaunchFailed` with Slurm's message if Slurm rejects the job. Cancel the job if its files
-    cannot be written.
+    `gateway` is the configuration of the gateway that the job starts. Raise `LaunchFailed` with
+    Slurm's message if Slurm rejects the job. Cancel the job if its files cannot be written.
     """
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
     job = SlurmJob(_submit(path, model, run), "PENDING")
     try:
-        plan = _plan(model, directory)
+        plan = _plan(model, directory, gateway)
         # Create an empty log, so that tllm can read the log before the job's first task starts.
         (directory / "server_0.log").touch()
         plan.log.symlink_to("server_0.log")
@@ -173,7 +180,7 @@ def _submit(script: Path, model: Deployable, run: Runner) -> str:
     return answer.out.strip().partition(";")[0]
 
 
-def _plan(model: Deployable, directory: Path) -> LaunchPlan:
+def _plan(model: Deployable, directory: Path, gateway: GatewayConfig | None) -> LaunchPlan:
     return LaunchPlan(
         argv=("sbatch", str(directory / SCRIPT_FILE)),
         environ={},
@@ -184,6 +191,7 @@ def _plan(model: Deployable, directory: Path) -> LaunchPlan:
         loading=model.models,
         endpoint=NO_ENDPOINT,
         host="0.0.0.0",
+        gateway=gateway,
     )
 
 
@@ -203,7 +211,8 @@ def read_job(
         ended = facts.get("ended")
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    address = _read_address(directory)
+    address, openai_port = _read_address(directory)
+    plan = dataclasses.replace(plan, gateway=_locate(plan.gateway, address, openai_port))
     if is_stopped:
         return plan, _state("stopped"), dataclasses.replace(job, is_forgotten=True)
     try:
@@ -293,9 +302,11 @@ def _derive_state(job: SlurmJob, plan: LaunchPlan) -> ServerState:
     if job.state in _ENDING:
         return _state("stopping", (job.describe(),))
     if job.state in _RUNNING:
-        if plan.endpoint != NO_ENDPOINT and _responds(plan.endpoint, plan.text_models[0]):
-            return _state("ready", started_at=(plan.directory / ADDRESS_FILE).stat().st_mtime)
-        return _state("starting", (job.describe(),))
+        if plan.endpoint == NO_ENDPOINT or not _responds(plan.endpoint, plan.text_models[0]):
+            return _state("starting", (job.describe(),))
+        if plan.gateway is not None and (problem := find_gateway_problem(plan.gateway)):
+            return _state("starting", (job.describe(), f"OpenAI-compatible gateway: {problem}"))
+        return _state("ready", started_at=(plan.directory / ADDRESS_FILE).stat().st_mtime)
     if not job.is_over:
         return _state("unknown", (job.describe(),))
     return _state("failed", _explain(job, plan))
@@ -325,18 +336,32 @@ def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
     return (f"Slurm has no record of job {job.id}, and {how}", *lines)
 
 
-def _read_address(directory: Path) -> Endpoint | None:
+def _read_address(directory: Path) -> tuple[Endpoint | None, int | None]:
+    """Return the job's endpoint and the port of its gateway, as far as the job has written them."""
     try:
         address: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
         host = address["host"]
-        return Endpoint(
+        endpoint = Endpoint(
             grpc=f"{host}:{address['grpc']}",
             http=f"{host}:{address['http']}",
             metrics=f"{host}:{address['metrics']}",
             restricted_token=address["token"],
         )
+        return endpoint, address.get("openai")
     except (OSError, ValueError, KeyError, TypeError):
+        return None, None
+
+
+def _locate(
+    gateway: GatewayConfig | None, address: Endpoint | None, port: int | None
+) -> GatewayConfig | None:
+    """Return the gateway's configuration with its address.
+
+    Return None if the job has not started the gateway.
+    """
+    if gateway is None or address is None or port is None:
         return None
+    return dataclasses.replace(gateway, host=address.http.rpartition(":")[0], port=port)
 
 
 def _update_job_file(directory: Path, **facts: Any) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, Manifest, plan_kubernetes
 from trtllm_serve_cli.launch.clusters.slurm import (
     SlurmOptions,
@@ -19,11 +21,12 @@ from trtllm_serve_cli.launch.containers.deployment import (
     describe_deployable,
 )
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.planning.gateway_plan import plan_gateway
 from trtllm_serve_cli.launch.triton.triton_command import check_backend, stub_environ
 from trtllm_serve_cli.launch.triton.triton_install import IN_CONTAINER, find_libpython, find_triton
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.model_repository import open_repository
-from trtllm_serve_cli.repository.model.store import load_model
+from trtllm_serve_cli.repository.model.store import ImportedModel, load_model
 
 
 def load_deployable(home: Home, name: str | None) -> Deployable:
@@ -49,14 +52,25 @@ def plan_slurm_here(
     Raise the errors that `load_deployable` and `plan_slurm` raise. Raise `MissingPart` if this
     machine's Triton is required but is missing or cannot serve the model.
     """
+    imported = load_model(home, name)
     model = load_deployable(home, name)
     environ: dict[str, str] = {}
     triton = IN_CONTAINER
     if options.container_image is None:
         triton = find_triton(os.environ)
-        check_backend(load_model(home, name), triton)
+        check_backend(imported, triton)
         environ = stub_environ(triton, find_libpython() or "", os.environ)
-    return plan_slurm(model, triton, options, launch, directory=directory, environ=environ)
+    gateway = _plan_job_gateway(home, imported, launch)
+    return plan_slurm(
+        model, triton, options, launch, directory=directory, environ=environ, gateway=gateway
+    )
+
+
+def _plan_job_gateway(
+    home: Home, model: ImportedModel, launch: LaunchOptions
+) -> GatewayConfig | None:
+    """Plan the gateway of a job, which chooses the ports and the folder when it runs."""
+    return plan_gateway(launch, {model.text_model: model}, [Endpoint()], Path(), home.keys)
 
 
 def submit_slurm(
@@ -71,7 +85,8 @@ def submit_slurm(
     plan_slurm_here(home, name, options, launch)
     directory = make_job_folder(home.servers, model.name)
     plan = plan_slurm_here(home, name, options, launch, directory=directory)
-    return submit_job(render_script(plan), model, directory), directory
+    gateway = _plan_job_gateway(home, load_model(home, name), launch)
+    return submit_job(render_script(plan), model, directory, gateway=gateway), directory
 
 
 def plan_kubernetes_here(

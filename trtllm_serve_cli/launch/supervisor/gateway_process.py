@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import http.client
-import json
 import signal
-import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 
-from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.gateway.health import find_gateway_problem
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
@@ -22,7 +19,6 @@ _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0
 # A gateway that ran for this time was healthy, so its next restart uses the first back-off again.
 _HEALTHY_AFTER_S = 60.0
-_HEALTH_TIMEOUT_S = 5.0
 # With several processes, this number of checks per process very likely reaches all of them.
 _CHECKS_PER_PROCESS = 4
 # Time limit for the gateway to exit after the requests in flight have ended.
@@ -117,23 +113,3 @@ class GatewayProcess:
             self._process.kill()
             self._process.wait()
         self._process = None
-
-
-def find_gateway_problem(config: GatewayConfig, timeout_s: float = _HEALTH_TIMEOUT_S) -> str:
-    """Return why the gateway is not healthy, or "" if it can serve all its models."""
-    address = config.url.partition("://")[2]
-    if config.tls_certificate is None:
-        connection = http.client.HTTPConnection(address, timeout=timeout_s)
-    else:
-        # The certificate is for the public name, but this request goes to the local address.
-        context = ssl._create_unverified_context()
-        connection = http.client.HTTPSConnection(address, timeout=timeout_s, context=context)
-    try:
-        with contextlib.closing(connection):
-            connection.request("GET", "/health")
-            response = connection.getresponse()
-            if response.status == 200:
-                return ""
-            return str(json.loads(response.read())["error"]["message"])
-    except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
-        return f"the gateway does not answer ({type(error).__name__})"

@@ -1,0 +1,82 @@
+"""Plan the OpenAI-compatible gateway of a Slurm job.
+
+The gateway runs in the batch script, on the node of the first rank. The job chooses its ports when
+it starts, so the script writes the gateway's configuration with a here-document that contains shell
+variables.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.gateway.config import GatewayConfig
+
+GATEWAY_FOLDER = "gateway"
+GATEWAY_LOG = "gateway.log"
+# Default ports, between those of Triton in `slurm.py` and those of Linux for outgoing connections.
+_PORT = "$((31000 + SLURM_JOB_ID % 1700))"
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmGateway:
+    """The gateway in the template `templates/slurm/job.sbatch.j2`.
+
+    `python` is the Python that runs tllm on the submitting machine. `folder` and `log` are paths.
+    All fields are shell words, except for `config`, which is the text of a here-document.
+    `moves_port` is true if the job may choose another port.
+    """
+
+    python: str
+    port: str
+    moves_port: bool
+    folder: str
+    log: str
+    config: str
+
+
+def plan_job_gateway(
+    config: GatewayConfig, port: int | None, *, prefix: str, folder: Path | str
+) -> SlurmGateway:
+    """Plan the gateway of a job.
+
+    `prefix` is the path prefix of the job's files, as a shell word. `folder` is the folder for the
+    gateway's files. If it is not a `Path`, it may contain shell variables.
+    """
+    return SlurmGateway(
+        python=shlex.quote(sys.executable),
+        port=_PORT if port is None else str(port),
+        moves_port=port is None,
+        folder=f"{prefix}{GATEWAY_FOLDER}",
+        log=f"{prefix}{GATEWAY_LOG}",
+        config=render_config(config, folder),
+    )
+
+
+def render_config(config: GatewayConfig, folder: Path | str) -> str:
+    """Return the configuration as a here-document, in which the shell replaces the ports."""
+    facts = dataclasses.asdict(config)
+    models = ", ".join(map(_render_model, facts.pop("models")))
+    del facts["port"], facts["server_directory"]
+    directory = f'"{folder}"' if isinstance(folder, str) else _quote(str(folder))
+    return (
+        f'{{"port": $TLLM_OPENAI_PORT, "server_directory": {directory}, "models": [{models}], '
+        f"{_quote(facts)[1:]}"
+    )
+
+
+def _render_model(model: dict[str, Any]) -> str:
+    endpoint = '{"grpc": "127.0.0.1:$TLLM_GRPC_PORT", "http": "127.0.0.1:$TLLM_HTTP_PORT"}'
+    named = _quote({name: value for name, value in model.items() if name != "endpoint"})
+    return f'{{"endpoint": {endpoint}, {named[1:]}'
+
+
+def _quote(value: Any) -> str:
+    """Return `value` as JSON for a here-document, in which the shell replaces nothing."""
+    return re.sub(r"[\\$`]", r"\\\g<0>", json.dumps(value))
