@@ -8,12 +8,15 @@ from typing import Any
 
 import yaml
 
+from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.launch.clusters.kubernetes import (
     KubernetesOptions,
     Manifest,
     plan_kubernetes,
     render_manifests,
 )
+from trtllm_serve_cli.launch.clusters.pod_gateway import ENDPOINT, KEYS_FILE, PodGateway
+from trtllm_serve_cli.launch.clusters.pod_script import GATEWAY_FOLDER
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 
@@ -35,12 +38,29 @@ LLM_API = dataclasses.replace(SPREAD, kind="pytorch", is_llm_api=True)
 ON_TWO = KubernetesOptions(nodes=2, image="triton-with-kubectl", namespace="llm")
 
 
+GATEWAY = PodGateway(
+    GatewayConfig(
+        (ServedModel("Llama_3.1", "Llama_3.1", ENDPOINT),),
+        host="0.0.0.0",
+        server_directory=GATEWAY_FOLDER,
+        keys_file=KEYS_FILE,
+    ),
+    "registry/tllm:1",
+    "llm-keys",
+)
+
+
 def plan(
-    model: Deployable = PLAIN, options: KubernetesOptions | None = None, timeout_s: float = 600.0
+    model: Deployable = PLAIN,
+    options: KubernetesOptions | None = None,
+    timeout_s: float = 600.0,
+    gateway: PodGateway | None = None,
 ) -> dict[str, Manifest]:
     """Plan the manifests, render and parse them, and return them by kind."""
     launch = LaunchOptions(host="0.0.0.0", timeout_s=timeout_s)
-    made = plan_kubernetes(model, options or KubernetesOptions(), launch, home=HOME)
+    made = plan_kubernetes(
+        model, options or KubernetesOptions(), launch, home=HOME, gateway=gateway
+    )
     read = list(yaml.safe_load_all(render_manifests(made)))
     assert read == made
     return {each["kind"]: each for each in read}

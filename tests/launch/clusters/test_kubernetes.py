@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 
 from tests.launch.clusters.kubernetes_samples import (
+    GATEWAY,
     HOME,
     LLM_API,
     ON_TWO,
@@ -24,6 +25,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.clusters.kubernetes import (
     KubernetesOptions,
 )
+from trtllm_serve_cli.launch.clusters.pod_gateway import PodGateway
 from trtllm_serve_cli.launch.containers.deployment import Deployable
 
 # Required by the published custom resource definitions: kubernetes-sigs/lws
@@ -93,10 +95,11 @@ CUSTOM = {
         (LLM_API, ON_TWO),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("gateway", [None, GATEWAY], ids=["triton", "gateway"])
 def test_manifests_fit_their_schemas(
-    model: Deployable, options: KubernetesOptions, version: str
+    model: Deployable, options: KubernetesOptions, version: str, gateway: PodGateway | None
 ) -> None:
-    for kind, manifest in plan(model, options).items():
+    for kind, manifest in plan(model, options, gateway=gateway).items():
         if kind not in CUSTOM:
             kubernetes_validate.validate(manifest, version, strict=True)
             continue

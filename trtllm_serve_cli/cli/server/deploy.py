@@ -204,7 +204,9 @@ def slurm(
 
 
 @deploy_app.command()
+@takes_options(gateway=option_fields(LaunchOptions, "openai_port", *_POD_GATEWAY))
 def k8s(
+    *,
     model: ModelOption = None,
     output_file: OutputOption = None,
     namespace: Annotated[
@@ -283,6 +285,23 @@ def k8s(
     pod_monitor: Annotated[
         bool, typer.Option(help="Add a PodMonitor for the Prometheus operator.")
     ] = True,
+    openai_image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="Container image with tllm, which serves the OpenAI-compatible API next to "
+            "Triton in each pod. Default: the pods do not serve this API.",
+        ),
+    ] = None,
+    openai_keys_secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Secret with the file keys.json of TLLM_HOME, which contains the API keys of the "
+            "OpenAI-compatible API. Default: no keys.",
+        ),
+    ] = None,
+    gateway: OptionValues,
     timeout: Annotated[
         float,
         typer.Option(min=1, metavar="SECONDS", help="Time limit for the server to become ready."),
@@ -294,7 +313,9 @@ def k8s(
 
     The server runs in a Deployment on a single node, or in a LeaderWorkerSet on several nodes. The
     manifests include a Service, an autoscaler that scales by the number of waiting requests, and a
-    PodMonitor. With --json, the manifests are written as a single List.
+    PodMonitor. With --json, the manifests are written as a single List. NVIDIA's images do not
+    contain tllm, so the pods serve the OpenAI-compatible API only with --openai-image. Otherwise,
+    run `tllm gateway` elsewhere.
 
     Example:  tllm deploy k8s -m llama-3-8b --claim models | kubectl apply -f -
     """
@@ -318,13 +339,62 @@ def k8s(
         service_type=service_type,
         has_pod_monitor=pod_monitor,
     )
-    launch_options = LaunchOptions(host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose)
-    manifests = plan_kubernetes_here(find_home(), model, options, launch_options)
+    launch_options = LaunchOptions(
+        host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose, **gateway
+    )
+    _check_openai(launch_options.openai, openai_image, openai_keys_secret, gateway)
+    manifests = plan_kubernetes_here(
+        find_home(),
+        model,
+        options,
+        launch_options,
+        openai_image=openai_image,
+        keys_secret=openai_keys_secret,
+    )
+    _notify_openai(manifests, launch_options, has_gateway=openai_image is not None)
     if as_json and output_file is None:
         output.show_json(_as_list(manifests))
         return
     text = f"{json.dumps(_as_list(manifests), indent=2)}\n" if as_json else None
     _write_or_print(text or render_manifests(manifests), output_file, "kubectl apply -f")
+
+
+def _check_openai(
+    is_on: bool, image: str | None, keys_secret: str | None, given: OptionValues
+) -> None:
+    """Raise `BadParameter` if options for the gateway are set, but the pods do not run it."""
+    options = [f"--{name.replace('_', '-')}" for name in given if name != "openai"]
+    if is_on and image is not None:
+        return
+    if image is not None:
+        options.append("--openai-image")
+    if keys_secret is not None:
+        options.append("--openai-keys-secret")
+    if options:
+        fix = "Add --openai-image IMAGE." if is_on else "Omit --no-openai."
+        raise typer.BadParameter(
+            f"The option requires pods that serve the OpenAI-compatible API. {fix}",
+            param_hint=options[0],
+        )
+
+
+def _notify_openai(
+    manifests: list[dict[str, Any]], launch: LaunchOptions, *, has_gateway: bool
+) -> None:
+    """Print how to reach the OpenAI-compatible API, or how to add it."""
+    if has_gateway:
+        service = next(each for each in manifests if each["kind"] == "Service")["metadata"]
+        namespace = f"-n {service['namespace']} " if "namespace" in service else ""
+        port = launch.openai_port
+        output.notify(
+            f"OpenAI-compatible API: kubectl {namespace}port-forward service/{service['name']} "
+            f"{port}; then http://127.0.0.1:{port}/v1"
+        )
+    elif launch.openai:
+        output.notify(
+            "The pods do not serve the OpenAI-compatible API, because Triton's image does not "
+            "contain tllm. To serve it, pass an image with --openai-image."
+        )
 
 
 def _as_list(manifests: list[dict[str, Any]]) -> dict[str, Any]:

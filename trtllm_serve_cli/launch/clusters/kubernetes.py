@@ -17,6 +17,15 @@ from typing import Any
 
 from trtllm_serve_cli.choices import ServiceType
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.launch.clusters.pod_gateway import (
+    PodGateway,
+    add_gateway,
+    check_gateway,
+    gateway_annotations,
+    gateway_config_map,
+    gateway_data,
+    service_ports,
+)
 from trtllm_serve_cli.launch.clusters.pod_script import AGENT_FOLDER, PORTS, pod_script
 from trtllm_serve_cli.launch.containers.deployment import (
     Deployable,
@@ -68,12 +77,18 @@ class KubernetesOptions:
 
 
 def plan_kubernetes(
-    model: Deployable, options: KubernetesOptions, launch: LaunchOptions, *, home: Path
+    model: Deployable,
+    options: KubernetesOptions,
+    launch: LaunchOptions,
+    *,
+    home: Path,
+    gateway: PodGateway | None = None,
 ) -> list[Manifest]:
     """Return the manifests for serving `model`, in the order in which to apply them.
 
-    `home` is TLLM_HOME. Raise `BadInput` if the model cannot run on `options.nodes` nodes, if no
-    known image can serve the model, or if the claim does not contain the model's files.
+    `home` is TLLM_HOME. `gateway` is None if the pods run only Triton. Raise `BadInput` if the
+    model cannot run on `options.nodes` nodes, if no known image can serve the model, if the claim
+    does not contain the model's files, or if the gateway cannot serve requests.
     """
     check_nodes(model, options.nodes)
     if options.nodes > 1 and options.image is None:
@@ -84,17 +99,21 @@ def plan_kubernetes(
             next_step="build an image that adds kubectl to NVIDIA's image (run `tllm deploy k8s` "
             "without --nodes to print its name), and pass the new image with --image",
         )
+    if gateway is not None:
+        check_gateway(gateway)
     name = _object_name(model.name)
-    pod = _pod(model, options, launch, home)
+    pod = _pod(model, options, launch, home, has_gateway=gateway is not None)
     is_spread = options.nodes > 1
     # A model on several nodes needs an explicit namespace, because its RoleBinding must name the
     # subject's namespace.
     namespace = options.namespace or ("default" if is_spread else None)
     manifests = [
         *(_agent_manifests(name, namespace) if is_spread else ()),
-        _leader_worker_set(model, name, options, pod) if is_spread else
-        _deployment(name, options, pod),
-        _service(name, options),
+        *((_object("v1", "ConfigMap", gateway_config_map(name), data=gateway_data(gateway)),)
+          if gateway else ()),
+        _leader_worker_set(model, name, options, pod, gateway) if is_spread else
+        _deployment(name, options, _server_template(name, pod, gateway)),
+        _service(name, options, service_ports(gateway) if gateway else []),
         *((_pod_monitor(name),) if options.has_pod_monitor else ()),
         *((_autoscaler(model, name, options),) if options.max_replicas > options.replicas else ()),
     ]  # fmt: skip
@@ -144,7 +163,16 @@ def _object(api: str, kind: str, name: str, **fields: Any) -> Manifest:
     return {"apiVersion": api, "kind": kind, "metadata": metadata, **fields}
 
 
-def _deployment(name: str, options: KubernetesOptions, pod: Manifest) -> Manifest:
+def _server_template(name: str, pod: Manifest, gateway: PodGateway | None) -> Manifest:
+    """Return the template of the pods that serve requests."""
+    metadata: Manifest = {"labels": _server_labels(name)}
+    if gateway is not None:
+        metadata["annotations"] = gateway_annotations(gateway)
+        pod = add_gateway(pod, name, gateway, _PRE_STOP_S)
+    return {"metadata": metadata, "spec": pod}
+
+
+def _deployment(name: str, options: KubernetesOptions, template: Manifest) -> Manifest:
     spec = {
         "replicas": options.replicas,
         "selector": {"matchLabels": _server_labels(name)},
@@ -153,13 +181,17 @@ def _deployment(name: str, options: KubernetesOptions, pod: Manifest) -> Manifes
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
         },
-        "template": {"metadata": {"labels": _server_labels(name)}, "spec": pod},
+        "template": template,
     }
     return _object("apps/v1", "Deployment", name, spec=spec)
 
 
 def _leader_worker_set(
-    model: Deployable, name: str, options: KubernetesOptions, leader: Manifest
+    model: Deployable,
+    name: str,
+    options: KubernetesOptions,
+    leader: Manifest,
+    gateway: PodGateway | None,
 ) -> Manifest:
     (server,) = leader["containers"]
     agent = {"name": "agent", "configMap": {"name": name, "defaultMode": 0o755}}
@@ -183,7 +215,7 @@ def _leader_worker_set(
             "size": options.nodes,
             # Restart all pods in the group, because an engine fails if one of its ranks ends.
             "restartPolicy": "RecreateGroupOnPodRestart",
-            "leaderTemplate": {"metadata": {"labels": _server_labels(name)}, "spec": leader},
+            "leaderTemplate": _server_template(name, leader, gateway),
             "workerTemplate": {
                 "metadata": {"labels": _labels(name)},
                 "spec": {
@@ -219,15 +251,21 @@ def _agent_manifests(name: str, namespace: str | None) -> list[Manifest]:
 
 
 def _pod(
-    model: Deployable, options: KubernetesOptions, launch: LaunchOptions, home: Path
+    model: Deployable,
+    options: KubernetesOptions,
+    launch: LaunchOptions,
+    home: Path,
+    *,
+    has_gateway: bool,
 ) -> Manifest:
     volumes, mounts = _model_volumes(model, options, home)
     shared = {"medium": "Memory", "sizeLimit": options.shared_memory}
+    script = pod_script(model, launch, nodes=options.nodes, has_gateway=has_gateway)
     container = {
         "name": "triton",
         "image": check_image(model, options.image),
         "imagePullPolicy": "IfNotPresent",
-        "command": ["bash", "-c", pod_script(model, launch, nodes=options.nodes)],
+        "command": ["bash", "-c", script],
         "ports": [{"name": name, "containerPort": port} for name, port in PORTS.items()],
         **_probes(launch),
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(_PRE_STOP_S)]}}},
@@ -318,8 +356,9 @@ def _model_volumes(
     ]
 
 
-def _service(name: str, options: KubernetesOptions) -> Manifest:
+def _service(name: str, options: KubernetesOptions, more_ports: Sequence[Manifest]) -> Manifest:
     ports = [{"name": port, "port": number, "targetPort": port} for port, number in PORTS.items()]
+    ports += more_ports
     spec = {"type": options.service_type, "selector": _server_labels(name), "ports": ports}
     return _object("v1", "Service", name, spec=spec)
 

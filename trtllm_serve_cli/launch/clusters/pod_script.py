@@ -22,12 +22,17 @@ from trtllm_serve_cli.rendering import render
 # Use fixed ports, because each pod has its own network namespace.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
+# The folder in which the gateway finds the id of Triton's process.
+GATEWAY_FOLDER = "/run/tllm"
 
 
-def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
+def pod_script(
+    model: Deployable, launch: LaunchOptions, *, nodes: int, has_gateway: bool = False
+) -> str:
     """Return the script for each pod that serves `model`.
 
-    The engine's ranks are divided evenly among `nodes` pods.
+    The engine's ranks are divided evenly among `nodes` pods. `has_gateway` is true if the pod also
+    runs the OpenAI-compatible gateway.
     """
     words = triton_words(
         model,
@@ -49,6 +54,7 @@ def pod_script(model: Deployable, launch: LaunchOptions, *, nodes: int) -> str:
         is_mpi=is_mpi,
         nodes=nodes,
         slots=split_evenly(model.num_ranks, nodes, "ranks"),
+        gateway_folder=GATEWAY_FOLDER if has_gateway else None,
     )
 
 

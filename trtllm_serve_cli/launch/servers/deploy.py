@@ -8,6 +8,8 @@ from pathlib import Path
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.clusters.kubernetes import KubernetesOptions, Manifest, plan_kubernetes
+from trtllm_serve_cli.launch.clusters.pod_gateway import ENDPOINT, KEYS_FILE, PodGateway
+from trtllm_serve_cli.launch.clusters.pod_script import GATEWAY_FOLDER
 from trtllm_serve_cli.launch.clusters.slurm import (
     SlurmOptions,
     SlurmPlan,
@@ -90,13 +92,29 @@ def submit_slurm(
 
 
 def plan_kubernetes_here(
-    home: Home, name: str | None, options: KubernetesOptions, launch: LaunchOptions
+    home: Home,
+    name: str | None,
+    options: KubernetesOptions,
+    launch: LaunchOptions,
+    *,
+    openai_image: str | None = None,
+    keys_secret: str | None = None,
 ) -> list[Manifest]:
     """Plan the Kubernetes manifests for serving an imported model.
 
-    Raise the errors that `load_deployable` and `plan_kubernetes` raise.
+    `openai_image` is the image of the OpenAI-compatible gateway, or None without a gateway.
+    `keys_secret` is the name of the Secret with its keys. Raise the errors that `load_deployable`
+    and `plan_kubernetes` raise.
     """
-    return plan_kubernetes(load_deployable(home, name), options, launch, home=home.root)
+    gateway = None
+    if openai_image is not None:
+        imported = load_model(home, name)
+        keys_file = Path(KEYS_FILE) if keys_secret else None
+        served = {imported.text_model: imported}
+        config = plan_gateway(launch, served, [ENDPOINT], Path(GATEWAY_FOLDER), keys_file)
+        gateway = config and PodGateway(config, openai_image, keys_secret)
+    model = load_deployable(home, name)
+    return plan_kubernetes(model, options, launch, home=home.root, gateway=gateway)
 
 
 def find_image(home: Home, name: str | None) -> str:

@@ -1,0 +1,138 @@
+"""Add the OpenAI-compatible gateway to a pod that runs Triton.
+
+NVIDIA's images do not contain tllm, so the gateway runs in a second container with another image.
+The containers of a pod share the network, and with it the engine worker's socket. They also share
+the process namespace, in which the gateway finds Triton by the process id that Triton's container
+writes to a common folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.launch.clusters.pod_script import GATEWAY_FOLDER, PORTS
+from trtllm_serve_cli.launch.launch_options import DRAIN_S
+
+Manifest = dict[str, Any]
+
+KEYS_FILE = "/etc/tllm/keys/keys.json"
+ENDPOINT = Endpoint(**{name: f"127.0.0.1:{port}" for name, port in PORTS.items()})
+_CONFIG_FOLDER = "/etc/tllm/gateway"
+_CONFIG_FILE = "gateway.json"
+# The pattern does not match the command line of the hook itself.
+_WAIT = "while grep -qsz 'trtllm_serve_cli[.]gateway' /proc/[0-9]*/cmdline; do sleep 1; done"
+
+
+@dataclass(frozen=True, slots=True)
+class PodGateway:
+    """The gateway of each replica.
+
+    `image` contains tllm. `keys_secret` is the name of a Secret with the file `keys.json`, or None.
+    """
+
+    config: GatewayConfig
+    image: str
+    keys_secret: str | None = None
+
+
+def check_gateway(gateway: PodGateway) -> None:
+    """Raise `BadInput` if the gateway's port is a port of Triton, or if keys are missing."""
+    port = gateway.config.port
+    if port in PORTS.values():
+        raise BadInput(
+            f"The OpenAI-compatible API cannot use the port {port}.",
+            why=f"Triton uses the ports {', '.join(map(str, PORTS.values()))} of the pod",
+            next_step="pass another port with --openai-port",
+        )
+    if gateway.config.key_policy == "on" and gateway.keys_secret is None:
+        raise BadInput(
+            "The OpenAI-compatible API would reject all requests.",
+            why="--openai-auth on requires API keys, and the pods have none",
+            next_step="create a Secret from keys.json in TLLM_HOME, and pass its name with "
+            "--openai-keys-secret",
+        )
+
+
+def gateway_config_map(name: str) -> str:
+    """Return the name of the ConfigMap with the configuration of the gateway of `name`."""
+    return f"{name}-gateway"
+
+
+def gateway_data(gateway: PodGateway) -> dict[str, str]:
+    """Return the data of the ConfigMap."""
+    return {_CONFIG_FILE: gateway.config.to_json() + "\n"}
+
+
+def gateway_annotations(gateway: PodGateway) -> dict[str, str]:
+    """Return annotations for pods, so that a changed configuration replaces the pods."""
+    digest = hashlib.sha256(gateway_data(gateway)[_CONFIG_FILE].encode()).hexdigest()
+    return {"tllm/gateway-config": digest[:16]}
+
+
+def service_ports(gateway: PodGateway) -> list[Manifest]:
+    """Return the ports of the Service for the gateway."""
+    return [{"name": "openai", "port": gateway.config.port, "targetPort": "openai"}]
+
+
+def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) -> Manifest:
+    """Return the specification of a pod with the gateway as its last container."""
+    triton, *others = pod["containers"]
+    folder = {"name": "gateway-folder", "mountPath": GATEWAY_FOLDER}
+    # Triton must serve the gateway until the gateway has finished its requests.
+    stop = ["bash", "-c", f"sleep {pre_stop_s}; {_WAIT}"]
+    triton = {
+        **triton,
+        "lifecycle": {"preStop": {"exec": {"command": stop}}},
+        "volumeMounts": [*triton["volumeMounts"], folder],
+    }
+    models = [each for each in triton["volumeMounts"] if each.get("readOnly")]
+    volumes: list[Manifest] = [
+        {"name": "gateway-folder", "emptyDir": {}},
+        {"name": "gateway-config", "configMap": {"name": gateway_config_map(name)}},
+    ]
+    mounts = [folder, {"name": "gateway-config", "mountPath": _CONFIG_FOLDER, "readOnly": True}]
+    if gateway.keys_secret is not None:
+        volumes.append({"name": "gateway-keys", "secret": {"secretName": gateway.keys_secret}})
+        # Without `subPath`, added and revoked keys reach the gateway of a running pod.
+        keys = KEYS_FILE.rpartition("/")[0]
+        mounts.append({"name": "gateway-keys", "mountPath": keys, "readOnly": True})
+    return {
+        **pod,
+        "shareProcessNamespace": True,
+        "containers": [triton, *others, _container(gateway, [*models, *mounts], pre_stop_s)],
+        # The gateway drains first, and then Triton.
+        "terminationGracePeriodSeconds": pod["terminationGracePeriodSeconds"] + DRAIN_S,
+        "volumes": [*pod["volumes"], *volumes],
+    }
+
+
+def _container(gateway: PodGateway, mounts: Sequence[Manifest], pre_stop_s: int) -> Manifest:
+    def probe(path: str, period_s: int, failures: int) -> Manifest:
+        return {
+            "httpGet": {"path": path, "port": "openai"},
+            "periodSeconds": period_s,
+            "timeoutSeconds": 5,
+            "failureThreshold": failures,
+        }
+
+    config = f"{_CONFIG_FOLDER}/{_CONFIG_FILE}"
+    return {
+        "name": "gateway",
+        "image": gateway.image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python3", "-m", "trtllm_serve_cli.gateway", config],
+        "ports": [{"name": "openai", "containerPort": gateway.config.port}],
+        # The chat page does not depend on Triton, so a Triton that restarts does not restart the
+        # gateway. /health reports whether the models can receive requests.
+        "startupProbe": probe("/", 2, 30),
+        "readinessProbe": probe("/health", 5, 3),
+        "livenessProbe": probe("/", 10, 3),
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(pre_stop_s)]}}},
+        "volumeMounts": list(mounts),
+    }
