@@ -119,7 +119,7 @@ def test_submit_requires_sbatch(tllm: Tllm, home: Home, tmp_path: Path) -> None:
 
 
 def test_manifests_as_yaml_and_as_json(tllm: Tllm, tmp_path: Path) -> None:
-    command = ("deploy", "k8s", "--image", "mine:1", "-n", "llm")
+    command = ("deploy", "k8s", "--image", "mine:1", "-n", "llm", "--no-openai")
     code, out, err = tllm(*command)
     read = list(yaml.safe_load_all(out))
     assert (code, err) == (0, "")
@@ -133,6 +133,47 @@ def test_manifests_as_yaml_and_as_json(tllm: Tllm, tmp_path: Path) -> None:
     next_step = f"Next: kubectl apply -f {file}\n"
     assert tllm(*command, "--json", "-o", str(file)) == (0, "", next_step)
     assert json.loads(file.read_text()) == listed
+
+
+def test_pods_serve_the_openai_api_with_an_image(tllm: Tllm) -> None:
+    command = ("deploy", "k8s", "--image", "mine:1")
+    code, out, err = tllm(*command)
+    assert (code, "gateway" in out) == (0, False)
+    assert err.endswith("To serve it, pass an image with --openai-image.\n")
+    options = ("--openai-image", "tllm:1", "--openai-port", "9100", "--openai-keys-secret", "keys")
+    code, out, err = tllm(*command, "-n", "llm", *options, "--openai-auth", "on")
+    assert (code, err) == (
+        0,
+        "OpenAI-compatible API: kubectl -n llm port-forward service/tllm-m 9100; then "
+        "http://127.0.0.1:9100/v1\n",
+    )
+    config_map, *_ = yaml.safe_load_all(out)
+    config = json.loads(config_map["data"]["gateway.json"])
+    assert (config["port"], config["key_policy"], config["models"][0]["name"]) == (9100, "on", "m")
+
+
+@pytest.mark.parametrize(
+    ("options", "fix"),
+    [
+        (("--openai-port", "9100"), "Add --openai-image IMAGE."),
+        (("--openai-keys-secret", "keys"), "Add --openai-image IMAGE."),
+        (("--openai-image", "tllm:1", "--no-openai"), "Omit --no-openai."),
+    ],
+)
+def test_options_of_the_openai_api_require_an_image(
+    tllm: Tllm, options: tuple[str, ...], fix: str
+) -> None:
+    code, out, err = tllm("deploy", "k8s", "--image", "mine:1", *options)
+    assert (code, out) == (2, "")
+    assert fix in " ".join(err.replace("│", " ").split())
+
+
+def test_job_serves_the_openai_api(tllm: Tllm) -> None:
+    _, script, _ = tllm("deploy", "slurm", "--openai-port", "9100", "--openai-auth", "on")
+    assert "TLLM_OPENAI_PORT=9100\n" in script
+    assert '"key_policy": "on"' in script
+    _, script, _ = tllm("deploy", "slurm", "--no-openai")
+    assert "OPENAI" not in script
 
 
 def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_path: Path) -> None:

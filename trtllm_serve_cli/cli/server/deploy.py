@@ -360,10 +360,10 @@ def k8s(
 
 
 def _check_openai(
-    is_on: bool, image: str | None, keys_secret: str | None, given: OptionValues
+    is_on: bool, image: str | None, keys_secret: str | None, values: OptionValues
 ) -> None:
-    """Raise `BadParameter` if options for the gateway are set, but the pods do not run it."""
-    options = [f"--{name.replace('_', '-')}" for name in given if name != "openai"]
+    """Raise `BadParameter` if gateway options are set, but the pods do not run the gateway."""
+    options = [f"--{name.replace('_', '-')}" for name in values if name != "openai"]
     if is_on and image is not None:
         return
     if image is not None:

@@ -22,7 +22,11 @@ from trtllm_serve_cli.launch.launch_options import DRAIN_S
 Manifest = dict[str, Any]
 
 KEYS_FILE = "/etc/tllm/keys/keys.json"
-ENDPOINT = Endpoint(**{name: f"127.0.0.1:{port}" for name, port in PORTS.items()})
+ENDPOINT = Endpoint(
+    grpc=f"127.0.0.1:{PORTS['grpc']}",
+    http=f"127.0.0.1:{PORTS['http']}",
+    metrics=f"127.0.0.1:{PORTS['metrics']}",
+)
 _CONFIG_FOLDER = "/etc/tllm/gateway"
 _CONFIG_FILE = "gateway.json"
 # The pattern does not match the command line of the hook itself.
@@ -83,7 +87,7 @@ def service_ports(gateway: PodGateway) -> list[Manifest]:
 def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) -> Manifest:
     """Return the specification of a pod with the gateway as its last container."""
     triton, *others = pod["containers"]
-    folder = {"name": "gateway-folder", "mountPath": GATEWAY_FOLDER}
+    folder: Manifest = {"name": "gateway-folder", "mountPath": GATEWAY_FOLDER}
     # Triton must serve the gateway until the gateway has finished its requests.
     stop = ["bash", "-c", f"sleep {pre_stop_s}; {_WAIT}"]
     triton = {
@@ -96,7 +100,10 @@ def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) 
         {"name": "gateway-folder", "emptyDir": {}},
         {"name": "gateway-config", "configMap": {"name": gateway_config_map(name)}},
     ]
-    mounts = [folder, {"name": "gateway-config", "mountPath": _CONFIG_FOLDER, "readOnly": True}]
+    mounts: list[Manifest] = [
+        folder,
+        {"name": "gateway-config", "mountPath": _CONFIG_FOLDER, "readOnly": True},
+    ]
     if gateway.keys_secret is not None:
         volumes.append({"name": "gateway-keys", "secret": {"secretName": gateway.keys_secret}})
         # Without `subPath`, added and revoked keys reach the gateway of a running pod.

@@ -112,7 +112,7 @@ def plan_kubernetes_here(
         keys_file = Path(KEYS_FILE) if keys_secret else None
         served = {imported.text_model: imported}
         config = plan_gateway(launch, served, [ENDPOINT], Path(GATEWAY_FOLDER), keys_file)
-        gateway = config and PodGateway(config, openai_image, keys_secret)
+        gateway = PodGateway(config, openai_image, keys_secret) if config else None
     model = load_deployable(home, name)
     return plan_kubernetes(model, options, launch, home=home.root, gateway=gateway)
 
