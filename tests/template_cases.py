@@ -14,6 +14,7 @@ from markupsafe import Markup
 import trtllm_serve_cli
 from trtllm_serve_cli.bench.report.page import Section, Table, Tile
 from trtllm_serve_cli.launch.clusters.slurm import SlurmPlan
+from trtllm_serve_cli.launch.clusters.slurm_gateway import SlurmGateway
 from trtllm_serve_cli.rendering import render
 from trtllm_serve_cli.repository.model.contract import Tensor
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy
@@ -46,6 +47,7 @@ JOB = SlurmPlan(
     moves_ports=True,
     address="address.json",
     exit_code="exit-code",
+    gateway=SlurmGateway("/my/python", "9000", True, "gateway", "gateway.log", "{}"),
 )
 PAGE = {
     "title": "<mine> & yours",
@@ -58,8 +60,20 @@ PAGE = {
     "num_colours": 2,
     "footer": "Written by tllm.",
 }
-ONE_POD = {"command": ["tritonserver", "--http-port=8000"], "is_mpi": False, "nodes": 1, "slots": 1}
-TWO_PODS = {"command": ["mpirun", '--host "$hosts"'], "is_mpi": True, "nodes": 2, "slots": 8}
+ONE_POD = {
+    "command": ["tritonserver", "--http-port=8000"],
+    "is_mpi": False,
+    "nodes": 1,
+    "slots": 1,
+    "gateway_folder": "/run/tllm",
+}
+TWO_PODS = {
+    "command": ["mpirun", '--host "$hosts"'],
+    "is_mpi": True,
+    "nodes": 2,
+    "slots": 8,
+    "gateway_folder": None,
+}
 
 CASES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("kubernetes/kubessh.sh.j2", {}),
