@@ -1,15 +1,23 @@
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend, LoadedRegistry, make_model
+from tests.gateway.fakes import FakeBackend, LetterTokenizer, LoadedRegistry, make_model
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.config import GatewayConfig, ServedModel
 from trtllm_serve_cli.gateway.errors import ApiError
-from trtllm_serve_cli.gateway.model_registry import ModelRegistry, find_defaults, list_adapters
+from trtllm_serve_cli.gateway.model_registry import (
+    ModelRegistry,
+    find_defaults,
+    list_adapters,
+    open_worker,
+)
 from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS
 
 SERVED = ServedModel("demo", "demo", Endpoint())
@@ -50,3 +58,22 @@ def test_adapters_are_folders(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert list_adapters(tmp_path) == ["7", "poet"]
     assert list_adapters(tmp_path / "missing") == []
+
+
+def test_worker_that_closes_the_connection_is_a_problem() -> None:
+    """A worker closes the connections of other users immediately."""
+    name = f"tllm-test-registry-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.listen()
+
+        async def close_one() -> None:
+            sock, _ = await asyncio.to_thread(listener.accept)
+            sock.close()
+
+        async def run() -> None:
+            opened = open_worker(lambda: name, LetterTokenizer(), timeout_s=0.5)
+            await asyncio.gather(close_one(), opened)
+
+        with pytest.raises(ApiError, match="must run as the same user"):
+            asyncio.run(run())

@@ -26,6 +26,7 @@ from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 _RETRY_S = 0.5
 _OPEN_POLL_S = 0.01
+_OPEN_TIMEOUT_S = 10.0
 
 
 class ModelRegistry:
@@ -176,7 +177,7 @@ class ModelRegistry:
             for name in dict.fromkeys((core, info.name)):
                 find = partial(find_worker_socket, directory, name)
                 if await asyncio.to_thread(find) is not None:
-                    return await _open_worker(find, tokenizer)
+                    return await open_worker(find, tokenizer)
         core_info = await asyncio.to_thread(fetch_model_config, served.endpoint, core)
         if "input_ids" not in core_info.inputs:
             raise _CannotServe(f"the model {core} does not accept token ids")
@@ -217,9 +218,22 @@ def _fetch_info(served: ServedModel) -> ModelInfo:
     return dataclasses.replace(info, tokenizer_dir=info.tokenizer_dir or served.tokenizer_dir)
 
 
-async def _open_worker(find: Callable[[], str | None], tokenizer: Tokenizer) -> WorkerBackend:
+async def open_worker(
+    find: Callable[[], str | None], tokenizer: Tokenizer, timeout_s: float = _OPEN_TIMEOUT_S
+) -> WorkerBackend:
+    """Connect to an engine worker whose engine is loaded.
+
+    Raise `ApiError` (503) if the worker does not accept the connection in time.
+    """
     worker = WorkerBackend(find, tokenizer)
+    deadline_s = time.monotonic() + timeout_s
     while not worker.is_open:
+        if time.monotonic() > deadline_s:
+            await worker.close()
+            raise unavailable(
+                "its engine worker does not accept connections; the gateway and Triton must run as "
+                "the same user"
+            )
         await asyncio.sleep(_OPEN_POLL_S)
     return worker
 

@@ -51,9 +51,16 @@ OpenAiPortOption = Annotated[
         min=1, max=65535, help="Port for the OpenAI-compatible API. Default: a free port."
     ),
 ]
+# The default of `tllm start` depends on the number of cores, which is not known for other machines.
+OpenAiProcessesOption = Annotated[
+    int,
+    typer.Option(
+        min=1, metavar="N", help="Number of processes that serve the OpenAI-compatible API."
+    ),
+]
 # The options of `tllm start` for the OpenAI-compatible API that also apply to jobs and pods.
 _POD_GATEWAY = (
-    "openai", "openai_processes", "openai_auth", "chat_template", "tool_parser", "cors_origin",
+    "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin",
 )  # fmt: skip
 _JOB_GATEWAY = (*_POD_GATEWAY, "openai_cert", "openai_key")
 
@@ -139,6 +146,7 @@ def slurm(
     grpc_port: GrpcPortOption = None,
     metrics_port: MetricsPortOption = None,
     openai_port: OpenAiPortOption = None,
+    openai_processes: OpenAiProcessesOption = 1,
     gateway: OptionValues,
     log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Verbosity of Triton's log.")] = 0,
     as_json: JsonOption = False,
@@ -190,7 +198,9 @@ def slurm(
         metrics_port=metrics_port,
         openai_port=openai_port,
     )
-    launch_options = LaunchOptions(host="0.0.0.0", log_verbose=log_verbose, **gateway)
+    launch_options = LaunchOptions(
+        host="0.0.0.0", log_verbose=log_verbose, openai_processes=openai_processes, **gateway
+    )
     if not submit:
         plan = plan_slurm_here(home, model, options, launch_options)
         _write_or_print(render_script(plan), output_file, "sbatch")
@@ -301,6 +311,7 @@ def k8s(
             "OpenAI-compatible API. Default: no keys.",
         ),
     ] = None,
+    openai_processes: OpenAiProcessesOption = 1,
     gateway: OptionValues,
     timeout: Annotated[
         float,
@@ -340,7 +351,11 @@ def k8s(
         has_pod_monitor=pod_monitor,
     )
     launch_options = LaunchOptions(
-        host="0.0.0.0", timeout_s=timeout, log_verbose=log_verbose, **gateway
+        host="0.0.0.0",
+        timeout_s=timeout,
+        log_verbose=log_verbose,
+        openai_processes=openai_processes,
+        **gateway,
     )
     _check_openai(launch_options.openai, openai_image, openai_keys_secret, gateway)
     manifests = plan_kubernetes_here(
