@@ -72,6 +72,8 @@ async def _pass(request: Request) -> Response:
             return Response(status_code=499)
     url = f"http://{served.endpoint.http}{request.url.path}"
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
+    # By default, aiohttp would accept a compressed response, which is passed without its encoding.
+    headers["accept-encoding"] = "identity"
     session: aiohttp.ClientSession = request.app.state.triton_session
     response = await run_while_connected(
         request.receive, lambda: _send(session, request.method, url, headers, body)
