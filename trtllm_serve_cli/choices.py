@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from trtllm_serve_cli.option_fields import Option, Within
 
-Layout = Literal["inflight", "gpt", "llmapi", "vllm"]
+Layout = Literal["inflight", "gpt", "llmapi", "vllm", "embedding"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
 # The formats have the names that TensorRT-LLM uses, if it supports them. w4a8 means 4-bit weights
 # and 8-bit activations.

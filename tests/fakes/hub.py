@@ -114,8 +114,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
         elif path.startswith(f"/api/models/{hub.repository}"):
             self._answer_api(path.removeprefix(f"/api/models/{hub.repository}"))
-        elif path.startswith(f"/{hub.repository}/resolve/{COMMIT}/"):
-            self._answer_file(path.rpartition("/")[2])
+        elif path.startswith(files := f"/{hub.repository}/resolve/{COMMIT}/"):
+            self._answer_file(path.removeprefix(files))
         else:
             self._send_error(401, "RepoNotFound")
 

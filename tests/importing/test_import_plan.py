@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.samples.checkpoints import hf_files, llama_gguf, write_files
+from tests.samples.embedding_models import embedding_files
 from trtllm_serve_cli.engine_kinds.machine import Machine
 from trtllm_serve_cli.errors import BadInput, MissingPart, UnknownModel
 from trtllm_serve_cli.importing.declaration import Declaration
@@ -64,6 +66,60 @@ def test_plan_includes_the_build_and_writes_nothing(home: Home, tmp_path: Path, 
     plan = plan_import(Declaration(ModelSection("mine", source)), home)
     assert plan.build is not None
     assert plan.build.engine_dir == home.engines / f"mine-{plan.build.fingerprint}"
+    assert not home.root.exists()
+
+
+def declare_embedder(folder: Path, kind: str = "auto", **repository: Any) -> Declaration:
+    source = f"local:{write_files(folder, embedding_files())}"
+    return Declaration(
+        ModelSection("mine", source),
+        engine=EngineSection(kind=kind),
+        repository=RepositorySection(**repository),
+    )
+
+
+@pytest.mark.parametrize("layout", ["inflight", "embedding"])
+def test_an_embedding_model_has_its_own_layout(home: Home, tmp_path: Path, layout: Any) -> None:
+    plan = plan_import(declare_embedder(tmp_path / "checkpoint", layout=layout), home)
+    assert plan.declaration.repository.layout == "embedding"
+    assert plan.choice.kind == "openvino"
+    assert plan.build is not None
+    command = plan.build.steps[0].command
+    assert command[command.index("--task") + 1] == "feature-extraction"
+    assert (plan.build.weights, plan.build.facts["embedding"]["dimension"]) == ("none", 8)
+
+
+def test_auto_selects_an_engine_kind_that_computes_embeddings(home: Home, tmp_path: Path) -> None:
+    declaration = declare_embedder(tmp_path / "checkpoint")
+    machine = Machine(("H100",), {"tensorrt-llm": "1.2.0", "openvino-genai": "1"}, {})
+    plan = plan_import(declaration, home, machine=machine)
+    assert plan.choice.kind == "openvino"
+
+
+@pytest.mark.parametrize("kind", ["tensorrt", "pytorch"])
+def test_other_engine_kinds_refuse_embedding_models(home: Home, tmp_path: Path, kind: str) -> None:
+    declaration = declare_embedder(tmp_path / "checkpoint", kind)
+    machine = Machine(("H100",), {"tensorrt-llm": "1.2.0"}, {})
+    with pytest.raises(BadInput, match=f"{kind} cannot be served in the layout embedding"):
+        plan_import(declaration, home, machine=machine)
+
+
+@pytest.mark.parametrize("layout", ["gpt", "llmapi", "vllm"])
+def test_embedding_models_refuse_other_layouts(home: Home, tmp_path: Path, layout: Any) -> None:
+    declaration = declare_embedder(tmp_path / "checkpoint", "openvino", layout=layout)
+    with pytest.raises(BadInput, match=f"cannot be served in the layout {layout}"):
+        plan_import(declaration, home)
+
+
+def test_generating_models_refuse_the_layout_of_embedding_models(
+    home: Home, tmp_path: Path
+) -> None:
+    folder = write_files(tmp_path / "checkpoint", hf_files(max_position_embeddings=8))
+    declaration = Declaration(
+        ModelSection("mine", f"local:{folder}"), repository=RepositorySection(layout="embedding")
+    )
+    with pytest.raises(BadInput, match="cannot be served in the layout embedding"):
+        plan_import(declaration, home)
     assert not home.root.exists()
 
 

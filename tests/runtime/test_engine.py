@@ -58,6 +58,7 @@ _UPDATES = st.builds(
     error=st.none() | st.text(),
     top_log_probs=_TOP,
     prompt=st.none() | _PROMPTS,
+    embedding=st.text(),
 )
 
 
@@ -94,8 +95,10 @@ def test_update_survives_serialization(update: SequenceUpdate) -> None:
 @given(_UPDATES)
 def test_update_of_an_old_worker_is_shorter(update: SequenceUpdate) -> None:
     entry = json.loads(json.dumps(update.to_wire()))
-    assert (len(entry) == 9) == (not update.top_log_probs and update.prompt is None)
-    assert SequenceUpdate.from_wire(entry[:9]) == replace(update, top_log_probs=(), prompt=None)
+    has_more = update.top_log_probs or update.prompt is not None or update.embedding
+    assert (len(entry) == 9) == (not has_more)
+    old = replace(update, top_log_probs=(), prompt=None, embedding="")
+    assert SequenceUpdate.from_wire(entry[:9]) == old
 
 
 @pytest.mark.parametrize(

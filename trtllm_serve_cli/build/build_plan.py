@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
+from trtllm_serve_cli.sources.embedding import read_embedding
 
 # This number is part of every fingerprint. Increase it if tllm starts to build a different engine
 # from the same facts, because tllm would otherwise reuse engines that an older version of tllm
@@ -148,6 +150,16 @@ def facts_of_engine(checkpoint: Checkpoint, kind: str, weights: str) -> dict[str
         "weights": weights,
         **facts_of_checkpoint(checkpoint),
     }
+
+
+def embedding_facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the facts about an embedding model that are part of the fingerprint.
+
+    Return an empty mapping for a model that generates text.
+    """
+    if not checkpoint.is_embedding_model:
+        return {}
+    return {"embedding": dataclasses.asdict(read_embedding(checkpoint.path))}
 
 
 def check_num_gpus(request: BuildRequest, tools: Toolchain) -> None:

@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, has_tokenizer, read_config
+from trtllm_serve_cli.sources.embedding import (
+    is_embedding_model,
+    read_embedding,
+    read_max_length,
+)
 from trtllm_serve_cli.sources.gguf import read_gguf
 
 # Keys that config.json can use for the context length, depending on the architecture.
@@ -34,16 +40,25 @@ class TokenizerFacts:
 def read_context_length(checkpoint: Path) -> int:
     """Return the context length of a GGUF file or checkpoint folder, in tokens.
 
-    Raise `ValueError` if the checkpoint does not specify a context length.
+    For an embedding model, return the maximum length of an input. Raise `ValueError` if the
+    checkpoint does not specify a context length.
     """
     if checkpoint.is_file():
         length = read_gguf(checkpoint).context_length
+    elif is_embedding_model(checkpoint):
+        length = read_max_length(checkpoint)
     else:
         config = read_text_config(checkpoint)
         length = next((config[key] for key in _CONTEXT_KEYS if config.get(key)), None)
     if not length:
         raise ValueError(f"{checkpoint} does not specify a context length")
     return int(length)
+
+
+def read_embedding_if_any(checkpoint: Path) -> EmbeddingSettings | None:
+    """Return how the checkpoint computes embeddings, or None if it generates text."""
+    is_folder = checkpoint.is_dir() and is_embedding_model(checkpoint)
+    return read_embedding(checkpoint) if is_folder else None
 
 
 def read_text_config(directory: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BuildFailed
+from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
 
 ENGINE_FILE = "engine.json"
 # Subfolder of the engine folder for the tokenizer. Only engine kinds that do not store the
@@ -48,6 +49,7 @@ class Engine:
     adds_bos: bool
     llm_arguments: Mapping[str, Any] | None = None
     details: Any = None
+    embedding: EmbeddingSettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +86,15 @@ def read_engine(path: Path) -> Engine:
     """
     try:
         facts: dict[str, Any] = json.loads((path / ENGINE_FILE).read_text(encoding="utf-8"))
-        names = {each.name for each in dataclasses.fields(Engine)} - {"path", *_KIND_FIELDS}
-        return Engine(path=path, **{name: facts[name] for name in names})
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        optional = {"path", "embedding", *_KIND_FIELDS}
+        names = {each.name for each in dataclasses.fields(Engine)} - optional
+        embedding = facts.get("embedding")
+        return Engine(
+            path=path,
+            embedding=EmbeddingSettings.from_dict(embedding) if embedding else None,
+            **{name: facts[name] for name in names},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BuildFailed(
             f"{path} does not contain an engine that tllm built.",
             why=f"its {ENGINE_FILE} cannot be read: {type(error).__name__}: {error}",
@@ -110,6 +118,8 @@ def write_engine(engine: Engine, directory: Path) -> None:
     facts = dataclasses.asdict(engine) | {"schema": ENGINE_SCHEMA}
     for name in ("path", *_KIND_FIELDS):
         del facts[name]
+    if engine.embedding is None:
+        del facts["embedding"]
     text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
     (directory / ENGINE_FILE).write_text(text, encoding="utf-8")
 

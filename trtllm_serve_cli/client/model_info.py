@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,6 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import TritonInterface
+from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
 
 CORE_MODEL = "tensorrt_llm"
 UPSTREAM_TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
@@ -27,8 +29,9 @@ class ModelInfo:
     `renders_chat` is true, the server applies the chat template to messages, and `chat_template` is
     `None`.
 
-    `inputs` contains the names of all inputs. `required_inputs` contains the names of the inputs
-    that are not optional, and `unsigned_inputs` the names of the inputs with the type UINT32.
+    `embedding` is set if the model computes embeddings. `inputs` contains the names of all inputs.
+    `required_inputs` contains the names of the inputs that are not optional, and `unsigned_inputs`
+    the names of the inputs with the type UINT32.
     """
 
     name: str
@@ -51,6 +54,7 @@ class ModelInfo:
     core_model: str = ""
     lora_prefetch_dir: str = ""
     renders_chat: bool = False
+    embedding: EmbeddingSettings | None = None
 
     def name_of(self, role: str) -> str:
         """Return the name on the server of `role`, a model in the same repository as this text
@@ -112,7 +116,15 @@ def parse_model_config(model: str, config: Mapping[str, Any]) -> ModelInfo:
         in ("true", "yes", "1", "t"),
         lora_prefetch_dir=_parse_name(parameters.get("lora_prefetch_dir", "")),
         core_model=_parse_name(parameters.get("tensorrt_llm_model_name", "")),
+        embedding=_parse_embedding(parameters.get("embedding", "")),
     )
+
+
+def _parse_embedding(text: str) -> EmbeddingSettings | None:
+    try:
+        return EmbeddingSettings.from_dict(json.loads(text)) if text else None
+    except (ValueError, TypeError, AttributeError):
+        return None
 
 
 def _parse_count(text: str | None) -> int | None:

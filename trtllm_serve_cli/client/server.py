@@ -1,4 +1,4 @@
-"""Query a server for its models, and probe whether the models generate tokens."""
+"""Query a server for its models, and probe whether the models respond."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trtllm_serve_cli.client import ask
+from trtllm_serve_cli.client.embed import embed
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest, TritonInterface
-from trtllm_serve_cli.client.model_info import import_transport
+from trtllm_serve_cli.client.model_info import fetch_model_config, import_transport
 from trtllm_serve_cli.errors import RequestFailed
 
 _PROBE_PROMPT = "Hello"
@@ -70,6 +71,20 @@ def change_model(
     from trtllm_serve_cli.client.transport.over_http import change_model_http
 
     change_model_http(endpoint, model, verb, timeout_s)
+
+
+def probe_model(
+    endpoint: Endpoint, model: str, timeout_s: float, interface: TritonInterface = "grpc"
+) -> None:
+    """Check that a model is ready: it computes an embedding, or generates a token.
+
+    Triton's readiness check is not sufficient, because it does not run the model. Raise `NoServer`
+    if the server cannot be reached, or `RequestFailed` if no response arrives within `timeout_s`.
+    """
+    if fetch_model_config(endpoint, model, interface, timeout_s).embedding is not None:
+        embed(endpoint, model, _PROBE_PROMPT, interface, timeout_s)
+    else:
+        probe_token(endpoint, model, timeout_s, interface)
 
 
 def probe_token(

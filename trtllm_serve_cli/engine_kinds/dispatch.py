@@ -162,6 +162,13 @@ def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
 
 def _check_format(kind: EngineKind, request: BuildRequest) -> None:
     checkpoint = request.checkpoint
+    if checkpoint.is_embedding_model and "embedding" not in kind.serving.layouts:
+        kinds = [each.name for each in all_kinds() if "embedding" in each.serving.layouts]
+        raise BadInput(
+            f"The engine kind {kind.name} does not compute embeddings.",
+            why=f"{checkpoint.source} is an embedding model",
+            next_step=f"choose --engine {' or --engine '.join(kinds)}",
+        )
     if checkpoint.format in kind.building.formats:
         return
     needed = " or ".join(_FORMAT_NAMES[each] for each in sorted(kind.building.formats))

@@ -75,10 +75,27 @@ class ModelRegistry:
 
     def require_only_name(self) -> str:
         """Return the name of the only model. Raise `ApiError` (400) if there are several."""
-        if len(self._names) != 1:
-            available = ", ".join(self._names)
+        names = self.base_names
+        if len(names) != 1:
+            available = ", ".join(names)
             raise invalid(f"model is required. Available models: {available}.", "model")
-        return self._names[0]
+        return names[0]
+
+    def find_generating(self, name: str) -> LoadedModel:
+        """Return the model that clients call `name`, which generates text.
+
+        Raise `ApiError` in the same cases as `find`, or with the status 400 if the model computes
+        embeddings.
+        """
+        model = self.find(name)
+        if model.info.embedding is not None:
+            raise invalid(
+                f"The model '{name}' computes embeddings and does not generate text. Send the "
+                "request to /v1/embeddings, or select a model that generates text.",
+                "model",
+                "unsupported",
+            )
+        return model
 
     def list_loaded(self) -> list[LoadedModel]:
         """Return the models that can be used."""
@@ -168,7 +185,7 @@ class ModelRegistry:
         self, served: ServedModel, info: ModelInfo, tokenizer: Tokenizer
     ) -> Backend:
         """Connect to the model's engine worker if it accepts connections, otherwise to Triton."""
-        core = info.name_of(CORE_MODEL)
+        core = info.name if info.embedding else info.name_of(CORE_MODEL)
         # The sockets of several servers on this machine cannot be distinguished.
         is_single = not self._has_several_servers(served.name)
         if self._config.server_directory is not None and is_single:

@@ -27,13 +27,14 @@ from trtllm_serve_cli.engine_kinds.selection import (
 )
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
-from trtllm_serve_cli.importing.declaration import Declaration
+from trtllm_serve_cli.importing.declaration import Declaration, override
 from trtllm_serve_cli.paths import Home, check_model_name
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
     check_layout,
     check_name_is_free_in_layout,
+    check_task,
     plan_repository,
 )
 from trtllm_serve_cli.repository.settings.preserved_settings import (
@@ -169,6 +170,11 @@ def plan_import(
         engine = describe_engine_source(declaration, source)
         plan_repository(declaration.model.name, engine, serving_options(declaration))
     elif checkpoint := inspect_source(source, home=home, options=options):
+        if checkpoint.is_embedding_model and declaration.repository.layout == "inflight":
+            # Plan again, because the layout determines which engine kinds are suitable.
+            declared = override(declaration, {"repository": {"layout": "embedding"}})
+            return plan_import(declared, home, machine=machine, is_dry_run=is_dry_run)
+        check_task(declaration.repository.layout, is_embedding_model=checkpoint.is_embedding_model)
         build = plan_engine(request_build(declaration, choice, checkpoint, home), declaration, home)
     return ImportPlan(declaration, source, fetch, choice, build, repository, preserved)
 

@@ -146,7 +146,8 @@ class RepositorySection:
         Layout,
         Option(
             "Layout of the model repository. inflight, gpt and llmapi are NVIDIA's layouts, and "
-            "vllm is the layout of Triton's vLLM backend (see docs/concepts/contract.md)."
+            "vllm is the layout of Triton's vLLM backend (see docs/concepts/contract.md). "
+            "Embedding models require the layout embedding, which is their default."
         ),
     ] = "inflight"
     dir: Annotated[

@@ -25,6 +25,7 @@ class GenerationRequest:
 
     If `end_id` is not set, a sequence ends only at a stop word or after `max_new_tokens`. If
     neither `top_k` nor `top_p` is set, decoding is greedy at any temperature, as in TensorRT-LLM.
+    An engine that computes embeddings accepts only requests with `max_new_tokens` 0.
     """
 
     id: int
@@ -170,6 +171,7 @@ class SequenceUpdate:
 
     If the request sets `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the
     position of each token in `token_ids`. `prompt` is set once in the first sequence.
+    `embedding` is the prompt's embedding as text (`encode_vector` in embedding.py).
     """
 
     request_id: int
@@ -183,6 +185,7 @@ class SequenceUpdate:
     rejected: bool = False
     top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()
     prompt: PromptFacts | None = None
+    embedding: str = ""
 
     def to_wire(self) -> list[Any]:
         """Return the update as an entry for a `step` frame.
@@ -201,8 +204,10 @@ class SequenceUpdate:
             [getattr(self.perf, name) for name in PerfMetrics.__slots__] if self.perf else None,
             self.rejected,
         ]
-        if self.top_log_probs or self.prompt is not None:
+        if self.top_log_probs or self.prompt is not None or self.embedding:
             entry += [self.top_log_probs, self.prompt and self.prompt.to_wire()]
+        if self.embedding:
+            entry.append(self.embedding)
         return entry
 
     @classmethod
@@ -210,8 +215,10 @@ class SequenceUpdate:
         """Create an update from an entry, which may be from a worker of an earlier version."""
         top: tuple[tuple[TokenLogProb, ...], ...] = ()
         prompt = None
+        embedding = ""
         if len(entry) > _NUM_BASIC_ENTRIES:
-            *entry, top_entries, prompt_entry = entry
+            top_entries, prompt_entry, *rest = entry[_NUM_BASIC_ENTRIES:]
+            entry, embedding = entry[:_NUM_BASIC_ENTRIES], (*rest, "")[0]
             top = _as_alternatives(top_entries)
             prompt = None if prompt_entry is None else PromptFacts.from_wire(prompt_entry)
         request_id, sequence, tokens, finish, log_probs, cum, error, perf, rejected = entry
@@ -227,6 +234,7 @@ class SequenceUpdate:
             rejected,
             top,
             prompt,
+            embedding,
         )
 
 
@@ -256,16 +264,22 @@ def _merge_pair(earlier: SequenceUpdate, later: SequenceUpdate) -> SequenceUpdat
         later.perf or earlier.perf,
         top_log_probs=earlier.top_log_probs + later.top_log_probs,
         prompt=earlier.prompt or later.prompt,
+        embedding=earlier.embedding or later.embedding,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """An engine's limits, which `check_request` (request_check.py) enforces for each request."""
+    """An engine's limits, which `check_request` (request_check.py) enforces for each request.
+
+    If `computes_embeddings` is set, the engine computes the embeddings of prompts and generates no
+    tokens.
+    """
 
     max_seq_len: int
     max_beam_width: int
     vocab_size: int
+    computes_embeddings: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,9 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
         raise InvalidRequest(
             f"input_ids contains {lowest}, which is not a token id; send ids of 0 or greater"
         )
+    if limits.computes_embeddings:
+        _check_embedding_request(request, limits)
+        return
     _check_words("stop_words_list", request.stop_words, limits)
     _check_words("bad_words_list", request.bad_words, limits)
     if request.max_new_tokens < 1:
@@ -51,6 +54,20 @@ def check_request(request: GenerationRequest, limits: EngineLimits) -> None:
             "guided_decoding_guide is set, but guided_decoding_guide_type is missing; set the type "
             f"to one of {', '.join(GUIDE_TYPES)}"
         )
+
+
+def _check_embedding_request(request: GenerationRequest, limits: EngineLimits) -> None:
+    if request.max_new_tokens:
+        raise InvalidRequest(
+            "this model computes embeddings and does not generate tokens; send the request to a "
+            "model that generates text"
+        )
+    if len(request.input_ids) > limits.max_seq_len:
+        raise InvalidRequest(
+            f"the input has {len(request.input_ids)} tokens, but this model accepts at most "
+            f"{limits.max_seq_len} tokens (max_seq_len); shorten the input"
+        )
+    _check_tokens("input_ids", request.input_ids, limits)
 
 
 def _check_ranges(request: GenerationRequest, limits: EngineLimits) -> None:

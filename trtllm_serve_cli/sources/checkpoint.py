@@ -7,7 +7,6 @@ user allows these risks.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping, Set
@@ -16,7 +15,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtllm_serve_cli.errors import SourceError, UnsafeCheckpoint
+from trtllm_serve_cli.sources.embedding import MODULES_FILE, is_embedding_model, read_embedding
 from trtllm_serve_cli.sources.gguf import read_gguf
+from trtllm_serve_cli.sources.json_file import broken_json, read_object
 from trtllm_serve_cli.sources.safetensors import check_safetensors
 
 WEIGHTS_FILE = "model.safetensors"
@@ -90,6 +91,11 @@ class Checkpoint:
     size_bytes: int
     modified_ns: int = 0
     config: Mapping[str, Any] | None = None
+
+    @property
+    def is_embedding_model(self) -> bool:
+        """True if the checkpoint is a model that computes embeddings."""
+        return self.format == "hf" and is_embedding_model(self.path)
 
 
 def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
@@ -245,7 +251,7 @@ def read_index(path: Path) -> dict[str, set[str]]:
     weight_map = read_object(path).get("weight_map")
     named = weight_map if isinstance(weight_map, dict) else {}
     if not named or not all(isinstance(s, str) and Path(s).name == s for s in named.values()):
-        raise _broken_json(path, "its weight_map does not map tensors to file names")
+        raise broken_json(path, "its weight_map does not map tensors to file names")
     shards: dict[str, set[str]] = {}
     for tensor, shard in named.items():
         shards.setdefault(shard, set()).add(tensor)
@@ -308,8 +314,8 @@ def is_weights(name: str) -> bool:
 def read_architecture(folder: Path) -> str:
     """Return the architecture in config.json.
 
-    Raise `SourceError` if config.json does not name an architecture, or if models with this
-    architecture cannot generate text.
+    Raise `SourceError` if config.json does not name an architecture. Also raise it if models with
+    this architecture cannot generate text, unless the checkpoint is a supported embedding model.
     """
     path = folder / "config.json"
     config = read_object(path)
@@ -319,33 +325,18 @@ def read_architecture(folder: Path) -> str:
         (each for each in (named, model_type) if isinstance(each, str) and each), ""
     )
     if not architecture:
-        raise _broken_json(path, "it has neither architectures nor a model_type")
-    if _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
+        raise broken_json(path, "it has neither architectures nor a model_type")
+    if is_embedding_model(folder):
+        read_embedding(folder)
+    elif _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
             f"{architecture} is not a text generation model.",
-            why=f"{path} specifies this architecture, which cannot generate text",
-            next_step="pass `-s hf:ORG/NAME` with a text generation model",
+            why=f"{path} specifies this architecture, which cannot generate text, and the "
+            f"checkpoint lacks {MODULES_FILE}, the description of an embedding model",
+            next_step="pass `-s hf:ORG/NAME` with a text generation model, or with an embedding "
+            "model in the format of sentence-transformers",
         )
     return architecture
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file. Raise `SourceError` if the file is not valid."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise _broken_json(path, str(error)) from error
-    if not isinstance(value, dict):
-        raise _broken_json(path, "it does not contain a JSON object")
-    return value
-
-
-def _broken_json(path: Path, why: str) -> SourceError:
-    return SourceError(
-        f"{path} cannot be used.",
-        why=why,
-        next_step="fix the file, or download the checkpoint again",
-    )
 
 
 def _show_auto_map(auto_map: object) -> str:

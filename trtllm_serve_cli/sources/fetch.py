@@ -13,9 +13,9 @@ from trtllm_serve_cli.sources.checkpoint import (
     Checkpoint,
     FetchOptions,
     explain_no_config,
-    read_object,
 )
 from trtllm_serve_cli.sources.hub_address import Hub
+from trtllm_serve_cli.sources.json_file import read_object
 from trtllm_serve_cli.sources.progress import Watch
 from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, FetchRequest, Source
 

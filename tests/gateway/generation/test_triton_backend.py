@@ -9,7 +9,7 @@ import pytest
 
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.errors import ApiError
-from trtllm_serve_cli.gateway.generation.triton_backend import plan_message
+from trtllm_serve_cli.gateway.generation.triton_backend import plan_embedding, plan_message
 
 INPUTS = ("input_ids", "input_lengths", "request_output_len", "embedding_bias")
 
@@ -56,3 +56,12 @@ def test_fields_without_an_input_are_rejected(fields: dict[str, Any]) -> None:
 def test_fields_that_are_not_set_do_not_matter() -> None:
     unset = {"logit_bias": (), "num_top_log_probs": 0, "return_prompt_log_probs": False}
     assert {each.name for each in plan(*INPUTS, **unset).inputs} == set(INPUTS[:3])
+
+
+def test_an_embedding_is_requested_with_token_ids_only() -> None:
+    message = plan_embedding("mine", {"input_ids": (1, 2), "max_new_tokens": 0})
+    (sent,) = message.inputs
+    assert (message.model_name, sent.name, sent.datatype, list(sent.shape)) == (
+        "mine", "input_ids", "INT32", [1, 2],
+    )  # fmt: skip
+    assert np.frombuffer(message.raw_input_contents[0], dtype=np.int32).tolist() == [1, 2]

@@ -24,6 +24,7 @@ MODELS = (
     "gpt/tensorrt_llm",
     "gpt/postprocessing",
     "gpt/ensemble",
+    "embedding",
 )
 
 

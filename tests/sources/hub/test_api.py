@@ -11,10 +11,12 @@ import pytest
 
 from tests.fakes.hub import COMMIT, FakeHub, serve
 from tests.samples.checkpoints import hf_files, safetensors
+from tests.samples.embedding_models import embedding_files
 from trtllm_serve_cli.errors import BadInput, GatedModel, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
-from trtllm_serve_cli.sources.hub.api import fetch_from_hub
+from trtllm_serve_cli.sources.embedding import read_embedding
+from trtllm_serve_cli.sources.hub.api import fetch_from_hub, inspect_on_hub
 from trtllm_serve_cli.sources.hub.hub_source import HubSource
 from trtllm_serve_cli.sources.hub_address import Hub, find_hub
 
@@ -65,6 +67,28 @@ def test_downloads_only_safetensors_and_small_files(fake, hub):
     fake.files.update(dict.fromkeys(extra, b"large"), **{"original/params.json": b"{}"})
     folder = fetch(hub).path
     assert {path.name for path in folder.iterdir()} == set(hf_files())
+
+
+def test_downloads_the_modules_of_an_embedding_model(fake, hub):
+    fake.files.update(embedding_files())
+    fake.files.update({"onnx/config.json": b"{}", "1_Pooling/model.bin": b"x"})
+    options = FetchOptions()
+    planned = inspect_on_hub(TINY, hub=hub, options=options)
+    assert planned is not None and planned.is_embedding_model
+    assert read_embedding(planned.path).prompts == {}
+    checkpoint = fetch(hub)
+    names = {
+        str(path.relative_to(checkpoint.path))
+        for path in checkpoint.path.rglob("*")
+        if path.is_file()
+    }
+    assert names == set(embedding_files())
+
+
+def test_a_module_that_is_not_supported_is_rejected_before_the_weights(fake, hub):
+    fake.files.update(embedding_files(modules=("Transformer", "Pooling", "Dense")))
+    with pytest.raises(SourceError, match="is not supported"):
+        inspect_on_hub(TINY, hub=hub, options=FetchOptions())
 
 
 def test_does_not_download_weights_that_are_not_needed(fake, hub):

@@ -12,6 +12,7 @@ import typer
 
 from trtllm_serve_cli.cli.infer import (
     batch,
+    embedding,
     guided_decoding,
     logits,
     openai_target,
@@ -26,6 +27,7 @@ from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_op
 from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.cli.shared.target import Target, find_target
 from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import option_fields
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ def infer(
     By default, the request is sent to the server that `tllm start` keeps running. Without PROMPT,
     the prompt is read from stdin, or a conversation starts if stdin is a terminal. Ctrl-C cancels
     the request on the server. With --batch, the responses are printed as JSONL, in the order of the
-    file.
+    file. For an embedding model, print the first values of the embedding, or all with --json.
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
@@ -76,6 +78,9 @@ def infer(
     target = _open_target(options, model, prompt, request)
     info = target.info
     assert info is not None
+    if info.embedding is not None:
+        embedding.infer_embedding(target, prompt, options, request, as_json=as_json)
+        return
     if options.show_tokens:
         target = token_ids.use_pipeline(target)
     # Even with --no-stream, stream the response in these cases:
@@ -133,6 +138,12 @@ def _open_target(
 
         no_server.check_usage(options)
         repository = open_named(model, None)
+        if repository.layout == "embedding":
+            raise BadInput(
+                f"{repository.name} cannot run without a server.",
+                why="--no-server supports only models that generate text",
+                next_step=f"run `tllm start -m {repository.name}`, and omit --no-server",
+            )
         if find_kind(repository.kind).runs_in_triton_backend:
             no_server.run_script(repository, prompt, options, request)
         return no_server.open_engine(options, repository)

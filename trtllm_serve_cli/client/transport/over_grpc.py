@@ -11,7 +11,7 @@ import dataclasses
 import struct
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,10 @@ from trtllm_serve_cli.client.transport.served_inputs import (
     plan_served_parameters,
 )
 from trtllm_serve_cli.client.transport.tensors import (
+    Datatype,
     decode_array,
     decode_raw,
+    encode_raw,
     encode_rows,
     parse_pieces,
     split_rows,
@@ -198,8 +200,31 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
     return server.version, max(metadata.versions, default="")
 
 
+def infer(
+    endpoint: Endpoint, model: str, inputs: Mapping[str, str | int], timeout_s: float | None
+) -> dict[str, list[Any]]:
+    """Send a request with one row, and return the values of each output, by name."""
+    message = service_pb2.ModelInferRequest(model_name=model)
+    for name, value in inputs.items():
+        datatype: Datatype = "BYTES" if isinstance(value, str) else "INT32"
+        shape, content = encode_raw(datatype, value)
+        message.inputs.add(name=name, datatype=datatype, shape=shape)
+        message.raw_input_contents.append(content)
+    with _connect_for_calls(endpoint, model, timeout_s) as stub:
+        response = stub.ModelInfer(message, timeout=timeout_s)
+    try:
+        return {
+            output.name: decode_raw(output.datatype, content)
+            for output, content in zip(response.outputs, response.raw_output_contents, strict=True)
+        }
+    except (struct.error, ValueError) as error:
+        raise error_mapping.invalid_response(
+            endpoint.grpc, f"a tensor is truncated: {error}"
+        ) from error
+
+
 @contextmanager
-def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float) -> Iterator[Any]:
+def _connect_for_calls(endpoint: Endpoint, model: str, timeout_s: float | None) -> Iterator[Any]:
     with connect(endpoint.grpc, endpoint.tls) as stub:
         try:
             yield stub

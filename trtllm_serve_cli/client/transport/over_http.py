@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
@@ -87,6 +87,32 @@ def fetch_versions(endpoint: Endpoint, model: str, timeout_s: float) -> tuple[st
     return str(server.get("version", "")), max(metadata.get("versions", ()), default="")
 
 
+def infer(
+    endpoint: Endpoint, model: str, inputs: Mapping[str, str | int], timeout_s: float | None
+) -> dict[str, list[Any]]:
+    """Send a request with one row, and return the values of each output, by name."""
+    tensors = [
+        {
+            "name": name,
+            "datatype": "BYTES" if isinstance(value, str) else "INT32",
+            "shape": [1, 1],
+            "data": [value],
+        }
+        for name, value in inputs.items()
+    ]
+    path = f"/v2/models/{quote(model, safe='')}/infer"
+    body = json.dumps({"inputs": tensors}).encode()
+    response = _load_object(
+        endpoint.http, _request(endpoint.http, "POST", path, model, timeout_s, body=body)
+    )
+    try:
+        return {each["name"]: list(each["data"]) for each in response["outputs"]}
+    except (KeyError, TypeError) as error:
+        raise error_mapping.invalid_response(
+            endpoint.http, "the response has no outputs"
+        ) from error
+
+
 def _fetch_json(address: str, path: str, model: str, timeout_s: float) -> dict[str, Any]:
     """Return the JSON object at `path`. `model` is the name of the model for error messages."""
     return _load_object(address, _request(address, "GET", path, model, timeout_s))
@@ -118,7 +144,13 @@ def change_model_http(
 
 
 def _request(
-    address: str, method: str, path: str, model: str, timeout_s: float, token: str | None = None
+    address: str,
+    method: str,
+    path: str,
+    model: str,
+    timeout_s: float | None,
+    token: str | None = None,
+    body: bytes | None = None,
 ) -> bytes:
     """Send an HTTP request, and return the body of the response.
 
@@ -128,7 +160,7 @@ def _request(
     with _connect(address, timeout_s) as connection:
         connection.sock.settimeout(timeout_s)
         try:
-            connection.request(method, path, headers=headers)
+            connection.request(method, path, body, headers)
             with connection.getresponse() as response:
                 content = response.read()
         except TimeoutError as error:

@@ -7,6 +7,7 @@ from trtllm_serve_cli.build.build_plan import (
     BuildRequest,
     RequiredModule,
     Toolchain,
+    embedding_facts,
     facts_of_engine,
 )
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
@@ -49,7 +50,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     checkpoint = request.checkpoint
     plan_weights = _plan_gguf if checkpoint.format == "gguf" else _plan_export
     weights, make = plan_weights(request, tools)
-    facts = facts_of_engine(checkpoint, request.kind, weights)
+    facts = facts_of_engine(checkpoint, request.kind, weights) | embedding_facts(checkpoint)
     facts["tools"] = {
         name: tools.versions[name] for name in TOOLS[checkpoint.format] if name in tools.versions
     }
@@ -95,7 +96,10 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
 
 
 def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]:
-    weights = request.options.quantization or "int8"
+    is_embedding_model = request.checkpoint.is_embedding_model
+    # The weights of embedding models are not quantized by default, because embeddings are compared
+    # with stored embeddings, which other programs may have computed.
+    weights = request.options.quantization or ("none" if is_embedding_model else "int8")
     if weights not in _WEIGHT_FORMATS:
         raise BadInput(
             f"The engine kind openvino does not support --quantization {weights}.",
@@ -103,9 +107,15 @@ def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildSte
             next_step="choose a supported value, or an engine kind that runs on GPUs, for example "
             "with --engine tensorrt",
         )
+    # Without the library `transformers`, the exporter requires the package sentence-transformers.
+    task = (
+        ("feature-extraction", "--library", "transformers")
+        if is_embedding_model
+        else ("text-generation-with-past",)
+    )
     command: tuple[str, ...] = (
         tools.python, "-m", "optimum.commands.optimum_cli", "export", "openvino",
-        "--model", str(request.checkpoint.path), "--task", "text-generation-with-past",
+        "--model", str(request.checkpoint.path), "--task", *task,
         "--weight-format", _WEIGHT_FORMATS[weights],
     )  # fmt: skip
     if request.trust_remote_code:

@@ -6,19 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trtllm_serve_cli.build.checkpoint_facts import read_context_length
+from trtllm_serve_cli.build.checkpoint_facts import (
+    read_context_length,
+    read_embedding_if_any,
+    read_text_config,
+)
 
 
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of `Engine` that are read from the built engine and its checkpoint."""
+    embedding = read_embedding_if_any(checkpoint)
     return {
-        "vocab_size": _vocab_size(directory),
+        "vocab_size": int(read_text_config(checkpoint)["vocab_size"])
+        if embedding
+        else _count_logits(directory),
+        "embedding": embedding,
         "max_position_embeddings": read_context_length(checkpoint),
         **read_tokenizer(directory),
     }
 
 
-def _vocab_size(directory: Path) -> int:
+def _count_logits(directory: Path) -> int:
     """Return the number of logits per token, which may exceed the tokenizer's vocabulary size."""
     import openvino
 

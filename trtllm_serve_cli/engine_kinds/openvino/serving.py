@@ -40,7 +40,7 @@ def _plan_values(
 
 
 SERVING = Serving(
-    layouts=("inflight", "gpt", "llmapi", "vllm"),
+    layouts=("inflight", "gpt", "llmapi", "vllm", "embedding"),
     parameters=WORKER_PARAMETERS
     | {
         "max_beam_width", "max_tokens_in_paged_kv_cache", "lora_cache_max_adapter_size",

@@ -10,7 +10,13 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain, facts_of_engine
+from trtllm_serve_cli.build.build_plan import (
+    BuildPlan,
+    BuildRequest,
+    Toolchain,
+    embedding_facts,
+    facts_of_engine,
+)
 from trtllm_serve_cli.build.build_step import WORK, BuildStep
 from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
@@ -48,6 +54,7 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     simulation = _find_simulation(request, tools)
     facts = {
         **facts_of_engine(checkpoint, request.kind, "none"),
+        **embedding_facts(checkpoint),
         "simulation": simulation.to_json(),
     }
     fingerprint = fingerprint_of_facts(facts)

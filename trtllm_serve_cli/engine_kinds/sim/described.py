@@ -10,6 +10,7 @@ from typing import Any
 
 from trtllm_serve_cli.build.checkpoint_facts import (
     read_context_length,
+    read_embedding_if_any,
     read_text_config,
     read_tokenizer_facts,
 )
@@ -28,6 +29,7 @@ def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]
     text = json.dumps(simulation.to_json(), indent=2) + "\n"
     (directory / SIMULATION_FILE).write_text(text, encoding="utf-8")
     return {
+        "embedding": read_embedding_if_any(checkpoint),
         "max_position_embeddings": read_context_length(checkpoint),
         **_describe_tokenizer(checkpoint, directory),
     }

@@ -39,7 +39,7 @@ def _plan_values(
 
 
 SERVING = Serving(
-    layouts=("inflight", "gpt", "llmapi", "vllm"),
+    layouts=("inflight", "gpt", "llmapi", "vllm", "embedding"),
     parameters=WORKER_PARAMETERS
     | {"max_tokens_in_paged_kv_cache", "enable_chunked_context", "batch_scheduler_policy"},
     plan_values=_plan_values,

@@ -52,7 +52,7 @@ class ChatPlan:
 async def create_chat_completion(request: Request) -> Response:
     """Generate the assistant's next message."""
     body = await read_json(request, ChatBody)
-    model = request.app.state.models.find(body.model)
+    model = request.app.state.models.find_generating(body.model)
     plan = plan_chat(model, body)
     writer = ChatWriter(model, plan)
     return await respond(request, model, [plan.generation], writer, is_streaming=bool(body.stream))

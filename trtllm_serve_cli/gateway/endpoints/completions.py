@@ -56,7 +56,7 @@ class CompletionPlan:
 async def create_completion(request: Request) -> Response:
     """Generate text after a prompt."""
     body = await read_json(request, CompletionBody)
-    model = request.app.state.models.find(body.model)
+    model = request.app.state.models.find_generating(body.model)
     plan = plan_completion(model, body)
     writer = CompletionWriter(model, plan)
     return await respond(request, model, plan.generations, writer, is_streaming=bool(body.stream))

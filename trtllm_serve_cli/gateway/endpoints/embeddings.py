@@ -1,30 +1,154 @@
-"""`POST /v1/embeddings`, which the engines of the gateway do not support."""
+"""`POST /v1/embeddings`.
+
+Source of the fields and limits: `CreateEmbeddingRequest` in OpenAI's openapi.yaml. `prompt_name`
+and `truncate_prompt_tokens` are extensions of sentence-transformers and of vLLM.
+"""
 
 from __future__ import annotations
 
-import msgspec
+import asyncio
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
-from trtllm_serve_cli.gateway.access.admission import check_model
+from trtllm_serve_cli.gateway.access.admission import admit, check_model
 from trtllm_serve_cli.gateway.errors import invalid
-from trtllm_serve_cli.gateway.http import read_json
+from trtllm_serve_cli.gateway.generation.embeddings import compute_embeddings
+from trtllm_serve_cli.gateway.http import json_response, read_json, run_while_connected
+from trtllm_serve_cli.gateway.schema.embeddings import MAX_INPUTS, EmbeddingsBody
+from trtllm_serve_cli.gateway.served_model import LoadedModel
+from trtllm_serve_cli.runtime.embedding import EmbeddingSettings, decode_vector, encode_vector
+from trtllm_serve_cli.runtime.engine import InvalidRequest
 
-
-class EmbeddingsBody(msgspec.Struct, kw_only=True):
-    """The body of `POST /v1/embeddings`. Only the model is read."""
-
-    model: str
+# Longer texts are encoded in a thread, so that they do not delay the tokens of other requests.
+_MAX_LETTERS_IN_LOOP = 4096
 
 
 async def create_embeddings(request: Request) -> Response:
-    """Raise `ApiError` (400), because no engine computes embeddings."""
+    """Return the embeddings of the inputs."""
     body = await read_json(request, EmbeddingsBody)
     check_model(request, body.model)
     model = request.app.state.models.find(body.model)
-    raise invalid(
-        f"The model '{model.name}' has an engine that generates text and does not compute "
-        "embeddings. Send the request to a server with an embedding model.",
-        "model",
-        "unsupported",
+    settings = check_request(model, body)
+    prefix = _find_prompt(settings, body)
+    num_letters = sum(len(each) for each in body.inputs if isinstance(each, str))
+    if num_letters > _MAX_LETTERS_IN_LOOP:
+        inputs = await asyncio.to_thread(encode_inputs, model, body, prefix)
+    else:
+        inputs = encode_inputs(model, body, prefix)
+    num_tokens = sum(map(len, inputs))
+    if not await admit(request, model.name, num_tokens):
+        return Response(status_code=499)
+    embeddings = await run_while_connected(
+        request.receive, lambda: compute_embeddings(model.backend, inputs)
     )
+    if embeddings is None:
+        return Response(status_code=499)
+    data = [
+        {"object": "embedding", "index": index, "embedding": _convert(each, settings, body)}
+        for index, each in enumerate(embeddings)
+    ]
+    usage = {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+    return json_response({"object": "list", "data": data, "model": model.name, "usage": usage})
+
+
+def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings:
+    """Return how the model computes embeddings. Raise `ApiError` (400) for an invalid request."""
+    settings = model.info.embedding
+    if settings is None:
+        raise invalid(
+            f"The model '{model.name}' generates text and does not compute embeddings. Send the "
+            "request to an embedding model.",
+            "model",
+            "unsupported",
+        )
+    inputs = body.inputs
+    if not inputs or not all(inputs):
+        raise invalid("input is empty. Send a text or token ids.", "input")
+    if isinstance(body.input, list) and len({type(each) for each in body.input}) > 1:
+        raise invalid("input has values of different types. Send texts or token ids.", "input")
+    if len(inputs) > MAX_INPUTS:
+        raise invalid(
+            f"input has {len(inputs)} items. Send at most {MAX_INPUTS} items per request.", "input"
+        )
+    if body.dimensions is not None:
+        try:
+            settings.check_dimensions(body.dimensions)
+        except InvalidRequest as error:
+            raise invalid(f"{error}.", "dimensions") from error
+    return settings
+
+
+def encode_inputs(model: LoadedModel, body: EmbeddingsBody, prefix: str) -> list[list[int]]:
+    """Return the token ids of each input, cut if the request allows it.
+
+    Raise `ApiError` (400) if an input is too long or contains an unknown token id.
+    """
+    longest = model.max_seq_len
+    cut = body.truncate_prompt_tokens
+    limit = None if cut is None else longest if cut == -1 else min(cut, longest)
+    if limit == 0:
+        raise invalid(
+            "truncate_prompt_tokens is 0. Keep at least 1 token.", "truncate_prompt_tokens"
+        )
+    encoded = []
+    for each in body.inputs:
+        ids = _encode(model, each, prefix, limit)
+        if len(ids) > longest:
+            raise invalid(
+                f"This model's maximum input length is {longest} tokens, but an input has "
+                f"{len(ids)} tokens. Shorten the input, or set truncate_prompt_tokens to -1.",
+                "input",
+                "context_length_exceeded",
+            )
+        encoded.append(ids)
+    return encoded
+
+
+def _find_prompt(settings: EmbeddingSettings, body: EmbeddingsBody) -> str:
+    if not body.prompt_name:
+        return ""
+    if not all(isinstance(each, str) for each in body.inputs):
+        raise invalid("prompt_name requires texts. Send texts, or omit prompt_name.", "prompt_name")
+    try:
+        return settings.find_prompt(body.prompt_name)
+    except InvalidRequest as error:
+        raise invalid(f"{error}.", "prompt_name") from error
+
+
+def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int | None) -> list[int]:
+    if isinstance(each, str):
+        ids = model.tokenizer.encode(prefix + each)
+        if limit is None or len(ids) <= limit:
+            return ids
+        plain = model.tokenizer.encode(prefix + each, add_special_tokens=False)
+        return cut_tokens(ids, plain, limit)
+    vocab_size = model.info.vocab_size
+    if vocab_size is not None and max(each) >= vocab_size:
+        raise invalid(
+            f"input contains the token id {max(each)}, but the vocabulary has {vocab_size} tokens.",
+            "input",
+        )
+    return each if limit is None else each[:limit]
+
+
+def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
+    """Return the first tokens of a text, together with the special tokens around it.
+
+    `ids` are the tokens with the special tokens, and `plain` are the tokens without them.
+    """
+    num_special = len(ids) - len(plain)
+    for start in range(num_special + 1):
+        if ids[start : start + len(plain)] == plain and limit > num_special:
+            end = start + len(plain)
+            return [*ids[:start], *plain[: limit - num_special], *ids[end:]]
+    return ids[:limit]
+
+
+def _convert(text: str, settings: EmbeddingSettings, body: EmbeddingsBody) -> Any:
+    """Return an embedding in the format that the client requested."""
+    if body.encoding_format == "base64" and body.dimensions is None:
+        return text
+    vector = settings.shorten(decode_vector(text), body.dimensions)
+    return encode_vector(vector) if body.encoding_format == "base64" else vector.tolist()

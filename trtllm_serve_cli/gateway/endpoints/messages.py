@@ -53,7 +53,7 @@ class MessagePlan:
 async def create_message(request: Request) -> Response:
     """Generate the assistant's next message."""
     body = await read_json(request, MessagesBody)
-    model = request.app.state.models.find(body.model)
+    model = request.app.state.models.find_generating(body.model)
     plan = plan_message(model, body)
     return await respond(
         request,
@@ -68,7 +68,7 @@ async def count_tokens(request: Request) -> Response:
     """Return the number of tokens in the prompt of a message."""
     body = await read_json(request, CountTokensBody)
     check_model(request, body.model)
-    model = request.app.state.models.find(body.model)
+    model = request.app.state.models.find_generating(body.model)
     template = require_template(model)
     chat = convert_body(body)
     prompt = render_prompt(template, chat, plan_tools(template, chat))

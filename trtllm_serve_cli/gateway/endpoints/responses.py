@@ -35,7 +35,7 @@ _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 async def create_response(request: Request) -> Response:
     """Generate a response."""
     body = await read_json(request, ResponsesBody)
-    model = request.app.state.models.find(body.model)
+    model = request.app.state.models.find_generating(body.model)
     plan = plan_response(model, body)
     writer = ResponseWriter(model, body, plan)
     return await respond(request, model, [plan.generation], writer, is_streaming=bool(body.stream))

@@ -7,10 +7,12 @@ run in Triton's C++ backend, and for servers on other machines.
 from __future__ import annotations
 
 import asyncio
+import base64
 import itertools
 import struct
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Protocol
 
 import grpc
 import numpy as np
@@ -87,16 +89,29 @@ class TritonBackend:
         return False
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        trace_parent = fields.get("trace_parent")
+        if self._core.embedding is not None:
+            message = plan_embedding(self._core.name, fields)
+            return self._submit(message, _EmbeddingReader, trace_parent, on_update)
         message = plan_message(
             self._core,
             fields,
             pad_id=self._tokenizer.pad_id,
             vocab_size=self._core.vocab_size or self._tokenizer.vocab_size,
         )
+        reader = partial(_ResponseReader, self._core, fields)
+        return self._submit(message, reader, trace_parent, on_update)
+
+    def _submit(
+        self,
+        message: Any,
+        make_reader: Callable[[int], _Reader],
+        trace_parent: str | None,
+        on_update: OnUpdate,
+    ) -> int:
         request_id = next(self._ids)
-        reader = _ResponseReader(self._core, fields, request_id)
-        trace_parent = fields.get("trace_parent")
         metadata = (("traceparent", trace_parent),) if trace_parent else None
+        reader = make_reader(request_id)
         call = asyncio.create_task(self._run(message, metadata, reader, on_update))
         self._calls[request_id] = call
         call.add_done_callback(lambda _: self._calls.pop(request_id, None))
@@ -131,7 +146,7 @@ class TritonBackend:
             await asyncio.sleep(_READY_PERIOD_S)
 
     async def _run(
-        self, message: Any, metadata: Any, reader: _ResponseReader, on_update: OnUpdate
+        self, message: Any, metadata: Any, reader: _Reader, on_update: OnUpdate
     ) -> None:
         call = self._stub.ModelStreamInfer(iter([message]), metadata=metadata)
         error = None
@@ -226,6 +241,49 @@ def _scalar(datatype: str, value: Any) -> tuple[str, tuple[int, ...], bytes]:
         data = str(value).encode()
         return datatype, (1, 1), struct.pack("<I", len(data)) + data
     return datatype, (1, 1), struct.pack(_FORMATS[datatype], value)
+
+
+def plan_embedding(model: str, fields: Mapping[str, Any]) -> Any:
+    """Return the `ModelInferRequest` for an embedding."""
+    ids = np.array([fields["input_ids"]], dtype=np.int32)
+    message = service_pb2.ModelInferRequest(model_name=model)
+    message.inputs.add(name="input_ids", datatype="INT32", shape=ids.shape)
+    message.raw_input_contents.append(ids.tobytes())
+    return message
+
+
+class _Reader(Protocol):
+    """Converts the responses to one request to updates."""
+
+    def read(self, response: Any) -> list[SequenceUpdate]:
+        """Return the updates in a response."""
+
+    def finish(self, error: str | None) -> list[SequenceUpdate]:
+        """Return the last updates: the error, or the ends of all sequences."""
+
+
+class _EmbeddingReader:
+    """Converts the response of an embedding model to an update."""
+
+    def __init__(self, request_id: int) -> None:
+        self._request_id = request_id
+        self._embedding = ""
+
+    def read(self, response: Any) -> list[SequenceUpdate]:
+        """Keep the embedding for the last update."""
+        for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
+            if output.name == "embedding":
+                self._embedding = base64.b64encode(content).decode()
+        return []
+
+    def finish(self, error: str | None) -> list[SequenceUpdate]:
+        """Return the last update: the error or the embedding."""
+        if error is None and not self._embedding:
+            error = "the server's response is invalid: it has no embedding"
+        if error is not None:
+            return [SequenceUpdate(self._request_id, error=error, rejected="max_seq_len" in error)]
+        update = SequenceUpdate(self._request_id, finish_reason="stop", embedding=self._embedding)
+        return [update]
 
 
 class _ResponseReader:

@@ -30,7 +30,7 @@ from typing import Any
 
 import psutil
 
-from trtllm_serve_cli.client.server import probe_token
+from trtllm_serve_cli.client.server import probe_model
 from trtllm_serve_cli.containers.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
@@ -195,7 +195,7 @@ class Supervisor:
                    server_pid=self._process.pid)  # fmt: skip
 
     def _wait_until_ready(self) -> tuple[str, ...] | None:
-        """Wait until every loaded model has generated a token.
+        """Wait until every loaded model has generated a token or computed an embedding.
 
         Return None when the server is ready, or the reasons why the start failed. The reasons are
         empty after a stop request.
@@ -232,7 +232,7 @@ class Supervisor:
         with contextlib.suppress(TllmError):
             for endpoint in (self._plan.endpoint, *self._plan.replicas):
                 for model in loaded:
-                    probe_token(endpoint, model, self._limits.probe_timeout_s, "http")
+                    probe_model(endpoint, model, self._limits.probe_timeout_s, "http")
             if self._gateway is None or self._gateway.is_healthy():
                 answered.set()
 

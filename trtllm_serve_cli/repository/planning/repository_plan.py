@@ -11,6 +11,10 @@ from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.selection import kinds_in_layout
 from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL, ServingOptions
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.repository.layouts.embedding import (
+    list_embedding_parameters,
+    plan_embedding,
+)
 from trtllm_serve_cli.repository.layouts.gpt import plan_gpt
 from trtllm_serve_cli.repository.layouts.llmapi import list_llmapi_parameters, plan_llmapi
 from trtllm_serve_cli.repository.layouts.vllm import (
@@ -70,6 +74,7 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
     """
     check_name_is_free_in_layout(name)
     check_layout(options.layout, engine.kind)
+    check_task(options.layout, is_embedding_model=engine.embedding is not None)
     plan = _LAYOUTS[options.layout](name, engine, options)
     refuse_unused(options.parameters, plan.used, options.layout)
     return RepositoryPlan(
@@ -93,6 +98,25 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
         why=f"the layout supports only {kinds}",
         next_step=f"choose --layout {' or '.join(layouts)}",
     )
+
+
+def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
+    """Raise `BadInput` if the layout is for generating models and the model computes embeddings.
+
+    Also raise it in the opposite case.
+    """
+    if is_embedding_model and layout != "embedding":
+        raise BadInput(
+            f"An embedding model cannot be served in the layout {layout}.",
+            why="the models of this layout generate text",
+            next_step="use --layout embedding",
+        )
+    if layout == "embedding" and not is_embedding_model:
+        raise BadInput(
+            "A model that generates text cannot be served in the layout embedding.",
+            why="its checkpoint lacks modules.json, the description of an embedding model",
+            next_step="omit --layout",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +174,18 @@ def _plan_vllm(name: str, engine: Engine, options: ServingOptions) -> _LayoutPla
     return _LayoutPlan(values, models, list_worker_parameters(values, core_parameters))
 
 
+def _plan_embedding(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
+    values = _values(engine, options)
+    models = plan_embedding(name, engine, options, values)
+    return _LayoutPlan(values, models, list_embedding_parameters())
+
+
 _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] = {
     "inflight": _plan_inflight,
     "gpt": _plan_gpt,
     "llmapi": _plan_llmapi,
     "vllm": _plan_vllm,
+    "embedding": _plan_embedding,
 }
 
 

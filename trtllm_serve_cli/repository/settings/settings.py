@@ -130,6 +130,13 @@ def _check_layout(repository: OpenRepository) -> None:
     """Raise `BadInput` if the layout does not store settings in `config.pbtxt`."""
     if repository.layout in UPSTREAM_LAYOUTS:
         return
+    if repository.layout == "embedding":
+        raise BadInput(
+            f"The settings of {repository.name} cannot be listed or changed.",
+            why="the layout embedding has fixed settings, which the import writes",
+            next_step=f"import the model again with `tllm import -m {repository.name} --param "
+            "NAME=VALUE`",
+        )
     file = {"llmapi": "model.yaml", "vllm": "model.json"}[repository.layout]
     path = repository.path / next(iter(repository.texts)) / "1" / file
     raise BadInput(

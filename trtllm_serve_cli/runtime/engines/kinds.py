@@ -19,6 +19,7 @@ from ..engine import Engine, InvalidRequest
 from ..triton.parameters import Parameters
 from ..triton.tensors import BIAS, SUPPORTED_INPUTS
 from .capabilities import Capabilities, find_feature
+from .embedder import Embedder
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,9 @@ class RuntimeKind:
     `load` creates the engine from this configuration. Only `load` imports the engine's packages.
     `worker_config` and `load` are None if a Triton backend runs the engine.
 
+    `load_embedder` creates the model that computes embeddings in the worker process. It is None if
+    the engine kind does not compute embeddings.
+
     If the engine's package defines the format of `model.yaml`, `read_model_yaml` converts the
     arguments in `model.yaml` to `config.pbtxt` parameters. Otherwise, it is None.
     """
@@ -38,6 +42,7 @@ class RuntimeKind:
     worker_config: Callable[[Parameters], dict[str, Any]] | None = None
     load: Callable[[dict[str, Any]], Engine] | None = None
     read_model_yaml: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
+    load_embedder: Callable[[dict[str, Any]], Embedder] | None = None
 
 
 def find_kind(name: str) -> RuntimeKind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,3 +42,22 @@ def llm_config(arguments: Mapping[str, Any], parameters: Parameters) -> dict[str
         if parameters.text(name, ""):
             config[name] = parameters.number(name)
     return config
+
+
+def embedding_config(parameters: Parameters) -> dict[str, Any]:
+    """Return the configuration for a worker that computes embeddings.
+
+    `llm` contains the arguments for the package of the engine kind, if it has any.
+    """
+    return {
+        "embedding": json.loads(parameters.text("embedding")),
+        "engine_dir": parameters.text("gpt_model_path"),
+        "max_batch_size": parameters.number("max_num_seqs"),
+        "max_queue_size": parameters.max_queue_size,
+        "max_seq_len": parameters.number("max_seq_len"),
+        "max_num_tokens": parameters.number("max_num_tokens"),
+        "vocab_size": parameters.number("vocab_size"),
+        "num_threads": parameters.number("num_threads", 0),
+        "gpu_device_ids": parameters.gpus,
+        "llm": json.loads(parameters.text("llm_arguments", "{}")),
+    }

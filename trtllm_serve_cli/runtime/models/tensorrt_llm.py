@@ -22,6 +22,7 @@ import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
 from ..engines.kinds import find_kind, list_supported_inputs, reject_tensors
+from ..engines.worker_config import embedding_config
 from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, reject
 from ..requests.request_record import RequestLedger, RequestRecord
@@ -216,6 +217,8 @@ def engine_config(parameters: Parameters) -> dict[str, Any]:
         kind = find_kind(name)
     except ValueError as error:
         raise WorkerFailed(f"the engine cannot be served: {error}") from error
+    if kind.load_embedder is not None and parameters.text("embedding", ""):
+        return embedding_config(parameters)
     if kind.worker_config is None:
         raise WorkerFailed(
             f"the engine kind {name} has no engine worker, because it runs in a Triton backend"

@@ -86,7 +86,9 @@ class TransformersTokenizer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(directory, padding_side="left")
         self._encoding = threading.Lock()
         self._backend = _find_backend(self._tokenizer)
-        self.end_id = int(self._tokenizer.eos_token_id)
+        # Tokenizers of embedding models may lack an end token.
+        end_id = self._tokenizer.eos_token_id
+        self.end_id = -1 if end_id is None else int(end_id)
         pad_id = self._tokenizer.pad_token_id
         self.pad_id = self.end_id if pad_id is None else int(pad_id)
 

@@ -33,6 +33,7 @@ from ..engine import (
     SequenceUpdate,
     last_line,
 )
+from ..engines.embedding_engine import load_embedding_engine
 from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
 from ..request_check import check_request, fit_to_vocabulary
@@ -54,8 +55,11 @@ _NAME_RETRY_S = 0.2
 def load_engine(kind: str, config: dict[str, Any]) -> Engine:
     """Load an engine of this kind.
 
-    Raise `ValueError` if the kind is unknown or has no engine worker.
+    If the configuration contains `embedding`, the engine computes embeddings. Raise `ValueError` if
+    the kind is unknown or has no such engine.
     """
+    if "embedding" in config:
+        return load_embedding_engine(kind, config)
     load = find_kind(kind).load
     if load is None:
         raise ValueError(

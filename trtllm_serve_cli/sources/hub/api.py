@@ -36,6 +36,12 @@ from trtllm_serve_cli.sources.checkpoint import (
     read_index,
 )
 from trtllm_serve_cli.sources.disk_space import check_space, show_size
+from trtllm_serve_cli.sources.embedding import (
+    MODULE_CONFIG,
+    MODULES_FILE,
+    PROMPTS_FILE,
+    TRANSFORMER_FILE,
+)
 from trtllm_serve_cli.sources.hub.blobs import Blob, Effects, fetch_blob
 from trtllm_serve_cli.sources.hub.bytes import XetGroup, find_remote_file
 from trtllm_serve_cli.sources.hub.errors import (
@@ -71,7 +77,10 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The current name, the commit and the top-level files of a repository on the hub."""
+    """The current name, the commit and the files of a repository on the hub.
+
+    In folders, only the configurations of an embedding model's modules are listed.
+    """
 
     repository: str
     commit: str
@@ -202,8 +211,12 @@ def _list_repository(source: HubAddress, hub: Hub) -> _Listing:
         HubFile(each.rfilename, each.size or 0, each.lfs.sha256 if each.lfs else None)
         for each in info.siblings
     ]
-    top = {file.name: file for file in files if "/" not in file.name}
-    return _Listing(str(info.id), str(info.sha), top)
+    used = {
+        file.name: file
+        for file in files
+        if "/" not in file.name or MODULE_CONFIG.fullmatch(file.name)
+    }
+    return _Listing(str(info.id), str(info.sha), used)
 
 
 def _check_hub(source: HubAddress, hub: Hub) -> None:
@@ -235,6 +248,9 @@ def _choose_files(
             folder = _download_one(pinned, name, hub).parent
     if not options.trust_remote_code:
         check_runs_no_code(folder)
+    if MODULES_FILE in files:
+        for name in filter(_describes_embeddings, files):
+            _download_one(pinned, name, hub)
     read_architecture(folder)
     weights: tuple[str, ...] = ()
     if options.needs_weights:
@@ -243,6 +259,11 @@ def _choose_files(
     check_has_tokenizer(str(pinned), files)
     suffixes = (*_SMALL_FILES, ".py") if options.trust_remote_code else _SMALL_FILES
     return [file for name, file in files.items() if name in weights or name.endswith(suffixes)]
+
+
+def _describes_embeddings(name: str) -> bool:
+    """Return whether the file describes how an embedding model computes embeddings."""
+    return name in (MODULES_FILE, TRANSFORMER_FILE, PROMPTS_FILE) or "/" in name
 
 
 def _download_one(pinned: HubAddress, name: str, hub: Hub) -> Path:

@@ -8,6 +8,7 @@ from ...engine import Engine
 from ...lora.adapter_engine import load_with_adapters
 from ...triton.parameters import Parameters
 from .. import capabilities as caps
+from ..embedder import Embedder
 from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
@@ -72,4 +73,10 @@ def _load(config: dict[str, Any]) -> Engine:
     return load_with_adapters(OpenVinoEngine, site_finder(config), config)
 
 
-KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load)
+def _load_embedder(config: dict[str, Any]) -> Embedder:
+    from .embedder import OpenVinoEmbedder
+
+    return OpenVinoEmbedder(config)
+
+
+KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load, load_embedder=_load_embedder)

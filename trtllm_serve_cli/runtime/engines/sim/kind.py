@@ -7,6 +7,7 @@ from typing import Any
 from ...engine import Engine
 from ...triton.parameters import Parameters
 from .. import capabilities as caps
+from ..embedder import Embedder
 from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
@@ -55,4 +56,10 @@ def _load(config: dict[str, Any]) -> Engine:
     return SimEngine(config)
 
 
-KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load)
+def _load_embedder(config: dict[str, Any]) -> Embedder:
+    from .embedder import SimEmbedder
+
+    return SimEmbedder(config)
+
+
+KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load, load_embedder=_load_embedder)

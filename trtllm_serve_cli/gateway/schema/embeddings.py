@@ -1,0 +1,39 @@
+"""Define the body of a request for embeddings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from trtllm_serve_cli.gateway.schema.sampling import TokenId
+
+# The maximum number of inputs in a request, as in OpenAI's API.
+MAX_INPUTS = 2048
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True):
+    """The body of `POST /v1/embeddings`.
+
+    The input is a text, a list of texts, a list of token ids, or a list of lists of token ids.
+    `prompt_name` is the name of one of the model's prompts, which is prepended to each text.
+    `truncate_prompt_tokens` is the number of tokens after which inputs are cut, as in vLLM; -1 is
+    the model's maximum length.
+    """
+
+    model: str
+    input: str | list[str | TokenId | list[TokenId]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    user: str | None = None
+    prompt_name: str | None = None
+    truncate_prompt_tokens: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+
+    @property
+    def inputs(self) -> list[str | list[int]]:
+        """The inputs as texts or token ids."""
+        if isinstance(self.input, str):
+            return [self.input]
+        if self.input and all(isinstance(each, int) for each in self.input):
+            return [[each for each in self.input if isinstance(each, int)]]
+        return [each for each in self.input if not isinstance(each, int)]

@@ -1,0 +1,69 @@
+"""Plan the `embedding` layout, which has a single model that returns embeddings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
+from trtllm_serve_cli.repository.model.contract import load_contracts
+from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.build.engine import Engine
+
+# A batch of embeddings has no KV cache, so it may have more tokens than a step of generation.
+_MAX_NUM_TOKENS = 16384
+# Maps each parameter that has an effect in this layout to its entry in `config.pbtxt`.
+_ENTRIES = {
+    "engine_dir": "gpt_model_path",
+    "tokenizer_dir": "tokenizer_dir",
+    "max_num_seqs": "max_num_seqs",
+    "max_seq_len": "max_seq_len",
+    "max_num_tokens": "max_num_tokens",
+    "num_threads": "num_threads",
+    "gpu_device_ids": "gpu_device_ids",
+    "engine_python": "engine_python",
+    "cancellation_check_period_ms": "cancellation_check_period_ms",
+}
+_FIELDS = ("triton_max_batch_size", "max_queue_size")
+
+
+def plan_embedding(
+    name: str, engine: Engine, options: ServingOptions, values: Mapping[str, str]
+) -> tuple[ModelConfig, ...]:
+    """Return the configuration of the model `name`."""
+    assert engine.embedding is not None
+    contract = load_contracts()["embedding"]
+    requested = options.max_num_tokens or options.parameters.get("max_num_tokens")
+    values = {**values, "max_num_tokens": str(requested or _MAX_NUM_TOKENS)}
+    entries = {
+        entry: values[parameter] for parameter, entry in _ENTRIES.items() if parameter in values
+    }
+    facts = {
+        "engine_kind": engine.kind,
+        "vocab_size": str(engine.vocab_size),
+        "embedding": engine.embedding.to_json(),
+    }
+    if engine.llm_arguments:
+        facts["llm_arguments"] = json.dumps(dict(engine.llm_arguments))
+    max_queue_size = int(values["max_queue_size"])
+    model = ModelConfig(
+        name=name,
+        title=f"text to embedding with {engine.model_name} ({engine.kind})",
+        module="embedding",
+        inputs=contract.inputs,
+        outputs=contract.outputs,
+        parameters=facts | entries,
+        max_batch_size=int(values["triton_max_batch_size"]),
+        # The engine worker batches the requests. Triton's batcher only limits its queue.
+        is_batched=max_queue_size > 0,
+        queue=QueuePolicy(max_queue_size=max_queue_size),
+    )
+    return (model,)
+
+
+def list_embedding_parameters() -> set[str]:
+    """Return the names of the parameters that have an effect in this layout."""
+    return {*_ENTRIES, *_FIELDS}

@@ -1,0 +1,52 @@
+"""Compute embeddings with OpenVINO.
+
+OpenVINO GenAI's `TextEmbeddingPipeline` has no input for token ids, which OpenAI's API accepts, and
+does not return the number of tokens. This module therefore runs the exported model directly, with
+the same pooling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+
+from ...embedding import EmbeddingSettings, Vector, normalize, pad_right, pool
+
+
+class OpenVinoEmbedder:
+    """A model that OpenVINO runs on the CPU.
+
+    `config` contains engine_dir, num_threads and embedding (the fields of `EmbeddingSettings`).
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self._settings = EmbeddingSettings.from_dict(config["embedding"])
+        properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+        if num_threads := int(config["num_threads"]):
+            properties["INFERENCE_NUM_THREADS"] = num_threads
+        path = Path(config["engine_dir"], "openvino_model.xml")
+        if not path.exists():
+            raise FileNotFoundError(f"{path} is missing; rebuild the engine")
+        model = openvino.Core().compile_model(path, "CPU", properties)
+        self._inputs = {each.get_any_name() for each in model.inputs}
+        self._request: Any = model.create_infer_request()
+
+    def embed(self, prompts: Sequence[Sequence[int]]) -> Vector:
+        """Return the embeddings, with the shape [prompts, dimension]."""
+        ids, mask = pad_right(prompts)
+        arrays = {
+            "input_ids": ids,
+            "attention_mask": mask,
+            "token_type_ids": np.zeros_like(ids),
+            "position_ids": np.arange(ids.shape[1]) + np.zeros_like(ids),
+        }
+        outputs = self._request.infer({name: arrays[name] for name in self._inputs})
+        vectors = pool(outputs["last_hidden_state"], mask, self._settings.pooling)
+        return normalize(vectors) if self._settings.is_normalized else vectors
+
+    def close(self) -> None:
+        """Do nothing, because OpenVINO's resources end with the process."""

@@ -1,0 +1,122 @@
+"""The model of the embedding layout, which returns the embedding of a text or of token ids.
+
+Each row of a request becomes one request for the engine worker, which batches the rows of all
+requests. The response has one row per input.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..embedding import EmbeddingSettings, decode_vector
+from ..engine import InvalidRequest, SequenceUpdate
+from ..models import tensorrt_llm
+from ..requests.responses import ResponseBuilder
+from ..text.tokenizer import load_tokenizer
+from ..triton.parameters import Parameters
+from ..triton.tensors import Array, GetTensor
+
+_INPUTS = frozenset(("text_input", "input_ids", "prompt_name", "dimensions"))
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRow:
+    """One input of a request. `fields` contains the fields of the `GenerationRequest`."""
+
+    fields: dict[str, Any]
+    batch_index: int
+    dimensions: int | None
+
+
+class TritonPythonModel(tensorrt_llm.TritonPythonModel):
+    """The model that Triton's Python backend loads and calls."""
+
+    def initialize(self, args: dict[str, str]) -> None:
+        parameters = Parameters(args)
+        self._settings = EmbeddingSettings.from_dict(json.loads(parameters.text("embedding")))
+        self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
+        self._start(parameters, _INPUTS)
+
+    def _parse(self, get: GetTensor, is_streaming: bool) -> list[EmbeddingRow]:
+        texts, ids = get("text_input"), get("input_ids")
+        dimensions = self._read_dimensions(get("dimensions"))
+        if ids is not None and texts is None:
+            rows = ids.tolist()
+        elif texts is not None and ids is None:
+            rows = self._encode(texts, get("prompt_name"))
+        else:
+            raise InvalidRequest("a request has one input; send either text_input or input_ids")
+        return [
+            EmbeddingRow({"input_ids": tuple(row), "max_new_tokens": 0}, index, dimensions)
+            for index, row in enumerate(rows)
+        ]
+
+    def _new_response_builder(
+        self, row: EmbeddingRow, *, arrival_time_ns: int, is_streaming: bool
+    ) -> ResponseBuilder:
+        return EmbeddingResponseBuilder(row, self._settings)
+
+    def _encode(self, texts: Array, prompt_name: Array | None) -> list[list[int]]:
+        prefix = self._find_prompt(prompt_name)
+        return [
+            self._tokenizer.encode(prefix + _as_text(text, "text_input"))
+            for text in texts.reshape(-1)
+        ]
+
+    def _find_prompt(self, prompt_name: Array | None) -> str:
+        names = [] if prompt_name is None else list(prompt_name.reshape(-1))
+        found = {self._settings.find_prompt(_as_text(each, "prompt_name")) for each in names}
+        if len(found) > 1:
+            raise InvalidRequest("prompt_name differs between rows; send one request per prompt")
+        return found.pop() if found else ""
+
+    def _read_dimensions(self, tensor: Array | None) -> int | None:
+        sizes = {int(each) for each in ([] if tensor is None else tensor.reshape(-1))}
+        if len(sizes) > 1:
+            raise InvalidRequest("dimensions differs between rows; send one request per size")
+        for size in sizes:
+            self._settings.check_dimensions(size)
+        return sizes.pop() if sizes else None
+
+
+class EmbeddingResponseBuilder:
+    """A builder for the single response to one input."""
+
+    def __init__(self, row: EmbeddingRow, settings: EmbeddingSettings) -> None:
+        self._row = row
+        self._settings = settings
+        self.is_done = False
+
+    def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
+        """Add an update, and return the response to send now, if any."""
+        if update.finish_reason is None:
+            return None
+        self.is_done = True
+        vector = self._settings.shorten(decode_vector(update.embedding), self._row.dimensions)
+        numbers = {
+            "num_input_tokens": len(self._row.fields["input_ids"]),
+            "batch_index": self._row.batch_index,
+            "sequence_index": 0,
+        }
+        return {"embedding": vector[None]} | {
+            name: np.array([[value]], dtype=np.int32) for name, value in numbers.items()
+        }
+
+    def end_early(self) -> list[dict[str, Array]]:
+        """End the row without a response, because an embedding has no parts."""
+        self.is_done = True
+        return []
+
+
+def _as_text(value: Any, tensor: str) -> str:
+    try:
+        return value.decode() if isinstance(value, bytes) else str(value)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            f"{tensor} is not valid UTF-8 at byte {error.start}; send UTF-8 text"
+        ) from error

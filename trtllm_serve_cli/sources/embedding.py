@@ -1,0 +1,135 @@
+"""Read how an embedding model computes embeddings, from the files of sentence-transformers.
+
+`modules.json` lists the modules through which a text passes: the Transformer, the pooling, and
+often a normalization. Source of the files: sentence_transformers/SentenceTransformer.py and
+sentence_transformers/models in UKPLab/sentence-transformers 5. The keys of `config.json` for
+Matryoshka embeddings are those that vLLM reads (vllm/config/model.py, version 0.26).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import SourceError
+from trtllm_serve_cli.runtime.embedding import POOLING_MODES, EmbeddingSettings
+from trtllm_serve_cli.sources.json_file import broken_json, read_json, read_object
+
+MODULES_FILE = "modules.json"
+# The limits of the Transformer, and the prompts.
+TRANSFORMER_FILE = "sentence_bert_config.json"
+PROMPTS_FILE = "config_sentence_transformers.json"
+# Matches the configuration of a module in a folder of its own, for example 1_Pooling/config.json.
+MODULE_CONFIG = re.compile(r"[0-9]+_[A-Za-z0-9]+/config\.json")
+_SUPPORTED = ("Transformer", "Pooling", "Normalize")
+# Maps the flags in the pooling's configuration to the pooling modes.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+# Families whose first position is the id of the padding token plus 1.
+_OFFSET_POSITIONS = frozenset(("camembert", "mpnet", "roberta", "xlm-roberta"))
+_CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
+
+
+def is_embedding_model(folder: Path) -> bool:
+    """Return whether the checkpoint in `folder` has the files of sentence-transformers."""
+    return (folder / MODULES_FILE).is_file()
+
+
+def read_embedding(folder: Path) -> EmbeddingSettings:
+    """Return how the model in `folder` computes embeddings.
+
+    Raise `SourceError` if the model has a module that is not supported, or if a file is not valid.
+    """
+    modules = _read_modules(folder)
+    path = folder / modules["Pooling"] / "config.json"
+    pooling = read_object(path)
+    config = read_object(folder / "config.json")
+    dimension = pooling.get("word_embedding_dimension") or pooling.get("embedding_dimension")
+    dimension = dimension or config.get("hidden_size")
+    if not isinstance(dimension, int) or dimension < 1:
+        raise broken_json(path, "it lacks word_embedding_dimension")
+    sizes = config.get("matryoshka_dimensions") or ()
+    has_prompt = pooling.get("include_prompt", True)
+    return EmbeddingSettings(
+        dimension=dimension,
+        pooling=_find_mode(pooling, path),
+        is_normalized="Normalize" in modules,
+        is_matryoshka=bool(sizes or config.get("is_matryoshka")),
+        matryoshka_dimensions=tuple(sorted(int(each) for each in sizes)),
+        # The pooling does not support prompts that it has to exclude.
+        prompts=_read_prompts(folder) if has_prompt else {},
+    )
+
+
+def read_max_length(folder: Path) -> int:
+    """Return the maximum number of tokens of an input, including special tokens.
+
+    It is the length in the configuration of the Transformer, but not more than the model has
+    positions. Raise `ValueError` if no file sets the length.
+    """
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    positions = next((int(config[key]) for key in _CONTEXT_KEYS if config.get(key)), None)
+    if positions and config.get("model_type") in _OFFSET_POSITIONS:
+        positions -= int(config.get("pad_token_id", 1)) + 1
+    path = folder / TRANSFORMER_FILE
+    configured = read_object(path).get("max_seq_length") if path.exists() else None
+    lengths = [length for length in (positions, configured) if length]
+    if not lengths:
+        raise ValueError(f"{folder} does not specify the maximum length of an input")
+    return int(min(lengths))
+
+
+def _read_modules(folder: Path) -> dict[str, str]:
+    """Return the folder of each module by the name of its class."""
+    path = folder / MODULES_FILE
+    entries = read_json(path)
+    try:
+        modules = {str(each["type"]).rpartition(".")[2]: str(each["path"]) for each in entries}
+    except (TypeError, KeyError) as error:
+        raise broken_json(path, "its entries do not have `type` and `path`") from error
+    if unknown := [name for name in modules if name not in _SUPPORTED]:
+        raise _unsupported(folder, f"{path} lists the module {unknown[0]}")
+    if "Pooling" not in modules:
+        raise _unsupported(folder, f"{path} does not list the module Pooling")
+    transformer = folder / TRANSFORMER_FILE
+    if transformer.exists() and read_object(transformer).get("do_lower_case"):
+        raise _unsupported(folder, f"{transformer} sets do_lower_case")
+    if ".." in modules["Pooling"] or modules["Pooling"].startswith("/"):
+        raise broken_json(path, "the path of the module Pooling is outside the checkpoint")
+    return modules
+
+
+def _find_mode(pooling: dict[str, Any], path: Path) -> str:
+    """Return the pooling mode, which is a name in new files and a flag in older files."""
+    named = pooling.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else named
+    if not modes:
+        modes = [mode for flag, mode in _FLAGS.items() if pooling.get(flag)]
+    if len(modes) != 1 or modes[0] not in POOLING_MODES:
+        names = " and ".join(map(str, modes)) or "none"
+        raise _unsupported(path.parent.parent, f"{path} sets the pooling {names}")
+    return str(modes[0])
+
+
+def _read_prompts(folder: Path) -> dict[str, str]:
+    path = folder / PROMPTS_FILE
+    prompts = read_object(path).get("prompts") if path.exists() else None
+    return {str(name): str(text) for name, text in (prompts or {}).items() if text}
+
+
+def _unsupported(folder: Path, why: str) -> SourceError:
+    return SourceError(
+        f"The embedding model in {folder} is not supported.",
+        why=f"{why}, but only the modules {', '.join(_SUPPORTED)} with one pooling mode "
+        f"({', '.join(POOLING_MODES)}) are supported",
+        next_step="choose another embedding model, for example "
+        "-s hf:sentence-transformers/all-MiniLM-L6-v2",
+    )

@@ -1,0 +1,34 @@
+"""Read JSON files of checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from trtllm_serve_cli.errors import SourceError
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file. Raise `SourceError` if the file is not valid."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise broken_json(path, "it does not contain a JSON object")
+    return value
+
+
+def read_json(path: Path) -> Any:
+    """Return the JSON value in a file. Raise `SourceError` if the file is not valid."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise broken_json(path, str(error)) from error
+
+
+def broken_json(path: Path, why: str) -> SourceError:
+    """Return the error for a JSON file with invalid content."""
+    return SourceError(
+        f"{path} cannot be used.",
+        why=why,
+        next_step="fix the file, or download the checkpoint again",
+    )
