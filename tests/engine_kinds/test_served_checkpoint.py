@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from tests.samples.builds import GGUF
+from tests.samples.checkpoints import write_files
+from tests.samples.embedding_models import embedding_files
 from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.dispatch import describe_checkpoint
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 
@@ -35,6 +38,17 @@ def describe(kind: str, source: Checkpoint, **options: Any) -> Engine:
         trust_remote_code=trust_remote_code,
     )
     return describe_checkpoint(request, Toolchain("python3", trtllm_version="1.2.0"))
+
+
+def test_vllm_serves_embedding_models(tmp_path: Path) -> None:
+    write_files(tmp_path, embedding_files())
+    write_tokenizer(tmp_path)
+    source = Checkpoint(tmp_path, "hf", f"local:{tmp_path}", None, "BertModel", 1_000_000)
+    engine = describe("vllm", source)
+    assert engine.embedding == EmbeddingSettings(8, is_normalized=True)
+    assert (engine.max_position_embeddings, engine.vocab_size) == (32, 100)
+    with pytest.raises(BadInput, match="pytorch does not compute embeddings"):
+        describe("pytorch", source)
 
 
 def test_vllm_serves_the_checkpoint_as_the_engine(tmp_path: Path) -> None:

@@ -15,10 +15,12 @@ from trtllm_serve_cli.build.build_plan import (
     BuildRequest,
     Toolchain,
     check_num_gpus,
+    embedding_facts,
     facts_of_engine,
 )
 from trtllm_serve_cli.build.checkpoint_facts import (
     read_context_length,
+    read_embedding_if_any,
     read_text_config,
     read_tokenizer_facts,
     read_weight_format,
@@ -62,7 +64,11 @@ def serve_checkpoint(plan_arguments: PlanArguments, no_build_reason: str) -> Bui
 
 def _plan(request: BuildRequest, arguments: dict[str, Any]) -> BuildPlan:
     checkpoint, dtype = request.checkpoint, request.options.dtype
-    facts = {**facts_of_engine(checkpoint, request.kind, dtype), "llm_arguments": arguments}
+    facts = {
+        **facts_of_engine(checkpoint, request.kind, dtype),
+        **embedding_facts(checkpoint),
+        "llm_arguments": arguments,
+    }
     return BuildPlan(
         model_name=request.model_name,
         kind=request.kind,
@@ -80,7 +86,11 @@ def _with_arguments(
     engine: Engine, checkpoint: Checkpoint, quantized: str | None, arguments: dict[str, Any]
 ) -> Engine:
     weights = quantized or engine.weights
-    facts = {**facts_of_engine(checkpoint, engine.kind, weights), "llm_arguments": arguments}
+    facts = {
+        **facts_of_engine(checkpoint, engine.kind, weights),
+        **embedding_facts(checkpoint),
+        "llm_arguments": arguments,
+    }
     return dataclasses.replace(
         engine,
         weights=weights,
@@ -112,6 +122,7 @@ def _describe(request: BuildRequest) -> Engine:
         weights=weights,
         vocab_size=vocab_size,
         max_position_embeddings=context_length,
+        embedding=read_embedding_if_any(checkpoint.path),
         **dataclasses.asdict(read_tokenizer_facts(checkpoint.path)),
     )
 

@@ -76,8 +76,29 @@ def test_client_and_worker_read_the_settings() -> None:
         "vocab_size": 49152,
         "num_threads": 3,
         "gpu_device_ids": [],
+        "gpu_memory_fraction": "",
         "llm": {},
     }
+
+
+def test_vllm_reads_its_arguments() -> None:
+    engine = dataclasses.replace(
+        EMBEDDER, kind="vllm", llm_arguments={"tensor_parallel_size": 2, "dtype": "auto"}
+    )
+    parameters = {
+        "vllm_args": '{"dtype": "float16"}',
+        "kv_cache_free_gpu_mem_fraction": "0.4",
+        "gpu_device_ids": "0,1",
+    }
+    options = ServingOptions(
+        layout="embedding", parameters=parameters, engine_python="/vllm/bin/python3"
+    )
+    files = render_files(plan_repository("mine", engine, options))
+    config = text_format.Parse(files["mine/config.pbtxt"], model_config_pb2.ModelConfig())
+    written = entries(config)
+    assert json.loads(written["llm_arguments"]) == {"tensor_parallel_size": 2, "dtype": "float16"}
+    assert (written["kv_cache_free_gpu_mem_fraction"], written["gpu_device_ids"]) == ("0.4", "0,1")
+    assert written["engine_python"] == "/vllm/bin/python3"
 
 
 def test_queue_is_limited_by_the_batcher() -> None:

@@ -57,7 +57,7 @@ def _plan_values(
 
 
 SERVING = Serving(
-    layouts=("inflight", "gpt", "vllm"),
+    layouts=("inflight", "gpt", "vllm", "embedding"),
     parameters=WORKER_PARAMETERS
     | frozenset(VLLM_ARGUMENTS.parameters)
     | {

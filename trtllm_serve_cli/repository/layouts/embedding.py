@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trtllm_serve_cli.engine_kinds.registry import find_kind
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.repository.model.contract import load_contracts
 from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePolicy
@@ -24,6 +25,7 @@ _ENTRIES = {
     "max_num_tokens": "max_num_tokens",
     "num_threads": "num_threads",
     "gpu_device_ids": "gpu_device_ids",
+    "kv_cache_free_gpu_mem_fraction": "kv_cache_free_gpu_mem_fraction",
     "engine_python": "engine_python",
     "cancellation_check_period_ms": "cancellation_check_period_ms",
 }
@@ -46,8 +48,9 @@ def plan_embedding(
         "vocab_size": str(engine.vocab_size),
         "embedding": engine.embedding.to_json(),
     }
-    if engine.llm_arguments:
-        facts["llm_arguments"] = json.dumps(dict(engine.llm_arguments))
+    # The parameter with further arguments for the engine's package, if the kind has one.
+    for parameter in find_kind(engine.kind).serving.merged:
+        facts["llm_arguments"] = json.dumps(_find_arguments(engine, options, parameter))
     max_queue_size = int(values["max_queue_size"])
     model = ModelConfig(
         name=name,
@@ -64,6 +67,11 @@ def plan_embedding(
     return (model,)
 
 
-def list_embedding_parameters() -> set[str]:
+def list_embedding_parameters(kind: str) -> set[str]:
     """Return the names of the parameters that have an effect in this layout."""
-    return {*_ENTRIES, *_FIELDS}
+    return {*_ENTRIES, *_FIELDS, *find_kind(kind).serving.merged}
+
+
+def _find_arguments(engine: Engine, options: ServingOptions, parameter: str) -> dict[str, Any]:
+    requested = json.loads(options.parameters.get(parameter) or "{}")
+    return {**(engine.llm_arguments or {}), **requested}

@@ -177,7 +177,7 @@ def _plan_vllm(name: str, engine: Engine, options: ServingOptions) -> _LayoutPla
 def _plan_embedding(name: str, engine: Engine, options: ServingOptions) -> _LayoutPlan:
     values = _values(engine, options)
     models = plan_embedding(name, engine, options, values)
-    return _LayoutPlan(values, models, list_embedding_parameters())
+    return _LayoutPlan(values, models, list_embedding_parameters(engine.kind))
 
 
 _LAYOUTS: Mapping[Layout, Callable[[str, Engine, ServingOptions], _LayoutPlan]] = {

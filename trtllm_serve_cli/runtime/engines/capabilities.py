@@ -196,6 +196,12 @@ LOGITS_PROCESSORS = Feature(
     ("sampling_param_logits_post_processor_name",),
 )
 
+EMBEDDINGS = Feature(
+    "embeddings",
+    (),
+    ("/v1/embeddings",),
+)
+
 # The features that only upstream's model in the layout llmapi supports, and the reason why no
 # engine kind supports them.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
@@ -229,6 +235,7 @@ FEATURES = (
     DISAGGREGATED_SERVING,
     ADAPTER_PATHS,
     LOGITS_PROCESSORS,
+    EMBEDDINGS,
 )
 
 

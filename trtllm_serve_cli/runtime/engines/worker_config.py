@@ -59,5 +59,6 @@ def embedding_config(parameters: Parameters) -> dict[str, Any]:
         "vocab_size": parameters.number("vocab_size"),
         "num_threads": parameters.number("num_threads", 0),
         "gpu_device_ids": parameters.gpus,
+        "gpu_memory_fraction": parameters.text("kv_cache_free_gpu_mem_fraction", ""),
         "llm": json.loads(parameters.text("llm_arguments", "{}")),
     }

@@ -11,14 +11,24 @@ __all__ = ["LLM", "SamplingParams"]
 
 
 class LLM:
-    """The part of vLLM that `benchmarks/gpu_raw.py` calls directly."""
+    """The part of vLLM that `benchmarks/gpu_raw.py` and the embedder call."""
 
     def __init__(self, **arguments: Any) -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.core_client import SyncMPClient
 
+        runner = arguments.pop("runner", "generate")
         self._core = SyncMPClient(EngineArgs(**arguments).create_engine_config())
         self._num_requests = 0
+        self._is_pooling = runner == "pooling"
+        self.llm_engine = SimpleNamespace(engine_core=self._core)
+
+    def embed(self, prompts: list[dict[str, Any]], *, use_tqdm: bool = True) -> list[Any]:
+        """Return the sum and the number of the tokens as the embedding."""
+        assert self._is_pooling
+        ids = [prompt["prompt_token_ids"] for prompt in prompts]
+        vectors = [[float(sum(each)), float(len(each))] for each in ids]
+        return [SimpleNamespace(outputs=SimpleNamespace(embedding=each)) for each in vectors]
 
     def generate(
         self, prompts: list[dict[str, Any]], params: list[SamplingParams], use_tqdm: bool = True

@@ -31,6 +31,7 @@ _CAPABILITIES = caps.Capabilities(
         **caps.UPSTREAM_ONLY,
     },
     notes={
+        caps.EMBEDDINGS: "of models in the format of sentence-transformers",
         caps.PROMPT_LOG_PROBABILITIES: (
             "with alternatives; only for at most one token of response at temperature 0 and "
             "without adapters; the first such request loads a second copy of the model"

@@ -31,6 +31,7 @@ _CAPABILITIES = caps.Capabilities(
         **caps.UPSTREAM_ONLY,
     },
     notes={
+        caps.EMBEDDINGS: "made-up values, which depend only on the tokens",
         caps.SAMPLING: "draws tokens from the prompt with the seed, and ignores other parameters",
         caps.MIN_P: "accepted and ignored",
         caps.PENALTIES: "accepted and ignored",

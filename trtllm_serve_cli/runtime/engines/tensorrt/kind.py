@@ -16,6 +16,7 @@ KIND = RuntimeKind(
             caps.MIN_P: _NO_TENSOR,
             caps.TOP_LOG_PROBABILITIES: _NO_TENSOR,
             caps.PROMPT_LOG_PROBABILITIES: _NO_TENSOR,
+            caps.EMBEDDINGS: "NVIDIA's backend has no model for embeddings",
             **caps.UPSTREAM_ONLY,
         }
     )

@@ -9,6 +9,7 @@ from ...engine import Engine
 from ...gpu_environment import choose_gpus
 from ...triton.parameters import Parameters
 from .. import capabilities as caps
+from ..embedder import Embedder
 from ..kinds import RuntimeKind
 from ..worker_config import llm_config
 from .arguments import VLLM_ARGUMENTS
@@ -32,6 +33,7 @@ _CAPABILITIES = caps.Capabilities(
         **caps.UPSTREAM_ONLY,
     },
     notes={
+        caps.EMBEDDINGS: "of models in the format of sentence-transformers",
         caps.SAMPLING: "temperatures up to 2",
         caps.PENALTIES: "presence and frequency penalties from -2 to 2",
         caps.STOP_AND_BAD_WORDS: "matched as tokens",
@@ -60,4 +62,12 @@ def _load(config: dict[str, Any]) -> Engine:
     return VllmEngine(config)
 
 
-KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load)
+def _load_embedder(config: dict[str, Any]) -> Embedder:
+    choose_gpus(os.environ, config["gpu_device_ids"])
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    from .embedder import VllmEmbedder
+
+    return VllmEmbedder(config)
+
+
+KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load, load_embedder=_load_embedder)
