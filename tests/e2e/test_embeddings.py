@@ -1,4 +1,4 @@
-"""An embedding model is imported, served by Triton and asked through every interface."""
+"""An embedding model is imported, served by Triton and used through every interface."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ _FLOAT32 = np.dtype("<f4")
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
-    """How a model computes embeddings.
+    """The settings with which a model computes embeddings.
 
     An embedding has `dimension` values, which are pooled from the tokens with one of the
     `POOLING_MODES`. `is_normalized` is true if its length is 1. If `is_matryoshka` is set, a

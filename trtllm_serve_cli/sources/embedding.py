@@ -21,7 +21,7 @@ MODULES_FILE = "modules.json"
 # The limits of the Transformer, and the prompts.
 TRANSFORMER_FILE = "sentence_bert_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
-# Matches the configuration of a module in a folder of its own, for example 1_Pooling/config.json.
+# Matches the configuration of a module, for example 1_Pooling/config.json.
 MODULE_CONFIG = re.compile(r"[0-9]+_[A-Za-z0-9]+/config\.json")
 _SUPPORTED = ("Transformer", "Pooling", "Normalize")
 # Maps the flags in the pooling's configuration to the pooling modes.

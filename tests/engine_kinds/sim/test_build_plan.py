@@ -12,6 +12,8 @@ import pytest
 
 from tests.samples import configs
 from tests.samples.builds import GGUF, HF
+from tests.samples.checkpoints import write_files
+from tests.samples.embedding_models import embedding_files
 from tests.samples.tensorrt_engines import write_tokenizer
 from trtllm_serve_cli.build.build_plan import BuildPlan, BuildRequest, Toolchain
 from trtllm_serve_cli.build.engine import read_engine
@@ -81,6 +83,20 @@ def test_two_gpus_halve_the_step_time(checkpoint: Checkpoint, tmp_path: Path) ->
 def test_default_gpu_is_that_of_this_machine(checkpoint: Checkpoint, tmp_path: Path) -> None:
     here = dataclasses.replace(TOOLS, gpu=load_gpu("l4"))
     assert "1 x l4" in simulation_of(plan(checkpoint, tmp_path / "e", tools=here))["origin"]
+
+
+def test_embedding_models_need_a_timing_or_a_known_family(tmp_path: Path, timing: Path) -> None:
+    write_files(tmp_path / "hf", embedding_files())
+    write_tokenizer(tmp_path / "hf")
+    bert = dataclasses.replace(HF, path=tmp_path / "hf", architecture="BertModel")
+    with pytest.raises(BadInput, match="type 'bert' cannot be estimated") as refused:
+        plan(bert, tmp_path / "e", gpu="h200")
+    assert "--timing FILE" in refused.value.next_step
+    engine = load_engine(build_engine(plan(bert, tmp_path / "e", timing=timing)).path)
+    assert engine.embedding is not None
+    assert (engine.embedding.dimension, engine.max_position_embeddings) == (8, 32)
+    write_files(tmp_path / "hf", embedding_files(**configs.LLAMA_3_1_8B))
+    assert plan(bert, tmp_path / "e", gpu="h200").facts["embedding"]["pooling"] == "mean"
 
 
 def test_timing_file_is_used_unchanged(

@@ -71,7 +71,7 @@ def test_request_is_passed_with_a_length_and_without_the_token(client: TestClien
     assert not {"tllm-token", "x-other", "transfer-encoding"} & answer["headers"].keys()
 
 
-def test_triton_is_asked_for_an_uncompressed_response(client: TestClient) -> None:
+def test_responses_of_triton_are_not_compressed(client: TestClient) -> None:
     answer = client.post(GENERATE, json={}, headers={"accept-encoding": "gzip"}).json()
     assert answer["headers"]["accept-encoding"] == "identity"
 

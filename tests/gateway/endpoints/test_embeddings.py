@@ -62,7 +62,7 @@ def reject(client: TestClient, path: str = "/v1/embeddings", **body: Any) -> dic
 
 
 @pytest.mark.parametrize(
-    ("given", "ids"),
+    ("body_input", "ids"),
     [
         ("ab", [[97, 98]]),
         (["ab", "c"], [[97, 98], [99]]),
@@ -70,8 +70,8 @@ def reject(client: TestClient, path: str = "/v1/embeddings", **body: Any) -> dic
         ([[5, 6], [7]], [[5, 6], [7]]),
     ],
 )
-def test_input_has_four_forms(client: TestClient, given: Any, ids: list[list[int]]) -> None:
-    body = ask(client, input=given, user="someone")
+def test_input_has_four_forms(client: TestClient, body_input: Any, ids: list[list[int]]) -> None:
+    body = ask(client, input=body_input, user="someone")
     assert body["object"] == "list"
     assert body["model"] == "demo"
     num_tokens = sum(map(len, ids))
@@ -97,8 +97,8 @@ def test_dimensions_shorten_and_normalize(client: TestClient, encoding: str) -> 
 
 
 def test_client_of_openai_decodes_the_response(client: TestClient) -> None:
-    asked: Any = openai.OpenAI(base_url="http://testserver/v1", api_key="x", http_client=client)
-    answer = asked.embeddings.create(model="demo", input=["ab", "c"])
+    api: Any = openai.OpenAI(base_url="http://testserver/v1", api_key="x", http_client=client)
+    answer = api.embeddings.create(model="demo", input=["ab", "c"])
     assert [each.embedding for each in answer.data] == [
         vector_of([97, 98]).tolist(),
         vector_of([99]).tolist(),

@@ -30,12 +30,13 @@ from trtllm_serve_cli.runtime.engines.sim.timing import (
     parse_simulation,
 )
 from trtllm_serve_cli.sizing.facts import ModelFacts, read_checkpoint_facts
+from trtllm_serve_cli.sizing.families import FAMILIES
 from trtllm_serve_cli.sizing.gpus import Gpu, load_gpu
 from trtllm_serve_cli.sizing.kv_cache import TOKENS_PER_BLOCK, kv_bytes_of_sequence
 from trtllm_serve_cli.sizing.plan import SizePlan, plan_size
 from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sizing.size_options import SizeOptions
-from trtllm_serve_cli.sources.checkpoint import Checkpoint
+from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
 _GPU_OPTIONS = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
 _TOKENIZER_FILES = tuple(f"{WORK}/openvino_{name}.xml" for name in ("tokenizer", "detokenizer"))
@@ -151,7 +152,23 @@ def _find_simulation(request: BuildRequest, tools: Toolchain) -> Simulation:
             why="--gpu is not set, and this machine does not have a GPU that tllm knows",
             next_step="set a GPU, for example --gpu h200, or pass a timing file with --timing FILE",
         )
+    _check_family(request.checkpoint)
     return plan_simulation(read_checkpoint_facts(request.checkpoint), gpu, request.options)
+
+
+def _check_family(checkpoint: Checkpoint) -> None:
+    """Raise `BadInput` for an embedding model whose timing cannot be estimated."""
+    if not checkpoint.is_embedding_model:
+        return
+    family = read_config(checkpoint).get("model_type")
+    if family not in FAMILIES:
+        raise BadInput(
+            f"The timing of embedding models with the type {family!r} cannot be estimated.",
+            why="tllm estimates the timing of models that generate text, and of embedding models "
+            "with the same architectures",
+            next_step="pass a timing file with --timing FILE, for example with the content "
+            '{"timing": {"step_s": 0.002, "prompt_token_s": 0.00001}}',
+        )
 
 
 def _count_kv_tokens(sized: SizePlan) -> int:
