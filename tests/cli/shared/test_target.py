@@ -6,12 +6,17 @@ import dataclasses
 
 import pytest
 
+from tests.samples.builds import ENGINE
 from tests.samples.launch_plans import fake_plan
 from trtllm_serve_cli.cli.shared.target import BenchTarget, find_bench_target, find_target
 from trtllm_serve_cli.client.endpoint import Endpoint
-from trtllm_serve_cli.errors import NoServer
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
+from trtllm_serve_cli.errors import BadInput, NoServer
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
 from trtllm_serve_cli.paths import Home
+from trtllm_serve_cli.repository.model.render import write_repository
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
 
 
 @pytest.fixture
@@ -57,3 +62,14 @@ def test_benchmark_finds_triton_models_by_their_names(
 def test_name_of_no_model_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(NoServer, match="No server is running for tensorrt_llm_bls"):
         find_target(None, "grpc", "tensorrt_llm_bls", None)
+
+
+@pytest.mark.parametrize("model", ["repo", None])
+def test_embedding_models_are_not_benchmarked(
+    home: Home, endpoint: Endpoint, model: str | None
+) -> None:
+    engine = dataclasses.replace(ENGINE, embedding=EmbeddingSettings(8))
+    plan = plan_repository("repo", engine, ServingOptions(layout="embedding"))
+    write_repository(plan, home.models / "repo")
+    with pytest.raises(BadInput, match="repo cannot be benchmarked"):
+        find_bench_target(None, "grpc", model)

@@ -92,7 +92,9 @@ def test_embedding_models_need_a_timing_or_a_known_family(tmp_path: Path, timing
     with pytest.raises(BadInput, match="type 'bert' cannot be estimated") as refused:
         plan(bert, tmp_path / "e", gpu="h200")
     assert "--timing FILE" in refused.value.next_step
-    engine = load_engine(build_engine(plan(bert, tmp_path / "e", timing=timing)).path)
+    planned = plan(bert, tmp_path / "e", timing=timing)
+    built = build_engine(planned, force=False, notify=lambda text: None)
+    engine = load_engine(built.path)
     assert engine.embedding is not None
     assert (engine.embedding.dimension, engine.max_position_embeddings) == (8, 32)
     write_files(tmp_path / "hf", embedding_files(**configs.LLAMA_3_1_8B))

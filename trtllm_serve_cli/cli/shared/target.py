@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.client.generate import Interface, TritonInterface
     from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.launch.servers.running import RunningServer
+    from trtllm_serve_cli.paths import Home
 
 ServerOption = Annotated[
     str | None,
@@ -96,7 +97,8 @@ def find_bench_target(
     an imported model. Return its text model `text_model` or, if `text_model` is None, its
     `tensorrt_llm` model. `text_model` is the name of a model in upstream's templates, or `own` for
     the text model with the imported model's name. Raise `NoServer` if no server matches, or
-    `BadInput` if the server has several models and `model` is None.
+    `BadInput` if the server has several models and `model` is None, or if the model computes
+    embeddings.
     """
     from trtllm_serve_cli.launch.servers.running import (
         find_by_triton_model,
@@ -108,6 +110,7 @@ def find_bench_target(
     home = find_home()
     address = parse_url(url)
     if model is not None and (server := find_by_triton_model(home, model, address)) is not None:
+        _refuse_embedding_model(home, model)
         endpoint = server.endpoint
         return BenchTarget(_address_of(endpoint, interface), model, endpoint.metrics)
     if address is None:
@@ -121,12 +124,25 @@ def find_bench_target(
             return BenchTarget(address, model or core_or_text or CORE_MODEL)
         running = ours[0]
     owner = _choose(running, model, "bench token-norm-dist")
+    _refuse_embedding_model(home, owner)
     endpoint = running.endpoint
     if text_model == "own":
         name = running.text_model(owner)
     else:
         name = running.plan.triton_name(owner, text_model or CORE_MODEL)
     return BenchTarget(_address_of(endpoint, interface), name, endpoint.metrics)
+
+
+def _refuse_embedding_model(home: Home, name: str) -> None:
+    from trtllm_serve_cli.repository.model.store import find_model
+
+    imported = find_model(home, name)
+    if imported is not None and imported.layout == "embedding":
+        raise BadInput(
+            f"{name} cannot be benchmarked.",
+            why="the model computes embeddings, and benchmarks measure generated tokens",
+            next_step="choose a model that generates text with -m NAME",
+        )
 
 
 def _address_of(endpoint: Endpoint, interface: TritonInterface) -> str:
