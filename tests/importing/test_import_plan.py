@@ -100,8 +100,9 @@ def test_auto_selects_an_engine_kind_that_computes_embeddings(home: Home, tmp_pa
 def test_other_engine_kinds_refuse_embedding_models(home: Home, tmp_path: Path, kind: str) -> None:
     declaration = declare_embedder(tmp_path / "checkpoint", kind)
     machine = Machine(("H100",), {"tensorrt-llm": "1.2.0"}, {})
-    with pytest.raises(BadInput, match=f"{kind} cannot be served in the layout embedding"):
+    with pytest.raises(BadInput, match=f"{kind} does not compute embeddings") as refused:
         plan_import(declaration, home, machine=machine)
+    assert "--engine openvino" in refused.value.next_step
 
 
 @pytest.mark.parametrize("layout", ["gpt", "llmapi", "vllm"])

@@ -160,15 +160,22 @@ def refuse_foreign_options(name: str, options: dict[str, object]) -> None:
         )
 
 
+def check_computes_embeddings(kind: EngineKind, source: str) -> None:
+    """Raise `BadInput` if the kind cannot serve the embedding model from `source`."""
+    if "embedding" in kind.serving.layouts:
+        return
+    kinds = [each.name for each in all_kinds() if "embedding" in each.serving.layouts]
+    raise BadInput(
+        f"The engine kind {kind.name} does not compute embeddings.",
+        why=f"{source} is an embedding model",
+        next_step=f"choose --engine {' or --engine '.join(kinds)}",
+    )
+
+
 def _check_format(kind: EngineKind, request: BuildRequest) -> None:
     checkpoint = request.checkpoint
-    if checkpoint.is_embedding_model and "embedding" not in kind.serving.layouts:
-        kinds = [each.name for each in all_kinds() if "embedding" in each.serving.layouts]
-        raise BadInput(
-            f"The engine kind {kind.name} does not compute embeddings.",
-            why=f"{checkpoint.source} is an embedding model",
-            next_step=f"choose --engine {' or --engine '.join(kinds)}",
-        )
+    if checkpoint.is_embedding_model:
+        check_computes_embeddings(kind, checkpoint.source)
     if checkpoint.format in kind.building.formats:
         return
     needed = " or ".join(_FORMAT_NAMES[each] for each in sorted(kind.building.formats))

@@ -14,7 +14,12 @@ from trtllm_serve_cli.build.container import ContainerOptions
 from trtllm_serve_cli.build.engine import Engine, find_engine
 from trtllm_serve_cli.build.store import place_engine
 from trtllm_serve_cli.catalog.entries import find_alias, resolve_alias
-from trtllm_serve_cli.engine_kinds.dispatch import find_tools, plan_build, refuse_foreign_options
+from trtllm_serve_cli.engine_kinds.dispatch import (
+    check_computes_embeddings,
+    find_tools,
+    plan_build,
+    refuse_foreign_options,
+)
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
 from trtllm_serve_cli.engine_kinds.registry import AUTO, UPSTREAM, find_kind
 from trtllm_serve_cli.engine_kinds.selection import (
@@ -171,6 +176,8 @@ def plan_import(
         plan_repository(declaration.model.name, engine, serving_options(declaration))
     elif checkpoint := inspect_source(source, home=home, options=options):
         if checkpoint.is_embedding_model and declaration.repository.layout == "inflight":
+            if declaration.engine.kind != AUTO:
+                check_computes_embeddings(find_kind(choice.kind), checkpoint.source)
             # Plan again, because the layout determines which engine kinds are suitable.
             declared = override(declaration, {"repository": {"layout": "embedding"}})
             return plan_import(declared, home, machine=machine, is_dry_run=is_dry_run)

@@ -23,7 +23,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
     model: str
     input: str | list[str | TokenId | list[TokenId]]
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, msgspec.Meta(ge=1)] | None = None
     user: str | None = None
     prompt_name: str | None = None
