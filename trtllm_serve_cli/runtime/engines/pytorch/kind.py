@@ -30,7 +30,7 @@ _CAPABILITIES = caps.Capabilities(
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "block priorities are not passed to the engine",
         caps.DISAGGREGATED_SERVING: "one engine runs both phases",
-        caps.EMBEDDINGS: "TensorRT-LLM's LLM API does not return embeddings",
+        caps.EMBEDDINGS: "the engine worker reads only generated tokens from TensorRT-LLM",
         **caps.UPSTREAM_ONLY,
     },
     notes={

@@ -16,7 +16,7 @@ KIND = RuntimeKind(
             caps.MIN_P: _NO_TENSOR,
             caps.TOP_LOG_PROBABILITIES: _NO_TENSOR,
             caps.PROMPT_LOG_PROBABILITIES: _NO_TENSOR,
-            caps.EMBEDDINGS: "NVIDIA's backend has no model for embeddings",
+            caps.EMBEDDINGS: "NVIDIA's model tensorrt_llm has no output for them",
             **caps.UPSTREAM_ONLY,
         }
     )
