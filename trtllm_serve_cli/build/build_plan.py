@@ -17,7 +17,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.gpus import Gpu
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 from trtllm_serve_cli.sources.disk_space import show_size
-from trtllm_serve_cli.sources.embedding import read_embedding
+from trtllm_serve_cli.sources.formats.sentence_transformers import read_embedding
 
 # This number is part of every fingerprint. Increase it if tllm starts to build a different engine
 # from the same facts, because tllm would otherwise reuse engines that an older version of tllm

@@ -16,12 +16,12 @@ from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, has_tokenizer, read_config
-from trtllm_serve_cli.sources.embedding import (
+from trtllm_serve_cli.sources.formats.gguf import read_gguf
+from trtllm_serve_cli.sources.formats.sentence_transformers import (
     is_embedding_model,
     read_embedding,
     read_max_length,
 )
-from trtllm_serve_cli.sources.gguf import read_gguf
 
 # Keys that config.json can use for the context length, depending on the architecture.
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len")

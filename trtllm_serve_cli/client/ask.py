@@ -1,4 +1,7 @@
-"""Generate text with a text model: stream the pieces, or wait for the whole response."""
+"""Request text or an embedding from a model on a server.
+
+Text is streamed in pieces, or returned as a whole.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from trtllm_serve_cli.client.endpoint import Endpoint
@@ -16,12 +19,13 @@ from trtllm_serve_cli.client.generate import (
     GenerateRequest,
     Interface,
     Piece,
+    TritonInterface,
     summarize_pieces,
 )
-from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config
+from trtllm_serve_cli.client.model_info import ModelInfo, fetch_model_config, import_transport
 from trtllm_serve_cli.client.transport import error_mapping
 from trtllm_serve_cli.client.transport.cancellation import Cancellation
-from trtllm_serve_cli.errors import TimedOut, TllmError
+from trtllm_serve_cli.errors import RequestFailed, TimedOut, TllmError
 
 # Maximum time to wait for the reader thread after the caller has stopped reading the response.
 _CLOSE_TIMEOUT_S = 2.0
@@ -177,3 +181,33 @@ def _mark_stopped(pieces: Generator[Piece, None, None]) -> Generator[Piece, None
         yield from pieces
     except TimedOut:
         yield Piece("", time.monotonic(), was_stopped=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Embedding:
+    """An embedding, and the number of tokens of its text."""
+
+    values: tuple[float, ...]
+    num_input_tokens: int
+
+
+def embed(
+    endpoint: Endpoint,
+    model: str,
+    text: str,
+    interface: TritonInterface = "grpc",
+    timeout_s: float | None = None,
+) -> Embedding:
+    """Return the embedding of a text.
+
+    Raise `NoServer` if the server cannot be reached, or `RequestFailed` if the request fails.
+    """
+    outputs = import_transport(interface).infer(endpoint, model, {"text_input": text}, timeout_s)
+    values, counts = outputs.get("embedding"), outputs.get("num_input_tokens")
+    if not values or not counts:
+        raise RequestFailed(
+            f"{model} did not return an embedding.",
+            why=f"the response has the outputs {', '.join(outputs) or 'none'}",
+            next_step="check the server's log with `tllm logs`",
+        )
+    return Embedding(tuple(map(float, values)), int(counts[0]))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trtllm_serve_cli.client import ask
-from trtllm_serve_cli.client.embed import embed
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import Completion, GenerateRequest, TritonInterface
 from trtllm_serve_cli.client.model_info import fetch_model_config, import_transport
@@ -82,7 +81,7 @@ def probe_model(
     if the server cannot be reached, or `RequestFailed` if no response arrives within `timeout_s`.
     """
     if fetch_model_config(endpoint, model, interface, timeout_s).embedding is not None:
-        embed(endpoint, model, _PROBE_PROMPT, interface, timeout_s)
+        ask.embed(endpoint, model, _PROBE_PROMPT, interface, timeout_s)
     else:
         probe_token(endpoint, model, timeout_s, interface)
 

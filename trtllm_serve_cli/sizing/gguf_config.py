@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.sources.gguf import GgufArray, GgufFacts
+from trtllm_serve_cli.sources.formats.gguf import GgufArray, GgufFacts
 
 _MODEL_TYPES = {
     "llama": "llama",

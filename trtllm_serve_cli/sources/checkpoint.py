@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trtllm_serve_cli.errors import SourceError, UnsafeCheckpoint
-from trtllm_serve_cli.sources.embedding import MODULES_FILE, is_embedding_model, read_embedding
-from trtllm_serve_cli.sources.gguf import read_gguf
-from trtllm_serve_cli.sources.json_file import broken_json, read_object
-from trtllm_serve_cli.sources.safetensors import check_safetensors
+from trtllm_serve_cli.sources.formats.gguf import read_gguf
+from trtllm_serve_cli.sources.formats.json_file import broken_json, read_object
+from trtllm_serve_cli.sources.formats.safetensors import check_safetensors
+from trtllm_serve_cli.sources.formats.sentence_transformers import (
+    MODULES_FILE,
+    is_embedding_model,
+    read_embedding,
+)
 
 WEIGHTS_FILE = "model.safetensors"
 WEIGHTS_INDEX = "model.safetensors.index.json"

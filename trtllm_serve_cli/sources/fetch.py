@@ -14,8 +14,8 @@ from trtllm_serve_cli.sources.checkpoint import (
     FetchOptions,
     explain_no_config,
 )
+from trtllm_serve_cli.sources.formats.json_file import read_object
 from trtllm_serve_cli.sources.hub_address import Hub
-from trtllm_serve_cli.sources.json_file import read_object
 from trtllm_serve_cli.sources.progress import Watch
 from trtllm_serve_cli.sources.source import CheckpointSource, FetchPlan, FetchRequest, Source
 

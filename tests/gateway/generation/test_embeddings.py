@@ -28,10 +28,17 @@ def reply(request_id: int, fields: Mapping[str, Any]) -> list[SequenceUpdate]:
 class HangingBackend(FakeBackend):
     """A backend that never responds to the token `HANGING`."""
 
-    async def _send(self, request_id: int, fields: Mapping[str, Any], on_update: OnUpdate) -> None:
-        if fields["input_ids"] == (HANGING,):
-            await asyncio.Event().wait()
-        await super()._send(request_id, fields, on_update)
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        if fields["input_ids"] != (HANGING,):
+            return super().submit(fields, on_update)
+        self.submitted.append(fields)
+        return len(self.submitted)
+
+    def cancel(self, request_id: int) -> None:
+        if self.submitted[request_id - 1]["input_ids"] == (HANGING,):
+            self.cancelled.append(request_id)
+        else:
+            super().cancel(request_id)
 
 
 def test_embeddings_are_in_the_order_of_the_inputs() -> None:

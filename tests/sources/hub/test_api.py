@@ -15,7 +15,7 @@ from tests.samples.embedding_models import embedding_files
 from trtllm_serve_cli.errors import BadInput, GatedModel, SourceError, UnsafeCheckpoint
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions
-from trtllm_serve_cli.sources.embedding import read_embedding
+from trtllm_serve_cli.sources.formats.sentence_transformers import read_embedding
 from trtllm_serve_cli.sources.hub.api import fetch_from_hub, inspect_on_hub
 from trtllm_serve_cli.sources.hub.hub_source import HubSource
 from trtllm_serve_cli.sources.hub_address import Hub, find_hub

@@ -25,7 +25,7 @@ def infer_embedding(
     as_json: bool,
 ) -> None:
     """Print the number of values and the first values, or all values with `as_json`."""
-    from trtllm_serve_cli.client.embed import embed
+    from trtllm_serve_cli.client.ask import embed
     from trtllm_serve_cli.client.endpoint import Endpoint
 
     check_usage(prompt, options, request)

@@ -36,7 +36,7 @@ from trtllm_serve_cli.sources.checkpoint import (
     read_index,
 )
 from trtllm_serve_cli.sources.disk_space import check_space, show_size
-from trtllm_serve_cli.sources.embedding import (
+from trtllm_serve_cli.sources.formats.sentence_transformers import (
     MODULE_CONFIG,
     MODULES_FILE,
     PROMPTS_FILE,

@@ -15,7 +15,7 @@ from typing import Any
 
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.runtime.embedding import POOLING_MODES, EmbeddingSettings
-from trtllm_serve_cli.sources.json_file import broken_json, read_json, read_object
+from trtllm_serve_cli.sources.formats.json_file import broken_json, read_json, read_object
 
 MODULES_FILE = "modules.json"
 # The limits of the Transformer, and the prompts.

@@ -13,7 +13,7 @@ from trtllm_serve_cli.build.checkpoint_facts import read_context_length
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions, inspect_hf_directory
-from trtllm_serve_cli.sources.embedding import read_embedding, read_max_length
+from trtllm_serve_cli.sources.formats.sentence_transformers import read_embedding, read_max_length
 
 
 def inspect(folder: Path) -> Checkpoint:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.samples.checkpoints import gguf, llama_gguf
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.gguf import GgufArray, GgufFacts, read_gguf
+from trtllm_serve_cli.sources.formats.gguf import GgufArray, GgufFacts, read_gguf
 
 KEYS = st.text(min_size=1, max_size=20)
 VALUES = st.one_of(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.samples.checkpoints import safetensors
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.sources.safetensors import check_safetensors
+from trtllm_serve_cli.sources.formats.safetensors import check_safetensors
 
 
 def pack(header: bytes | dict, num_bytes: int = 0) -> bytes:

@@ -1,0 +1,1 @@
+"""Read the files of checkpoints: GGUF, safetensors, JSON and those of sentence-transformers."""
