@@ -112,6 +112,7 @@ def test_prompt_is_prepended(model: Any) -> None:
         ({"text_input": texts("a" * 12)}, "the input has 13 tokens, but .* at most 12 tokens"),
         ({"text_input": np.array([[b"\xff"]], dtype=object)}, "not valid UTF-8"),
         ({"input_ids": [[256]]}, "input_ids contains 256"),
+        ({"input_ids": [[1]], "prompt_name": texts("query")}, "prompt_name requires text_input"),
         ({"text_input": texts("a"), "dimensions": [[9]]}, "dimensions is 9"),
         ({"text_input": texts("a", "b"), "dimensions": [[2], [3]]}, "differs between rows"),
         ({"text_input": texts("a"), "prompt_name": texts("x")}, "does not have such a prompt"),

@@ -46,6 +46,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         texts, ids = get("text_input"), get("input_ids")
         dimensions = self._read_dimensions(get("dimensions"))
         if ids is not None and texts is None:
+            if get("prompt_name") is not None:
+                raise InvalidRequest("prompt_name requires text_input; send a text, or omit it")
             rows = ids.tolist()
         elif texts is not None and ids is None:
             rows = self._encode(texts, get("prompt_name"))
