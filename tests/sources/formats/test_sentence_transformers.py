@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.samples.checkpoints import hf_files, write_files
 from tests.samples.embedding_models import embedding_files
@@ -132,3 +136,40 @@ def test_maximum_length(
 ) -> None:
     folder = write_files(tmp_path, embedding_files(transformer=transformer, **config))
     assert read_max_length(folder) == read_context_length(folder) == length
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+_KEYS = {
+    "config.json": (
+        "model_type", "pad_token_id", "hidden_size", "max_position_embeddings",
+        "matryoshka_dimensions", "is_matryoshka",
+    ),
+    "1_Pooling/config.json": (
+        "pooling_mode", "pooling_mode_cls_token", "include_prompt", "word_embedding_dimension",
+    ),
+    "sentence_bert_config.json": ("max_seq_length", "do_lower_case"),
+    "config_sentence_transformers.json": ("prompts",),
+    "modules.json": (),
+}  # fmt: skip
+
+
+@given(st.sampled_from(sorted(_KEYS)), st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+def test_any_json_is_read_or_rejected(tmp_path: Path, name: str, data: st.DataObject) -> None:
+    files = embedding_files()
+    if keys := _KEYS[name]:
+        changes = data.draw(st.dictionaries(st.sampled_from(keys), _JSON, min_size=1))
+        content = {**json.loads(files[name]), **changes}
+    else:
+        content = data.draw(_JSON | st.lists(st.fixed_dictionaries({"type": _JSON, "path": _JSON})))
+    write_files(tmp_path, files | {name: json.dumps(content).encode()})
+    with contextlib.suppress(SourceError):
+        found = read_embedding(tmp_path)
+        assert EmbeddingSettings.from_dict(json.loads(found.to_json())) == found
+        assert found.dimension > 0
+    with contextlib.suppress(SourceError, ValueError):
+        assert read_max_length(tmp_path) > 0

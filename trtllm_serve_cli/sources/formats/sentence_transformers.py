@@ -8,10 +8,9 @@ Matryoshka embeddings are those that vLLM reads (vllm/config/model.py, version 0
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from trtllm_serve_cli.errors import SourceError
 from trtllm_serve_cli.runtime.embedding import POOLING_MODES, EmbeddingSettings
@@ -34,7 +33,7 @@ _FLAGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 # Families whose first position is the id of the padding token plus 1.
-_OFFSET_POSITIONS = frozenset(("camembert", "mpnet", "roberta", "xlm-roberta"))
+_OFFSET_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
 
@@ -54,16 +53,20 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
     config = read_object(folder / "config.json")
     dimension = pooling.get("word_embedding_dimension") or pooling.get("embedding_dimension")
     dimension = dimension or config.get("hidden_size")
-    if not isinstance(dimension, int) or dimension < 1:
+    if not _is_count(dimension):
         raise broken_json(path, "it lacks word_embedding_dimension")
-    sizes = config.get("matryoshka_dimensions") or ()
+    sizes = config.get("matryoshka_dimensions") or []
+    if not isinstance(sizes, list) or not all(map(_is_count, sizes)):
+        raise broken_json(
+            folder / "config.json", "matryoshka_dimensions is not a list of whole numbers"
+        )
     has_prompt = pooling.get("include_prompt", True)
     return EmbeddingSettings(
         dimension=dimension,
         pooling=_find_mode(pooling, path),
         is_normalized="Normalize" in modules,
         is_matryoshka=bool(sizes or config.get("is_matryoshka")),
-        matryoshka_dimensions=tuple(sorted(int(each) for each in sizes)),
+        matryoshka_dimensions=tuple(sorted(sizes)),
         # The pooling does not support prompts that it has to exclude.
         prompts=_read_prompts(folder) if has_prompt else {},
     )
@@ -75,16 +78,21 @@ def read_max_length(folder: Path) -> int:
     It is the length in the configuration of the Transformer, but not more than the model has
     positions. Raise `ValueError` if no file sets the length.
     """
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    positions = next((int(config[key]) for key in _CONTEXT_KEYS if config.get(key)), None)
-    if positions and config.get("model_type") in _OFFSET_POSITIONS:
-        positions -= int(config.get("pad_token_id", 1)) + 1
+    config = read_object(folder / "config.json")
+    positions = next((config[key] for key in _CONTEXT_KEYS if _is_count(config.get(key))), 0)
+    if config.get("model_type") in _OFFSET_POSITIONS:
+        padding = config.get("pad_token_id")
+        positions -= (padding if isinstance(padding, int) else 1) + 1
     path = folder / TRANSFORMER_FILE
     configured = read_object(path).get("max_seq_length") if path.exists() else None
-    lengths = [length for length in (positions, configured) if length]
+    lengths = [length for length in (positions, configured) if _is_count(length)]
     if not lengths:
         raise ValueError(f"{folder} does not specify the maximum length of an input")
-    return int(min(lengths))
+    return min(lengths)
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _read_modules(folder: Path) -> dict[str, str]:
@@ -102,7 +110,8 @@ def _read_modules(folder: Path) -> dict[str, str]:
     transformer = folder / TRANSFORMER_FILE
     if transformer.exists() and read_object(transformer).get("do_lower_case"):
         raise _unsupported(folder, f"{transformer} sets do_lower_case")
-    if ".." in modules["Pooling"] or modules["Pooling"].startswith("/"):
+    pooling = modules["Pooling"]
+    if ".." in pooling or pooling.startswith("/") or "\0" in pooling:
         raise broken_json(path, "the path of the module Pooling is outside the checkpoint")
     return modules
 
@@ -110,8 +119,8 @@ def _read_modules(folder: Path) -> dict[str, str]:
 def _find_mode(pooling: dict[str, Any], path: Path) -> str:
     """Return the pooling mode, which is a name in new files and a flag in older files."""
     named = pooling.get("pooling_mode")
-    modes = [named] if isinstance(named, str) else named
-    if not modes:
+    modes = named if isinstance(named, list) else [named]
+    if not named:
         modes = [mode for flag, mode in _FLAGS.items() if pooling.get(flag)]
     if len(modes) != 1 or modes[0] not in POOLING_MODES:
         names = " and ".join(map(str, modes)) or "none"
@@ -122,7 +131,9 @@ def _find_mode(pooling: dict[str, Any], path: Path) -> str:
 def _read_prompts(folder: Path) -> dict[str, str]:
     path = folder / PROMPTS_FILE
     prompts = read_object(path).get("prompts") if path.exists() else None
-    return {str(name): str(text) for name, text in (prompts or {}).items() if text}
+    if not isinstance(prompts, dict):
+        return {}
+    return {name: text for name, text in prompts.items() if text and isinstance(text, str)}
 
 
 def _unsupported(folder: Path, why: str) -> SourceError:
