@@ -48,6 +48,7 @@ def test_models() -> None:
         one = client.get("/v1/models/demo").json()
     assert listed == {"object": "list", "data": [one]}
     assert (one["id"], one["object"], one["max_model_len"]) == ("demo", "model", 200)
+    assert one["task"] == "generate"
 
 
 def test_health_follows_the_engine() -> None:

@@ -200,7 +200,7 @@ def test_other_endpoints_reject_embedding_models(
 
 def test_embedding_models_are_listed(client: TestClient) -> None:
     (model,) = client.get("/v1/models").json()["data"]
-    assert (model["id"], model["max_model_len"]) == ("demo", 10)
+    assert (model["id"], model["max_model_len"], model["task"]) == ("demo", 10, "embed")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,10 @@ async def retrieve_model(request: Request) -> Response:
 
 
 def describe_model(model: LoadedModel) -> dict[str, Any]:
-    """Return a model in the format of OpenAI's API, with vLLM's additional fields."""
+    """Return a model in the format of OpenAI's API, with vLLM's additional fields.
+
+    `task` is a field of the gateway: "generate", or "embed" for models that compute embeddings.
+    """
     return {
         "id": model.name,
         "object": "model",
@@ -64,6 +67,7 @@ def describe_model(model: LoadedModel) -> dict[str, Any]:
         "root": model.root or model.name,
         "parent": model.root,
         "max_model_len": model.info.max_seq_len,
+        "task": "generate" if model.info.embedding is None else "embed",
     }
 
 
