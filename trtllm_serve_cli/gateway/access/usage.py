@@ -67,8 +67,8 @@ class UsageTable:
 
     def _find_shared(self, key_hash: str) -> Any:
         encoded = key_hash.encode()
-        for wanted in (encoded, b""):
-            found = np.flatnonzero(self._rows["key"] == wanted)
+        for content in (encoded, b""):
+            found = np.flatnonzero(self._rows["key"] == content)
             if found.size:
                 row = self._rows[found[0]]
                 row["key"] = encoded

@@ -145,9 +145,7 @@ class TritonBackend:
                 self._is_ready = False
             await asyncio.sleep(_READY_PERIOD_S)
 
-    async def _run(
-        self, message: Any, metadata: Any, reader: _Reader, on_update: OnUpdate
-    ) -> None:
+    async def _run(self, message: Any, metadata: Any, reader: _Reader, on_update: OnUpdate) -> None:
         call = self._stub.ModelStreamInfer(iter([message]), metadata=metadata)
         error = None
         try:
