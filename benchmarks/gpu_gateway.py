@@ -67,8 +67,8 @@ def check_gateway(check: Check) -> dict[str, Any]:
         clients = stack.enter_context(ChatClients(_NUM_CLIENTS))
         for round_number in range(check.sizes.chat_rounds + 1):
             for number in check.sizes.chat_streams:
-                for name, front in fronts.items():
-                    row = _measure(check, clients, front, number, round_number)
+                for index, (name, front) in enumerate(fronts.items()):
+                    row = _measure(check, clients, front, number, (round_number, number, index))
                     # The first round warms up the kernels and the tokenizers.
                     if round_number:
                         rows.append({"server": name, "streams": number, **row})
@@ -78,12 +78,12 @@ def check_gateway(check: Check) -> dict[str, Any]:
 
 
 def _measure(
-    check: Check, clients: ChatClients, front: FrontEnd, streams: int, round_number: int
+    check: Check, clients: ChatClients, front: FrontEnd, streams: int, seed: tuple[int, ...]
 ) -> dict[str, Any]:
     num_tokens = check.sizes.stream_tokens
     waves = next(waves for most, waves in _WAVES.items() if streams <= most)
-    # Every server gets the same prompts, which no earlier round has left in a prefix cache.
-    rng = np.random.default_rng((round_number, streams))
+    # All prompts are different, because both gateways use the prefix cache of the same engine.
+    rng = np.random.default_rng(seed)
     shape = (streams * waves, _PROMPT_LENGTH)
     prompts = rng.integers(FIRST_TOKEN, check.sizes.grouped_shape["vocab_size"], shape).tolist()
     bodies = chat_bodies(front.model, [text_of(prompt) for prompt in prompts], num_tokens)

@@ -25,7 +25,7 @@ _COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 
 @dataclass
 class ChatStream:
-    """When a request was sent and its chunks arrived, in seconds, and its number of tokens."""
+    """The times in seconds of a request and of the chunks of its response, and its tokens."""
 
     sent_s: float = 0.0
     chunk_s: list[float] = field(default_factory=list)

@@ -72,7 +72,8 @@ def _choose_num_processes(options: LaunchOptions, num_cores: int) -> int:
 def choose_num_processes(num_cores: int) -> int:
     """Return the number of gateway processes for a machine: one per four cores, from 1 to 4.
 
-    Four processes send the tokens of the fastest engines that were measured: 22,000 per second.
+    Source: `make gpu-check` on an H200 with 16 cores. At 22,000 tokens/s, the 99th percentile of
+    the gaps between tokens was 68 ms with one process and 16 ms with four.
     """
     return min(max(1, num_cores // 4), 4)
 
