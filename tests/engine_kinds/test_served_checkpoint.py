@@ -17,7 +17,7 @@ from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.engine_kinds.dispatch import describe_checkpoint
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.sources.checkpoint import Checkpoint
 
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from trtllm_serve_cli.runtime.embedding import (
-    POOLING_MODES,
-    EmbeddingSettings,
     decode_vector,
     encode_vector,
     normalize,
     pad_right,
     pool,
+    shorten,
 )
+from trtllm_serve_cli.runtime.embedding_settings import POOLING_MODES, EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 
 _VALUES = st.floats(-100, 100, width=32)
@@ -129,11 +129,11 @@ def test_declared_sizes_and_the_whole_size_are_accepted() -> None:
 
 def test_shortened_embeddings_are_normalized_again() -> None:
     vector = np.array([3, 4, 12], dtype=np.float32)
-    assert EmbeddingSettings(3, is_normalized=True).shorten(vector, 2).tolist() == pytest.approx(
+    assert shorten(vector, 2, EmbeddingSettings(3, is_normalized=True)).tolist() == pytest.approx(
         [0.6, 0.8]
     )
-    assert EmbeddingSettings(3).shorten(vector, 2).tolist() == [3, 4]
-    assert EmbeddingSettings(3, is_normalized=True).shorten(vector, None) is vector
+    assert shorten(vector, 2, EmbeddingSettings(3)).tolist() == [3, 4]
+    assert shorten(vector, None, EmbeddingSettings(3, is_normalized=True)) is vector
 
 
 def test_prompts_are_found_by_name() -> None:

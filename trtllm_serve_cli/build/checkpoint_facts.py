@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.sizing.precision import name_weight_format, read_quantization_word
 from trtllm_serve_cli.sizing.shape import find_text_config
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, has_tokenizer, read_config

@@ -11,7 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.errors import BuildFailed
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
 ENGINE_FILE = "engine.json"
 # Subfolder of the engine folder for the tokenizer. Only engine kinds that do not store the

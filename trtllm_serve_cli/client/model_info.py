@@ -11,7 +11,7 @@ from typing import Any
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import TritonInterface
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
 CORE_MODEL = "tensorrt_llm"
 UPSTREAM_TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")

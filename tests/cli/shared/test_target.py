@@ -16,7 +16,7 @@ from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor,
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.repository.model.render import write_repository
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 
 
 @pytest.fixture

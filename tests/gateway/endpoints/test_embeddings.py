@@ -15,7 +15,8 @@ from starlette.testclient import TestClient
 from tests.gateway.fakes import FakeBackend, fail, make_client
 from trtllm_serve_cli.client.model_info import ModelInfo
 from trtllm_serve_cli.gateway.endpoints.embeddings import cut_tokens
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings, decode_vector, encode_vector
+from trtllm_serve_cli.runtime.embedding import decode_vector, encode_vector
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 SETTINGS = EmbeddingSettings(4, is_normalized=True, is_matryoshka=True, prompts={"query": "Q:"})
@@ -147,7 +148,7 @@ def test_long_lists_are_encoded_in_a_thread(client: TestClient) -> None:
         ({"input": [200]}, "input", None),
         ({"input": ["a"] * 2049}, "input", None),
         ({"input": {"text": "a"}}, "input", None),
-        ({}, None, None),
+        ({}, "input", None),
         ({"input": "a" * 11}, "input", "context_length_exceeded"),
         ({"input": [[1] * 11]}, "input", "context_length_exceeded"),
         ({"input": "a", "dimensions": 5}, "dimensions", None),

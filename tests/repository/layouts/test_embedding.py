@@ -21,7 +21,7 @@ from trtllm_serve_cli.repository.model.store import read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.repository.settings.settings import list_settings
 from trtllm_serve_cli.repository.validation.validate import validate_repository
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engines.worker_config import embedding_config
 from trtllm_serve_cli.runtime.triton.parameters import Parameters
 

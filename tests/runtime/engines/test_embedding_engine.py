@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings, Vector, decode_vector
+from trtllm_serve_cli.runtime.embedding import Vector, decode_vector
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import EngineLimits, GenerationRequest, InvalidRequest
 from trtllm_serve_cli.runtime.engines.embedding_engine import (
     EmbeddingEngine,

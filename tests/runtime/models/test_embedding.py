@@ -12,7 +12,7 @@ import pytest
 
 from tests.fakes import tokenizer, triton_utils
 from tests.fakes.triton_utils import Request
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engines.sim.embedder import SimEmbedder
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
 

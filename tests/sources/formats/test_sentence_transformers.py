@@ -15,7 +15,7 @@ from tests.samples.checkpoints import hf_files, write_files
 from tests.samples.embedding_models import embedding_files
 from trtllm_serve_cli.build.checkpoint_facts import read_context_length
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, FetchOptions, inspect_hf_directory
 from trtllm_serve_cli.sources.formats.sentence_transformers import read_embedding, read_max_length
 

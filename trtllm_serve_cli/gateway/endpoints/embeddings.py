@@ -18,7 +18,8 @@ from trtllm_serve_cli.gateway.generation.embeddings import compute_embeddings
 from trtllm_serve_cli.gateway.http import json_response, read_json, run_while_connected
 from trtllm_serve_cli.gateway.schema.embeddings import MAX_INPUTS, EmbeddingsBody
 from trtllm_serve_cli.gateway.served_model import LoadedModel
-from trtllm_serve_cli.runtime.embedding import EmbeddingSettings, decode_vector, encode_vector
+from trtllm_serve_cli.runtime.embedding import decode_vector, encode_vector, shorten
+from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 
 # Longer texts are encoded in a thread, so that they do not delay the tokens of other requests.
@@ -150,5 +151,5 @@ def _convert(text: str, settings: EmbeddingSettings, body: EmbeddingsBody) -> An
     """Return an embedding in the format that the client requested."""
     if body.encoding_format == "base64" and body.dimensions is None:
         return text
-    vector = settings.shorten(decode_vector(text), body.dimensions)
+    vector = shorten(decode_vector(text), body.dimensions, settings)
     return encode_vector(vector) if body.encoding_format == "base64" else vector.tolist()

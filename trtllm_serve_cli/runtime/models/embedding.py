@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ..embedding import EmbeddingSettings, decode_vector
+from ..embedding import decode_vector, shorten
+from ..embedding_settings import EmbeddingSettings
 from ..engine import InvalidRequest, SequenceUpdate
 from ..models import tensorrt_llm
 from ..requests.responses import ResponseBuilder
@@ -99,7 +100,7 @@ class EmbeddingResponseBuilder:
         if update.finish_reason is None:
             return None
         self.is_done = True
-        vector = self._settings.shorten(decode_vector(update.embedding), self._row.dimensions)
+        vector = shorten(decode_vector(update.embedding), self._row.dimensions, self._settings)
         numbers = {
             "num_input_tokens": len(self._row.fields["input_ids"]),
             "batch_index": self._row.batch_index,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from trtllm_serve_cli.errors import SourceError
-from trtllm_serve_cli.runtime.embedding import POOLING_MODES, EmbeddingSettings
+from trtllm_serve_cli.runtime.embedding_settings import POOLING_MODES, EmbeddingSettings
 from trtllm_serve_cli.sources.formats.json_file import broken_json, read_json, read_object
 
 MODULES_FILE = "modules.json"

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import openvino
 
-from ...embedding import EmbeddingSettings, Vector, normalize, pad_right, pool
+from ...embedding import Vector, normalize, pad_right, pool
+from ...embedding_settings import EmbeddingSettings
 
 
 class OpenVinoEmbedder:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ...embedding import EmbeddingSettings, Vector, normalize
+from ...embedding import Vector, normalize
+from ...embedding_settings import EmbeddingSettings
 from .timing import SIMULATION_FILE, StepWork, parse_simulation
 
 
