@@ -166,7 +166,7 @@ def test_dry_run_works_without_a_container_engine(
         ),
         (
             ("--mode", "container", "--trtllm-version", "0.11.0", "--examples", "/no/such"),
-            "/no/such does not exist",
+            "/no/such is not a folder",
         ),
     ],
 )

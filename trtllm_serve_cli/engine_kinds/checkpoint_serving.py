@@ -1,7 +1,7 @@
 """Compute the template parameters of engines that serve a checkpoint without a build.
 
-`config.pbtxt` has one entry for each engine argument that corresponds to a parameter of NVIDIA's
-templates. An additional entry contains all other engine arguments as a JSON object.
+Each engine argument that corresponds to a parameter of NVIDIA's templates has an entry in
+`config.pbtxt`. An additional entry contains all other engine arguments as a JSON object.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, ArgumentTable
 
-# tllm's default limits, which replace the defaults of vLLM and TensorRT-LLM.
+# tllm's default limits for these engines. vLLM and TensorRT-LLM have different defaults.
 MAX_BATCH_SIZE = 256
 MAX_NUM_TOKENS = 8192
-# Maps an entry in `config.pbtxt` to its template parameter, if their names differ.
+# Maps an entry in `config.pbtxt` to its template parameter, if the two have different names.
 _RENAMED = {"gpt_model_path": "engine_dir"}
 # If one of these parameters is set, Triton's queue can reorder requests. The model `tensorrt_llm`
 # must then have a single instance.
@@ -33,7 +33,7 @@ def values_of(table: ArgumentTable, arguments: Arguments) -> dict[str, str]:
 
 
 def requested_limits(options: ServingOptions) -> dict[str, int]:
-    """Return the limits that `options` sets, by the name of the template parameter."""
+    """Return the serving limits that the user set in `options`, by template parameter."""
     limits = {
         "max_seq_len": options.max_seq_len,
         "max_num_seqs": options.max_batch_size,

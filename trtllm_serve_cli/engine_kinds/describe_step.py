@@ -30,10 +30,10 @@ def plan_describe_step(
     details: Mapping[str, Any] | None = None,
     outputs: tuple[str, ...] = (),
 ) -> BuildStep:
-    """Return the step that writes `engine.json`.
+    """Return the build step that writes `engine.json`.
 
-    The step passes `details` to the `describe_built` function of the engine kind. `outputs` are the
-    files that the step writes in addition to `engine.json`.
+    The step passes `details` to the engine kind's `describe_built` function. `outputs` are the
+    files that this function writes in addition to `engine.json`.
     """
     checkpoint = request.checkpoint
     engine = {

@@ -45,15 +45,15 @@ def describe_checkpoint(request: BuildRequest, tools: Toolchain) -> Engine:
 
 
 def complete_engine(engine: Engine) -> Engine:
-    """Return a copy of the engine that includes its `details`.
+    """Return a copy of the engine with its kind-specific `details`.
 
-    Raise `BuildFailed` if the engine is broken.
+    Raise `BuildFailed` if a file of the engine is not valid.
     """
     return dataclasses.replace(engine, details=read_details(engine.kind, engine.path))
 
 
 def load_engine(path: Path) -> Engine:
-    """Return the engine in the folder `path`, including its `details`.
+    """Return the engine in the folder `path`, including its kind-specific `details`.
 
     Raise `BuildFailed` if the engine cannot be read.
     """
@@ -63,7 +63,7 @@ def load_engine(path: Path) -> Engine:
 def read_details(kind: str, path: Path) -> Any:
     """Return the kind-specific details of the engine in `path`, or None if the kind has none.
 
-    Raise `BuildFailed` if the engine is broken.
+    Raise `BuildFailed` if a file of the engine is not valid.
     """
     read = find_kind(kind).building.read_details
     again = "build the engine again with --force"
@@ -113,7 +113,8 @@ def find_tools(
 def _choose_gpus(gpus: tuple[PresentGpu, ...], ids: tuple[str, ...]) -> tuple[PresentGpu, ...]:
     """Return the GPUs with these ids, or all GPUs if `ids` is empty.
 
-    Only indices are looked up. For other ids, return as many GPUs as there are ids.
+    Only indices can be matched with GPUs. If no id matches, for example because the ids are UUIDs,
+    return the first GPUs, as many as there are ids.
     """
     if not ids:
         return gpus
@@ -126,8 +127,8 @@ def _find_examples(container: ContainerOptions, image: BuildImage) -> Path:
     if container.examples is not None:
         if not container.examples.is_dir():
             raise BadInput(
-                f"{container.examples} does not exist.",
-                why="--examples requires the folder `examples` of TensorRT-LLM's sources",
+                f"{container.examples} is not a folder.",
+                why="--examples requires the folder `examples` from TensorRT-LLM's source code",
                 next_step=f"run `git clone -b v{image.trtllm} "
                 "https://github.com/NVIDIA/TensorRT-LLM`, and pass --examples "
                 "TensorRT-LLM/examples",

@@ -28,7 +28,7 @@ RankLauncher = Literal["mpirun", "llm_api", "engine"]
 
 
 class ModelView(Protocol):
-    """The properties of an imported model that the functions of an engine kind read."""
+    """The properties of an imported model that an engine kind's functions read."""
 
     @property
     def name(self) -> str: ...
@@ -43,7 +43,7 @@ class ModelView(Protocol):
 
 
 class RepositoryView(Protocol):
-    """The properties of a model repository that the functions of an engine kind read."""
+    """The properties of a model repository that an engine kind's functions read."""
 
     @property
     def path(self) -> Path: ...
@@ -57,7 +57,7 @@ class RepositoryView(Protocol):
 
 
 class FitCheck(Protocol):
-    """A check that raises `BadInput` if the machine cannot run the model's engine.
+    """A function that raises `BadInput` if the machine cannot run the model's engine.
 
     `is_one_machine` is false if the engine can also use GPUs of other machines. `import_again` is
     the command that imports the model again.
@@ -145,7 +145,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFit:
-    """The software that a model requires in a container, and a public image with this software.
+    """The software that a container needs to serve a model, and a public image with this software.
 
     `image` is None if no suitable image is known. `container` describes the release of NVIDIA's
     container that contains the software, including the CUDA version if known.

@@ -16,9 +16,9 @@ Verdict = Literal["ok", "note", "problem"]
 class Machine:
     """A machine's GPUs and installed engine packages.
 
-    `gpus` are the names that the driver reports for the GPUs. `versions` maps the distributions in
-    this Python to their versions. `pythons` maps distributions that may be installed for another
-    Python to the interpreter that has the distribution.
+    `gpus` are the names that the driver reports for the GPUs. `versions` maps the packages that are
+    installed for this Python to their versions. `pythons` maps the packages that may be installed
+    for another Python to the interpreter that has the package.
     """
 
     gpus: tuple[str, ...] = ()
@@ -35,9 +35,9 @@ class Machine:
 class EngineChoice:
     """The engine kind that was chosen, and a sentence that explains the choice.
 
-    `python` is the interpreter that has the kind's package, or empty for Triton's Python.
-    `missing` is an error that describes what the kind needs and this machine lacks. It is set only
-    in plans for `--dry-run`.
+    `python` is the interpreter that has the kind's package, or empty for Triton's Python. `missing`
+    is the error to report if this machine lacks something that the kind needs. It is set only in
+    plans for `--dry-run`.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Finding:
 
     `what` is the part of the machine that was checked, and `detail` is the result. The verdict
     "problem" means that a server cannot run. A "note" does not prevent a server from running. `fix`
-    is a command or an instruction that resolves the finding.
+    is a command or an instruction that solves the problem.
     """
 
     what: str

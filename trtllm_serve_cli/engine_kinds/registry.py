@@ -1,7 +1,7 @@
 """List the engine kinds in the order in which `--engine auto` tries them.
 
-A kind's module is imported only when the kind is looked up. `--help` can therefore list the names
-without importing the code that plans builds.
+The module of a kind is imported only when `find_kind` is called. `--help` can therefore list the
+names without importing the code that plans builds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.engine_kinds.kind import EngineKind
 
-# Maps the name of each kind to the module that defines `KIND`.
+# Maps the name of each kind to the module that defines the constant `KIND`.
 MODULES = {
     "tensorrt": "trtllm_serve_cli.engine_kinds.tensorrt.kind",
     "pytorch": "trtllm_serve_cli.engine_kinds.pytorch.kind",
@@ -26,7 +26,8 @@ MODULES = {
 AUTO = "auto"
 # This kind runs on any CPU. If no engine is installed, tllm suggests installing this kind.
 EMBEDDED = "openvino"
-# The engine kind of copies of NVIDIA's model repository, which have no manifest from tllm.
+# The engine kind of a model repository that does not name a kind. It is a copy of NVIDIA's
+# repository.
 UPSTREAM = "tensorrt"
 
 

@@ -34,8 +34,8 @@ from trtllm_serve_cli.sizing.parallelism import check_parallelism
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
-# A function that returns the engine's arguments. Its third parameter is the quantization of the
-# checkpoint's weights, or None if the weights are not quantized.
+# A function that returns the engine's arguments. The third parameter of the function is the
+# quantization of the checkpoint's weights, or None if the weights are not quantized.
 PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
 
 

@@ -37,7 +37,7 @@ class ServingOptions:
 
 @dataclass(frozen=True, slots=True)
 class CoreModel:
-    """The code that Triton runs as the model `tensorrt_llm`: a Python model or a C++ backend.
+    """The Python model or C++ backend that Triton runs as the model `tensorrt_llm`.
 
     `backend_parameter` is the parameter that names the backend, or None for tllm's Python model.
     `entries` are the entries in the model's `config.pbtxt` that are the same for every engine.

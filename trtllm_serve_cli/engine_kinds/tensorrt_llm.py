@@ -1,4 +1,4 @@
-"""Find the TensorRT-LLM version for the engine kinds `tensorrt` and `pytorch`."""
+"""Find the version of TensorRT-LLM that the engine kinds `tensorrt` and `pytorch` use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ PACKAGE = "tensorrt_llm"
 def find_usable_trtllm(machine: Machine, requested: str | None) -> Version | None:
     """Return the requested version, or the installed version if the machine has GPUs.
 
-    Return None if neither version is available. Raise `BadInput` if `requested` is not a version.
+    Return None if no version is requested and no usable version is installed. Raise `BadInput` if
+    `requested` is not a version.
     """
     version = requested or (machine.versions.get(PACKAGE) if machine.gpus else None)
     return parse_version(version) if version else None

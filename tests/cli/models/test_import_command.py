@@ -166,7 +166,7 @@ def test_quantization_of_a_gguf_file_is_refused(tllm: Tllm, model: str) -> None:
         3,
         "Error: --quantization int8 cannot be used with a GGUF file.\n"
         "  Why: the weights in the file are already quantized, and tllm does not convert them\n"
-        " Next: omit --quantization, or choose another GGUF file\n",
+        " Next: omit --quantization, or choose a GGUF file with the required quantization\n",
     )
 
 

@@ -33,5 +33,5 @@ def test_each_rank_is_a_process(tmp_path: Path) -> None:
 
 def test_fields_without_a_flag_are_refused(tmp_path: Path) -> None:
     engine = write_engine(tmp_path / "engine", engine_config("1.1.0"))
-    with pytest.raises(BadInput, match="does not support return_log_probs"):
+    with pytest.raises(BadInput, match="return_log_probs cannot be set"):
         plan_run(engine, "/tokenizer", "hello", {"return_log_probs": True})

@@ -36,8 +36,8 @@ _OPENVINO_FILES = tuple(
     f"{WORK}/openvino_{name}.xml" for name in ("model", "tokenizer", "detokenizer")
 )
 # Maps each weight format to the ratio of the engine's size to the checkpoint's size. The ratios
-# assume that Hugging Face checkpoints have 16-bit weights. They include the scales of quantized
-# weights.
+# include the scales of quantized weights. They assume that the weights in a Hugging Face checkpoint
+# have 16 bits.
 _SIZE_FACTORS = {"as in the GGUF": 1.05, "int8": 0.55, "int4": 0.35, "none": 1.05}
 
 
@@ -78,7 +78,7 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
         raise BadInput(
             f"--quantization {quantization} cannot be used with a GGUF file.",
             why="the weights in the file are already quantized, and tllm does not convert them",
-            next_step="omit --quantization, or choose another GGUF file",
+            next_step=("omit --quantization, or choose a GGUF file with the required quantization"),
         )
     if checkpoint.architecture not in _GGUF_ARCHITECTURES:
         raise BadInput(
@@ -104,8 +104,10 @@ def _plan_export(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildSte
         raise BadInput(
             f"The engine kind openvino does not support --quantization {weights}.",
             why=f"the supported values are {', '.join(_WEIGHT_FORMATS)}",
-            next_step="choose a supported value, or an engine kind that runs on GPUs, for example "
-            "with --engine tensorrt",
+            next_step=(
+                "choose a supported value, or choose an engine kind that runs on GPUs, "
+                "for example --engine tensorrt"
+            ),
         )
     # Without the library `transformers`, the exporter requires the package sentence-transformers.
     task = (

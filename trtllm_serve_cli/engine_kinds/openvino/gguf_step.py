@@ -2,8 +2,8 @@
 
     python -m trtllm_serve_cli.engine_kinds.openvino.gguf_step FILE DIRECTORY [--tokenizer-only]
 
-OpenVINO GenAI saves the converted model next to the GGUF file. Therefore, the step first creates a
-symbolic link in DIRECTORY that points to the GGUF file. After the conversion, the step gives the
+OpenVINO GenAI saves the converted model in the folder of the GGUF file. Therefore, the step first
+creates a symbolic link to the GGUF file in DIRECTORY. After the conversion, the step gives the
 layers the names that LoRA adapters use.
 """
 

@@ -1,9 +1,9 @@
 """Rename the linear layers of an OpenVINO model to the names that LoRA adapters use.
 
-OpenVINO GenAI uses the names of nodes to find the layer to which an adapter's tensor applies. In
-models exported from PyTorch, nodes are named after modules. In models converted from a GGUF file,
-nodes are numbered. Therefore, this module identifies linear layers by their position in the graph.
-The position is relative to an attention node and to the activation that follows this node.
+OpenVINO GenAI finds the layer to which an adapter's tensor applies by the name of the layer's node.
+In models exported from PyTorch, nodes are named after modules. In models converted from a GGUF
+file, nodes are numbered. Therefore, this module identifies linear layers by their position in the
+graph. The position is relative to an attention node and to the activation that follows this node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_modules(model: Any) -> dict[str, Any]:
 
 
 def name_modules(model: Any) -> None:
-    """Give the nodes from `find_modules` the names that an export from PyTorch uses."""
+    """Rename the nodes from `find_modules` as if the model had been exported from PyTorch."""
     for name, node in find_modules(model).items():
         node.set_friendly_name(f"__module.{name}/ov_ext::linear/MatMul")
 
@@ -76,7 +76,7 @@ def _nearest(
             if matches(node):
                 return node
             pending += step(node)
-    raise LookupError("a layer lacks an expected node")
+    raise LookupError("a layer does not have the same nodes as in a Llama model")
 
 
 def _is_linear(node: Any) -> bool:

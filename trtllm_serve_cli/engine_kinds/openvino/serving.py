@@ -13,8 +13,8 @@ from trtllm_serve_cli.engine_kinds.serving import (
     choose_context_length,
 )
 
-# Default size of the KV cache, in tokens per slot. A request may use more tokens. Other requests
-# then wait until the KV cache has space for them.
+# Default size of the KV cache, in tokens per slot. A request may use more tokens than this. Other
+# requests then wait until the KV cache has space for them.
 _KV_TOKENS_PER_SLOT = 512
 _MAX_BATCH_SIZE = 64
 _MAX_NUM_TOKENS = 256

@@ -1,8 +1,8 @@
-"""Refuse arguments that a version of TensorRT-LLM does not have.
+"""Reject engine arguments that a version of TensorRT-LLM does not support.
 
 Source: tensorrt_llm/llmapi/llm_args.py in NVIDIA/TensorRT-LLM (1.0 to 1.3). The table contains only
-arguments whose versions are known. When a model is loaded, `runtime/engines/pytorch/installed.py`
-checks all arguments against the installed classes.
+arguments that some of these versions do not support. When a model is loaded,
+`runtime/engines/pytorch/installed.py` checks all arguments against the installed classes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS
 
 @dataclass(frozen=True, slots=True)
 class _Versions:
-    """The versions with an argument. `removed` is the first version without it.
+    """The versions of TensorRT-LLM that support an argument.
 
-    The value `always` is accepted in each version, because it describes how the others behave.
+    `since` is the first version that supports the argument, and `removed` is the first version that
+    no longer supports it. If the argument has the value `always`, it is accepted for every version,
+    because versions without the argument behave as if it had this value.
     """
 
     since: str = "1.0.dev0"
@@ -40,9 +42,9 @@ _PARAMETERS = {argument: parameter for parameter, (argument, _) in LLM_ARGUMENTS
 
 
 def check_arguments(arguments: Mapping[str, Any], version: str) -> None:
-    """Raise `BadInput` if TensorRT-LLM `version` does not have one of the arguments.
+    """Raise `BadInput` if TensorRT-LLM `version` does not support one of the arguments.
 
-    An empty version is unknown, so nothing is checked.
+    If `version` is empty, the version is unknown, and nothing is checked.
     """
     parsed = find_version(version) if version else None
     if parsed is None:

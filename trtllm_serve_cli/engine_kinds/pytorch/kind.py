@@ -50,7 +50,7 @@ _BUILDING = serve_checkpoint(
 
 
 def _describe(request: BuildRequest, tools: Toolchain) -> Engine:
-    """Return the engine with the version of TensorRT-LLM, or None if unknown, as its details."""
+    """Return an engine whose details are the version of TensorRT-LLM, or None if it is unknown."""
     assert _BUILDING.describe is not None
     return dataclasses.replace(_BUILDING.describe(request, tools), details=tools.trtllm_version)
 

@@ -19,16 +19,18 @@ from trtllm_serve_cli.errors import BadInput
 
 Arguments = dict[str, Any]
 
-# For each feature, the first version of TensorRT-LLM that has it. Versions after 1.3 are treated
-# like 1.3. A version with the suffix dev0 includes all of its release candidates.
+# For each feature, the first version of TensorRT-LLM that supports the feature. Versions after 1.3
+# are treated like 1.3. A version with the suffix dev0 includes all release candidates of this
+# version.
 _SPECULATION_RENAMED = Version("1.3.dev0")
-# The first version whose default sampler applies penalties, bad words and the options of beams.
+# The first version whose default sampler supports penalties, bad words and the options for beam
+# search.
 _ONE_SAMPLER = Version("1.3.0rc26")
 _SAMPLER_TYPE = Version("1.1.dev0")
 _TOKENS_PER_BLOCK = Version("1.1.dev0")
 _NVFP4_KV_CACHE = Version("1.3.dev0")
 
-# Maps each of these options to the argument that receives its unchanged value.
+# Maps options to the arguments to which their values are copied without changes.
 _PLAIN = {
     "moe_tp": "moe_tensor_parallel_size",
     "moe_ep": "moe_expert_parallel_size",
@@ -48,7 +50,7 @@ _SUPPORTED = frozenset(
         "max_lora_rank", "speculative_decoding_mode", "speculative_model", "max_draft_len",
     )
 )  # fmt: skip
-# The value of the argument `max_matching_ngram_size`, which TensorRT-LLM's example also uses.
+# The value of the argument `max_matching_ngram_size`. TensorRT-LLM's example uses the same value.
 _NGRAM_SIZE = 4
 
 
@@ -106,7 +108,7 @@ def _kv_cache(options: EngineOptions, version: Version) -> Arguments:
     if dtype == "int8":
         raise BadInput(
             "The engine kind pytorch does not support kv_cache_dtype int8.",
-            why="TensorRT-LLM's PyTorch backend supports auto, fp8 and nvfp4",
+            why="TensorRT-LLM's PyTorch backend supports only auto, fp8 and nvfp4",
             next_step="set kv_cache_dtype to fp8, or choose --engine tensorrt",
         )
     if dtype == "nvfp4":
@@ -126,9 +128,11 @@ def _adapters(options: EngineOptions) -> Arguments:
         raise BadInput(
             "max_lora_rank requires lora_target_modules or lora_dir.",
             why="TensorRT-LLM requires the names of the modules that LoRA adapters apply to",
-            next_step="add the modules, for example --build-option "
-            "lora_target_modules=attn_q,attn_k,attn_v, or an adapter with --build-option "
-            "lora_dir=DIR",
+            next_step=(
+                "list the modules, for example --build-option "
+                "lora_target_modules=attn_q,attn_k,attn_v, or set the folder of an "
+                "adapter with --build-option lora_dir=DIR"
+            ),
         )
     config: Arguments = {}
     if options.lora_dir:
@@ -160,10 +164,10 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
             )
     arguments = _sampler(version)
     if is_beam_search:
-        # According to TensorRT-LLM's documentation, beam search requires both arguments.
+        # According to TensorRT-LLM's documentation, beam search works only with these two settings.
         return arguments | {"disable_overlap_scheduler": True, "cuda_graph_config": None}
-    # Without padding, a batch uses a CUDA graph only if a graph was captured for exactly its size.
-    # By default, the largest captured size is 128, so larger batches would not use a CUDA graph.
+    # Without padding, a batch uses a CUDA graph only if a graph was captured for its exact size. By
+    # default, the largest captured size is 128, so larger batches would not use a CUDA graph.
     graphs: Arguments = {"enable_padding": True}
     if options.max_batch_size is not None:
         graphs["max_batch_size"] = options.max_batch_size
@@ -171,9 +175,9 @@ def _decoding(options: EngineOptions, version: Version) -> Arguments:
 
 
 def _sampler(version: Version) -> Arguments:
-    """Return the argument that selects the sampler with support for penalties and bad words.
+    """Return the argument that selects a sampler with support for penalties and bad words.
 
-    TensorRT-LLM 1.3.0rc26 and later require no argument, because the default sampler supports them.
+    Since TensorRT-LLM 1.3.0rc26, the default sampler supports both, so no argument is required.
     """
     if version >= _ONE_SAMPLER:
         return {}
@@ -185,8 +189,8 @@ def _sampler(version: Version) -> Arguments:
 def _speculation(options: EngineOptions, version: Version) -> Arguments:
     mode, length = options.speculative_decoding_mode, options.max_draft_len
     is_renamed = version >= _SPECULATION_RENAMED
-    # In the modes ngram and draft_tokens_external, the draft tokens are generated between two
-    # steps, so steps must not overlap.
+    # In the modes ngram and draft_tokens_external, draft tokens are generated between two steps.
+    # Therefore, a step must end before the next step starts.
     no_overlap = {"disable_overlap_scheduler": True}
     if mode == "mtp":
         _refuse_speculative_model(options)
@@ -204,7 +208,10 @@ def _speculation(options: EngineOptions, version: Version) -> Arguments:
         return {"speculative_config": config | _drafter(options, version), **no_overlap}
     raise BadInput(
         f"The engine kind pytorch does not support speculative_decoding_mode {mode}.",
-        why="TensorRT-LLM's PyTorch backend supports eagle, mtp, ngram and draft_tokens_external",
+        why=(
+            "TensorRT-LLM's PyTorch backend supports only eagle, mtp, ngram and "
+            "draft_tokens_external"
+        ),
         next_step="choose a supported mode, or choose --engine tensorrt",
     )
 
@@ -257,7 +264,10 @@ def _check_weights(options: EngineOptions, weights: str | None) -> None:
         return
     raise BadInput(
         f"The engine kind pytorch cannot convert this checkpoint to --quantization {requested}.",
-        why=f"it serves the weights in the checkpoint, which are {weights or 'not quantized'}",
+        why=(
+            "this kind uses the weights as they are in the checkpoint, which are "
+            f"{weights or 'not quantized'}"
+        ),
         next_step="use a checkpoint with this quantization, for example from NVIDIA's "
         "organization on the hub, or choose --engine tensorrt"
         if requested != "none"

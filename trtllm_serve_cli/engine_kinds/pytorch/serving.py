@@ -1,8 +1,9 @@
 """Serve a checkpoint with TensorRT-LLM's LLM API.
 
-In the inflight layout, `config.pbtxt` has one entry for each argument for `LLM` that corresponds to
-a parameter of NVIDIA's templates. One additional entry contains all other arguments as a JSON
-object. In the llmapi layout, `model.yaml` contains all arguments under their names in `LLM`.
+In the inflight layout, each argument for `LLM` that corresponds to a parameter of NVIDIA's
+templates has an entry in `config.pbtxt`. One additional entry contains all other arguments as a
+JSON object. In the llmapi layout, `model.yaml` contains all arguments under the names that `LLM`
+uses.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.runtime.engines.engine_arguments import Arguments, merge_arguments
 from trtllm_serve_cli.runtime.engines.pytorch.arguments import LLM_ARGUMENTS, arguments_of
 
-# These entries are read by tllm's model or engine worker. They are not arguments for `LLM`.
+# tllm's model or engine worker reads these entries. They are not arguments for `LLM`.
 _MODEL_ENTRIES = ("exclude_input_in_output", "cancellation_check_period_ms")
 
 
@@ -59,7 +60,7 @@ def _model_yaml(entries: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, s
     first = {name: arguments.pop(name) for name in ("model", "tokenizer")}
     named = (*LLM_ARGUMENTS.parameters, *_MODEL_ENTRIES)
     # Keep the `lora_cache_` entries even if an argument has the same value, because the engine
-    # worker reads them.
+    # worker reads the entries.
     remaining = {
         name: value
         for name, value in entries.items()
@@ -93,7 +94,7 @@ def _version_of(engine: Engine) -> str:
 
 
 def _check_beams(arguments: Arguments, overrides: Mapping[str, str]) -> None:
-    """Raise `BadInput` if the parameter and the argument `max_beam_width` have different values."""
+    """Raise `BadInput` if the parameter and the argument named `max_beam_width` differ."""
     width = int(arguments["max_beam_width"])
     if int(overrides.get("max_beam_width") or width) != width:
         raise BadInput(

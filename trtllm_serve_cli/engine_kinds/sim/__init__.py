@@ -1,1 +1,1 @@
-"""Build and serve simulated engines, which have a timing and a tokenizer but no weights."""
+"""Build and serve simulated engines, which have timing data and a tokenizer but no weights."""

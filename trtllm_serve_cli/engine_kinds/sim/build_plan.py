@@ -1,6 +1,6 @@
-"""Plan simulated engines, which consist of a timing and the checkpoint's tokenizer.
+"""Plan simulated engines, which consist of timing data and the checkpoint's tokenizer.
 
-The timing is either read from a file or estimated as the theoretical optimum of a GPU
+The timing data is either read from a file or estimated as the theoretical optimum of a GPU
 (`sizing.roofline`). For an estimate, the size of the simulated KV cache depends on the GPU's
 memory.
 """
@@ -47,8 +47,8 @@ TOKENIZER_PACKAGES = {"gguf": "openvino-genai", "hf": "transformers"}
 def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
     """Return the build plan for the requested engine.
 
-    Raise `BadInput` if the GPU or the timing cannot be used, or `MissingPart` if the package for
-    the tokenizer is not installed.
+    Raise `BadInput` if the GPU is not known or the timing file is not valid, or `MissingPart` if
+    the package for the tokenizer is not installed.
     """
     checkpoint = request.checkpoint
     _check_tokenizer(checkpoint, tools)
@@ -82,7 +82,9 @@ def plan_build(request: BuildRequest, tools: Toolchain) -> BuildPlan:
 
 
 def read_simulation(path: Path) -> Simulation:
-    """Return the simulation from a timing file. Raise `BadInput` if the file is not valid."""
+    """Return the simulation that a timing file describes. Raise `BadInput` if the file is not
+    valid.
+    """
     try:
         return parse_simulation(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -174,16 +176,16 @@ def _check_family(checkpoint: Checkpoint) -> None:
 def _count_kv_tokens(sized: SizePlan) -> int:
     """Return the capacity of the KV cache in tokens, for sequences of the planned length.
 
-    The capacity depends on the length, because longer sequences need fewer bytes per token if the
-    model has sliding windows.
+    The capacity depends on the length, because in models with sliding windows, longer sequences
+    need fewer bytes per token.
     """
     plan, demand = sized.plans[0], sized.demand
     length = demand.input_len + demand.output_len
     num_bytes = kv_bytes_of_sequence(
         sized.facts.shape, length, demand.kv.bits, tp=plan.parallelism.tp
     )
-    # Multiply by pp, because `kv_cache` is the size for one pipeline stage, which has only 1/pp of
-    # the layers.
+    # Multiply by pp, because `kv_cache` is the size for one pipeline stage, which contains only
+    # 1/pp of the layers.
     return int(plan.memory.kv_cache * plan.parallelism.pp / num_bytes * length)
 
 

@@ -1,6 +1,6 @@
 """Serve a simulated engine with the same template parameters as other engines.
 
-The engine worker reads the timing from the engine's folder.
+The engine worker reads the timing data from the engine's folder.
 """
 
 from __future__ import annotations

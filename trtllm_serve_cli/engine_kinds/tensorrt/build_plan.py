@@ -95,7 +95,7 @@ def _plan_container(
 ) -> BuildContainer | None:
     if tools.container is None:
         return None
-    # A data set for calibration is a folder or a name on the hub.
+    # The value of calib_dataset is a folder or the name of a data set on the Hugging Face Hub.
     words = (*(word for step in steps for word in step.inputs), request.options.calib_dataset or "")
     inputs = [Path(word) for word in words if word.startswith("/")]
     return plan_container(tools.container, inputs, request.engine_dir)
@@ -104,11 +104,11 @@ def _plan_container(
 def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> EngineOptions:
     """Add the options that the repository's parameters or the decoding mode require.
 
-    If the parameters name a draft engine, select the decoding mode that accepts its tokens. Enable
-    paged context FMHA if a parameter or this mode requires it, or raise `BadInput` if `options`
-    disables it. The mode requires paged context FMHA, because the runtime checks draft tokens only
-    with KV cache reuse ("KV cache block reuse must be enabled for speculative decoding target
-    model").
+    If the parameters contain the folder of a draft engine, select the decoding mode
+    draft_tokens_external. Enable paged context FMHA if a parameter or this mode requires it, or
+    raise `BadInput` if `options` disables it. The mode requires paged context FMHA, because the
+    runtime checks draft tokens only with KV cache reuse ("KV cache block reuse must be enabled for
+    speculative decoding target model").
     """
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:
         options = replace(
@@ -126,17 +126,17 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
     if options.use_paged_context_fmha is False:
         raise BadInput(
             f"use_paged_context_fmha=false contradicts {reasons[0]}.",
-            why="the engine would fail to load",
+            why="without paged context FMHA, the server cannot load the engine",
             next_step="omit one of these two settings",
         )
     return replace(options, use_paged_context_fmha=True)
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:
-    """Return the size and modification time of each file in the folders that options name.
+    """Return the size and modification time of each file in the folders that `options` contains.
 
-    The build reads these files, so a change to any file requires a new build. An option may also
-    name a single file.
+    The build reads these files, so it must be repeated if any of them changes. An option may
+    contain the path of a single file instead of a folder.
     """
     paths = [
         *options.lora_dir,

@@ -1,10 +1,10 @@
-"""Read engines: `config.json` and one `rankN.engine` per GPU, which `trtllm-build` writes.
+"""Read TensorRT engines, which consist of `config.json` and one engine file per GPU.
 
 Since TensorRT-LLM 0.8, `trtllm-build` writes a `config.json` with the sections `pretrained_config`
 and `build_config`. In 0.11, the field `max_seq_len` replaced the sum of `max_input_len` and
-`max_output_len`. Before, the build.py of each model wrote the sections `builder_config` and
-`plugin_config`, without a version (tensorrt_llm/builder.py and examples/*/build.py in
-NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0).
+`max_output_len`. Before 0.8, the script build.py of each model wrote a `config.json` with the
+sections `builder_config` and `plugin_config`, which does not contain the version of TensorRT-LLM
+(tensorrt_llm/builder.py and examples/*/build.py in NVIDIA/TensorRT-LLM 0.5.0 to 0.8.0).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trtllm_serve_cli.build.engine import TOKENIZER_FOLDER, Engine, read_build_r
 from trtllm_serve_cli.engine_kinds.tokenizer_files import copy_tokenizer
 from trtllm_serve_cli.errors import BadInput
 
-# The values of `speculative_decoding_mode` in `build_config`. The number is the value of
-# `SpeculativeDecodingMode.DRAFT_TOKENS_EXTERNAL` in tensorrt_llm/models/modeling_utils.py, which
-# `trtllm-build` writes.
+# The values of `speculative_decoding_mode` in `build_config` for draft tokens from a draft model.
+# `trtllm-build` writes either a name or the number of
+# `SpeculativeDecodingMode.DRAFT_TOKENS_EXTERNAL` (tensorrt_llm/models/modeling_utils.py).
 _EXTERNAL_DRAFTS = (2, "draft_tokens_external", "DRAFT_TOKENS_EXTERNAL")
 
 
@@ -35,8 +35,8 @@ class TensorRtBuild:
 
     Lengths are in tokens. `world_size` is the number of GPUs. KV cache reuse and chunked context
     require an engine with `has_paged_context_fmha`. An engine with `accepts_drafts` can check the
-    tokens of a draft model. `file_name` is the name of the engine file of each rank, with `{}` for
-    the rank.
+    tokens of a draft model. `file_name` is the name of each rank's engine file, with `{}` in place
+    of the rank.
     """
 
     version: str
@@ -85,8 +85,10 @@ def read_tensorrt_build(directory: Path) -> TensorRtBuild:
             f"The engine in {directory} is incomplete.",
             why=f"the engine has {build.world_size} ranks, but the folder does not contain "
             f"{', '.join(missing[:5])}",
-            next_step=f"run `ls {shlex.quote(str(directory))}` to check the files, or build the "
-            "engine again",
+            next_step=(
+                "copy the missing files to this folder, or build the engine again; `ls "
+                f"{shlex.quote(str(directory))}` lists the files"
+            ),
         )
     return build
 
@@ -100,7 +102,7 @@ def built_of(engine: Engine) -> TensorRtBuild:
 def describe_built(directory: Path, checkpoint: Path, details: Mapping[str, Any]) -> dict[str, Any]:
     """Copy the tokenizer to the engine's folder, and return values for fields of `Engine`.
 
-    Because of the copy, a container that serves the engine needs only the engine's folder.
+    With this copy, a container that serves the engine needs no other folder.
     """
     tokenizer = copy_tokenizer(checkpoint, directory / TOKENIZER_FOLDER)
     return _fields_of(read_tensorrt_build(directory), tokenizer)
@@ -151,8 +153,8 @@ def has_paged_context_fmha(build_config: Mapping[str, Any]) -> bool:
 def accepts_drafts(build_config: Mapping[str, Any]) -> bool:
     """Return whether the engine of this build can check the tokens of a draft model.
 
-    Up to 0.9, `build_config` has no `speculative_decoding_mode`, and each engine that was built for
-    draft tokens accepts those of a draft model.
+    Up to 0.9, `build_config` has no `speculative_decoding_mode`. In these versions, each engine
+    with a `max_draft_len` can check the tokens of a draft model.
     """
     mode = build_config.get("speculative_decoding_mode")
     if mode is None:
@@ -193,7 +195,7 @@ def _parse(config: dict[str, Any]) -> TensorRtBuild:
 
 
 def parse_legacy_build(config: Mapping[str, Any], directory: Path) -> TensorRtBuild:
-    """Parse the configuration of the engine in `directory`, which a build.py wrote."""
+    """Parse the `config.json` that build.py wrote for the engine in `directory`."""
     builder = config["builder_config"]
     name, dtype = builder["name"], builder["precision"]
     tp, pp = int(builder["tensor_parallel"]), int(builder.get("pipeline_parallel") or 1)
@@ -218,7 +220,10 @@ def parse_legacy_build(config: Mapping[str, Any], directory: Path) -> TensorRtBu
 
 
 def _name_quantization(builder: Mapping[str, Any]) -> str:
-    """Return the format of the weights. The bits are those of tensorrt_llm/quantization/mode.py."""
+    """Return the format of the weights, for example "int8_sq".
+
+    The bits of `quant_mode` are defined in tensorrt_llm/quantization/mode.py.
+    """
     mode = int(builder.get("quant_mode") or 0)
     int4, int8, activations, fp8 = (bool(mode & bit) for bit in (1, 2, 4, 256))
     if int8 and activations:

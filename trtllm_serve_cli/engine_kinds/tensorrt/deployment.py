@@ -69,8 +69,10 @@ def check_engine_fits(
     if built_for and here != built_for:
         raise BadInput(
             f"The engine for {model.name} was built for another GPU model.",
-            why=f"it was built on {built_for}, but this machine has {here}, and an engine runs "
-            "only on the GPU model that it was built on",
+            why=(
+                "an engine runs only on the GPU model that it was built on: this engine was "
+                f"built on {built_for}, but this machine has {here}"
+            ),
             next_step=_rebuild(model, import_again),
         )
 
@@ -87,7 +89,10 @@ def _check_version(
     elsewhere = f", or serve the engine in {containers[-1].image}" if containers else ""
     raise BadInput(
         f"The engine for {model.name} was built with another version of TensorRT-LLM.",
-        why=f"it was built with {needed}, and the installed version {installed} cannot load it",
+        why=(
+            f"it was built with {needed}, but {installed} is installed, and an engine can be "
+            "loaded only by the version that it was built with"
+        ),
         next_step=_rebuild(model, import_again) + elsewhere,
     )
 

@@ -24,7 +24,7 @@ _REUSE = "enable_kv_cache_reuse"
 
 
 def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
-    """Return the engine that generates draft tokens for `engine`, or None without a draft engine.
+    """Return the engine that generates draft tokens for `engine`, or None if none is configured.
 
     `values` are the parameters of the repository. Raise `BadInput` if the engine in the folder
     `draft_engine_dir` cannot generate draft tokens for `engine`.
@@ -51,7 +51,7 @@ def describe_draft(engine: Engine, values: Mapping[str, str]) -> Engine | None:
 def list_mismatches(
     target: TensorRtBuild, draft: TensorRtBuild, *, reuses_kv_cache: bool
 ) -> Iterator[tuple[str, str]]:
-    """Yield a reason and a next step for each property that rules out this pair of engines."""
+    """Yield a reason and a next step for each property that rules out the use of both engines."""
     if draft.version != target.version:
         yield (
             f"it was built with TensorRT-LLM {draft.version}, but the target engine was built with "
@@ -82,7 +82,7 @@ def list_mismatches(
 def _compare_tokenizers(
     draft_dir: Path, tokenizer: Path, draft: Engine, target: Engine
 ) -> tuple[str, str] | None:
-    """Return the reason and the next step if the engines have different vocabularies.
+    """Return a reason and a next step if the engines have different vocabularies, or None.
 
     Compare the engines' vocabulary sizes only if a tokenizer's vocabulary cannot be read. Engines
     with the same tokens may have different sizes, because TensorRT-LLM and some checkpoints pad the
@@ -99,7 +99,7 @@ def _compare_tokenizers(
 
 
 def _read_vocabulary(folder: Path) -> Any:
-    """Return the vocabulary of a fast tokenizer, or None if it cannot be read."""
+    """Return the vocabulary from the tokenizer's `tokenizer.json`, or None if it cannot be read."""
     try:
         return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
     except (OSError, ValueError, KeyError, TypeError):

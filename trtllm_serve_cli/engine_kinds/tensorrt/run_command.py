@@ -1,7 +1,8 @@
 """Plan the command that runs a TensorRT engine without a server.
 
-The command runs TensorRT-LLM's script `examples/run.py`. Source of the flags: examples/run.py and
-add_common_args in examples/utils.py of NVIDIA/TensorRT-LLM, versions 0.9 to 0.17.
+The command runs TensorRT-LLM's script `examples/run.py`. Source of the script's options:
+examples/run.py and add_common_args in examples/utils.py of NVIDIA/TensorRT-LLM, versions 0.9 to
+0.17.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trtllm_serve_cli.build.tensorrt.versions import parse_version
 from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import read_tensorrt_build
 from trtllm_serve_cli.errors import BadInput
 
-# Maps fields of a request to the script's flags.
+# Maps fields of a request to options of the script.
 _FLAGS = {
     "max_tokens": "--max_output_len",
     "temperature": "--temperature",
@@ -45,7 +46,7 @@ def plan_run(
     for name in fields:
         if name not in _FLAGS:
             raise BadInput(
-                f"A TensorRT engine without a server does not support {name}.",
+                f"{name} cannot be set when a TensorRT engine runs without a server.",
                 why="TensorRT-LLM's script run.py does not have an option for this field",
                 next_step=f"omit {name}, or start a server with `tllm start`",
             )

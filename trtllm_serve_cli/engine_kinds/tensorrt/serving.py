@@ -1,9 +1,9 @@
 """Serve a TensorRT engine with the C++ backend `tensorrtllm` of Triton.
 
 The `config.pbtxt` contains every parameter of NVIDIA's newest template. Parameters that were not
-set are empty strings. Every version of the backend treats an empty string as not set, because
-it ignores values that it cannot convert. Since 0.19, the backend does not load a model without the
-keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
+set are empty strings. Every version of the backend treats an empty string as not set, because the
+backend ignores values that it cannot convert. Since 0.19, the backend does not load a model without
+the keys `gpt_model_type`, `tokenizer_dir`, `guided_decoding_backend` and
 `xgrammar_tokenizer_info_path`. Source: `model_instance_state.cc` in
 triton-inference-server/tensorrtllm_backend.
 """
@@ -19,7 +19,7 @@ from trtllm_serve_cli.engine_kinds.tensorrt.built_engine import built_of
 from trtllm_serve_cli.engine_kinds.tensorrt.draft import describe_draft
 from trtllm_serve_cli.errors import BadInput
 
-# Template parameters that only some engine kinds support. The C++ backend supports all of these.
+# Template parameters that the C++ backend supports but some other engine kinds do not.
 _PARAMETERS = frozenset(
     (
         "tokenizer_type", "visual_model_path", "max_num_sequences", "max_kv_cache_length",
@@ -95,8 +95,10 @@ def _check_values(engine: Engine, values: Mapping[str, str]) -> None:
             raise BadInput(
                 f"The engine does not support {name}=true.",
                 why="the engine was built without use_paged_context_fmha",
-                next_step="build it again with --build-option use_paged_context_fmha=true, or set "
-                f"{name}=false",
+                next_step=(
+                    "build the engine again with --build-option "
+                    f"use_paged_context_fmha=true, or set {name}=false"
+                ),
             )
 
 
@@ -106,7 +108,9 @@ def _check_decided_at_build(options: ServingOptions) -> None:
             option = "--" + name.replace("_", "-")
             raise BadInput(
                 f"{option} cannot be changed for a built engine.",
-                why="trtllm-build fixes this value when it builds the engine",
+                why=(
+                    "the value is part of the engine, because trtllm-build sets it during the build"
+                ),
                 next_step=f"omit {option}, or build the engine again",
             )
 

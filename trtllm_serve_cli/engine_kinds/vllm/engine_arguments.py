@@ -56,8 +56,10 @@ def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]
         return {"quantization": "fp8"}
     raise BadInput(
         f"The engine kind vllm cannot convert this checkpoint to --quantization {requested}.",
-        why="it supports only the conversion of unquantized weights to fp8, and the checkpoint's "
-        f"weights are {weights or 'not quantized'}",
+        why=(
+            "vLLM can only convert unquantized weights to fp8, and the checkpoint's weights "
+            f"are {weights or 'not quantized'}"
+        ),
         next_step="use a checkpoint with this quantization, or omit --quantization",
     )
 
@@ -69,7 +71,7 @@ def _kv_cache(options: EngineOptions) -> dict[str, Any]:
     if dtype not in _KV_CACHE_DTYPES:
         raise BadInput(
             f"The engine kind vllm does not support kv_cache_dtype {dtype}.",
-            why=f"it supports {' and '.join(_KV_CACHE_DTYPES)}",
+            why=f"the supported values are {' and '.join(_KV_CACHE_DTYPES)}",
             next_step="set kv_cache_dtype to fp8, or omit kv_cache_dtype",
         )
     return {"kv_cache_dtype": dtype}
@@ -86,7 +88,7 @@ def _adapters(options: EngineOptions) -> dict[str, Any]:
     if options.lora_dir:
         raise BadInput(
             "The engine kind vllm does not support the option lora_dir.",
-            why="it loads adapters at runtime",
+            why="vLLM does not load adapters during a build, but at runtime",
             next_step="pass the folder with the adapters as --param lora_prefetch_dir=DIR, and set "
             "the maximum rank, for example --build-option max_lora_rank=16",
         )
@@ -102,6 +104,6 @@ def check_lora_rank(name: str, rank: int) -> None:
     if rank not in _RANKS:
         raise BadInput(
             f"The engine kind vllm does not support {name} {rank}.",
-            why=f"it supports {', '.join(map(str, _RANKS))}",
-            next_step=f"set {name} to a supported value",
+            why=f"the supported ranks are {', '.join(map(str, _RANKS))}",
+            next_step=f"set {name} to one of these ranks",
         )
