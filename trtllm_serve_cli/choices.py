@@ -1,4 +1,4 @@
-"""Declare the option types that the command line, `tllm.yaml` and plans share."""
+"""Declare the types of the options that the command line, `tllm.yaml` and plan files share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from trtllm_serve_cli.option_fields import Option, Within
 
 Layout = Literal["inflight", "gpt", "llmapi", "vllm", "embedding"]
 Dtype = Literal["auto", "bfloat16", "float16", "float32"]
-# The formats have the names that TensorRT-LLM uses, if it supports them. w4a8 means 4-bit weights
+# Where TensorRT-LLM supports a format, this is TensorRT-LLM's name for it. w4a8 means 4-bit weights
 # and 8-bit activations.
 Quantization = Literal[
     "none",
@@ -37,13 +37,15 @@ LaunchMode = Literal["local", "container", "mpi", "auto"]
 ModelControlMode = Literal["none", "explicit", "poll"]
 ContainerEngine = Literal["docker", "podman"]
 
-# The format of the log lines of tllm's models, and whether these models log each request.
+# The format of the log lines that tllm's models write. `RequestLogging` sets whether these models
+# log each request.
 LogFormat = Literal["text", "json"]
-# The names of the formats in `gateway/prompts/tools/formats.py`.
+# Formats of tool calls, by their names in `gateway/prompts/tools/formats.py`.
 ToolParserName = Literal["hermes", "llama3", "mistral"]
 RequestLogging = Literal["no", "yes", "prompts"]
 
-# When the OpenAI-compatible API requires an API key. With auto, it does so if a key has been added.
+# Determines when the OpenAI-compatible API requires an API key. With auto, the API requires a key
+# if at least one key has been added.
 KeyPolicy = Literal["auto", "on", "off"]
 
 # Distributions of the intervals between requests, for benchmarks with a request rate.
@@ -73,7 +75,7 @@ Port = Annotated[int, PORT]
 Seconds = Annotated[float, SECONDS]
 Verbosity = Annotated[int, VERBOSITY]
 
-# Annotated types of the options that several commands share.
+# Types of options that several commands share, with their help texts.
 TensorParallelism = Annotated[Count, Option("Number of GPUs for tensor parallelism.")]
 PipelineParallelism = Annotated[Count, Option("Number of GPUs for pipeline parallelism.")]
 MoeTensorParallelism = Annotated[
@@ -84,7 +86,10 @@ MoeExpertParallelism = Annotated[
 ]
 DtypeOption = Annotated[
     Dtype,
-    Option("Data type of activations and unquantized weights. `auto` keeps the checkpoint's type."),
+    Option(
+        "Data type of the activations and of weights that are not quantized. `auto` uses "
+        "the checkpoint's data type."
+    ),
 ]
 QuantizationOption = Annotated[
     Quantization,
@@ -95,7 +100,7 @@ QuantizationOption = Annotated[
     ),
 ]
 KvCacheDtypeOption = Annotated[
-    KvCacheDtype, Option("Data type of the KV cache. By default, the engine selects the type.")
+    KvCacheDtype, Option("Data type of the KV cache. By default, the engine selects the data type.")
 ]
 MaxSeqLenOption = Annotated[
     SequenceLength, Option("Maximum total length of the prompt and the response, in tokens.")

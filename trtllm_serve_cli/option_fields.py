@@ -20,9 +20,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 class Option:
     """The help text of an option and its form on the command line.
 
-    `flags` are Typer's declarations, such as "-m" or "--stream/--no-stream". If `flags` is empty,
-    the flag is the field's name. `panel` is the option's group on reference pages. `check` is
-    called with the option's value, and raises `ValueError` if the value is invalid.
+    `flags` are Typer's parameter declarations, such as "-m" or "--stream/--no-stream". If `flags`
+    is empty, the flag is the field's name. `panel` is the heading of the option's group on
+    reference pages. `check` is a function that receives the option's value and raises `ValueError`
+    if the value is invalid.
     """
 
     help: str
@@ -36,7 +37,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The allowed range of a number, which includes the limits. The upper limit is optional."""
+    """The minimum and the maximum of a number, both inclusive. The maximum is optional."""
 
     at_least: float
     at_most: float | None = None
@@ -51,7 +52,9 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class PartOf:
-    """An annotation for a mapping whose keys must be field names of the dataclass `options`."""
+    """An annotation for a mapping that may contain only names of fields of the dataclass `options`
+    as keys.
+    """
 
     options: type
 

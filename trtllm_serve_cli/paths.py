@@ -33,7 +33,7 @@ _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The folders in a TLLM_HOME. The folders may not exist yet."""
+    """The paths of TLLM_HOME and of the folders in it. The folders may not exist yet."""
 
     root: Path
     engines: Path
@@ -56,15 +56,16 @@ class Home:
 
     @property
     def keys(self) -> Path:
-        """The file with the hashed API keys."""
+        """The path of the file with the hashed API keys."""
         return self.root / "keys.json"
 
 
 def find_home(environ: Mapping[str, str] = os.environ) -> Home:
-    """Return the folders under TLLM_HOME and ENGINE_DEST_PATH, by default in the user data folder.
+    """Return the paths of tllm's folders.
 
-    Symbolic links are resolved. Otherwise, a folder could have two paths, and tllm could delete
-    files under one path while they are in use under the other path.
+    The default for TLLM_HOME is the user data folder, and the default for ENGINE_DEST_PATH is the
+    folder `engines` in TLLM_HOME. Symbolic links are resolved. Otherwise, a folder could have two
+    paths, and tllm could delete files under one path while they are in use under the other path.
     """
     if named := environ.get("TLLM_HOME"):
         root = Path(named).expanduser().resolve()
@@ -90,7 +91,7 @@ def check_model_name(name: str) -> str:
 
 @contextmanager
 def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold a lock on the file `path` within the block.
+    """Hold a lock on the file `path` until the block ends.
 
     If another process holds the lock, call `on_wait` and wait for the lock.
     """
@@ -163,7 +164,8 @@ def write_aside(final: Path) -> Iterator[Path]:
 def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
     """Write or replace the file `final` atomically. The parent folder must exist.
 
-    `mode` are the permissions of the file from its creation on. Default: those of the umask.
+    The file is created with the permissions `mode`. By default, the umask determines the
+    permissions.
     """
     aside = final.with_name(f".{final.name}.aside")
     try:

@@ -32,10 +32,10 @@ def count_cores() -> int:
 
 
 def die_with_parent(number: int | None = None) -> None:
-    """Make the kernel send the signal `number` to this process when its parent thread ends.
+    """Make the kernel send the signal `number` to this process when the parent thread ends.
 
     Pass this function to `Popen` as `preexec_fn`. The default signal is SIGKILL. The parent thread
-    is the thread that starts the process. On systems other than Linux, this function does nothing.
+    is the thread that called `Popen`. On systems other than Linux, this function does nothing.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number or signal.SIGKILL)
@@ -119,9 +119,10 @@ def run_logged(
     last state of the bar.
 
     The command leads its own process group. An interrupt stops the whole group, and no process in
-    the group outlives the command. Before an interrupt stops the group, `stop` is called. It can
-    stop what the command started outside of the group, for example a container. On Linux, the
-    command does not outlive this process. Raise `FileNotFoundError` if the program does not exist.
+    the group outlives the command. Before an interrupt stops the group, `stop` is called, which can
+    stop processes outside of the group that the command started, for example a container. On Linux,
+    the command does not outlive this process. Raise `FileNotFoundError` if the program does not
+    exist.
     """
     with (
         log.open("a", encoding="utf-8", errors="replace") as file,
@@ -139,8 +140,9 @@ def run_logged(
         # The argument newline="" keeps carriage returns, which separate the states of a progress
         # bar.
         lines = io.TextIOWrapper(process.stdout, encoding="utf-8", errors="replace", newline="")
-        # Children that outlive the command keep the pipe open, so reading would never end. The new
-        # thread therefore waits for the command to end, and then kills the remaining children.
+        # Children that outlive the command keep the pipe open, so the loop that reads the pipe
+        # would never end. The new thread therefore waits for the command to end, and then kills the
+        # remaining children.
         waiter = threading.Thread(target=_wait_for_leader, args=(process,), daemon=True)
         waiter.start()
         try:
@@ -162,7 +164,7 @@ def run_streamed(
     *,
     terminal: os.terminal_size | None = None,
 ) -> tuple[int, str]:
-    """Run `command`, and pass its output to `on_output` while it is running.
+    """Run `command`, and pass its output to `on_output` while the command is running.
 
     If `terminal` is set to a size, the command writes to a pseudo-terminal of that size, so that
     the command shows progress bars. Return the command's exit code and the last part of its output
@@ -274,8 +276,8 @@ def last_lines(
 ) -> list[str]:
     """Return the last `count` lines of `log` that are not blank.
 
-    Only the bytes from `since` to `until` are considered. If there are more than `max_bytes` bytes,
-    only the last `max_bytes` are read. If `log` cannot be read, the returned list is empty.
+    Only the bytes from `since` to `until` are considered, and at most the last `max_bytes` of them
+    are read. If `log` cannot be read, the returned list is empty.
     """
     try:
         end = log.stat().st_size if until is None else until
@@ -288,7 +290,10 @@ def last_lines(
 
 
 def end_of_lines(log: Path) -> int:
-    """Return the size of the complete lines in `log` in bytes, or 0 if `log` cannot be read."""
+    """Return the offset in `log` at which the last complete line ends, in bytes.
+
+    Return 0 if `log` cannot be read.
+    """
     try:
         with log.open("rb") as file:
             start = max(0, file.seek(0, io.SEEK_END) - _MAX_TAIL_BYTES)

@@ -52,7 +52,7 @@ def _environment() -> Environment:
 
 
 def _find_templates() -> Path:
-    """Return the folder `templates`, which is outside the package in an editable installation."""
+    """Return the folder `templates`. In an editable installation, it is outside the package."""
     package = Path(__file__).parent
     packaged = package / "templates"
     return packaged if packaged.is_dir() else package.parent / "templates"

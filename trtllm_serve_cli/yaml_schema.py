@@ -2,10 +2,11 @@
 
 The annotations of a dataclass's fields are the schema. Error messages contain the number of the
 line with the error. The value of a field is text, a number, a boolean, a path, a choice (`Literal`
-or `OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another dataclass. Each type
-may allow None. Text is read exactly as written, so that the version 1.10 does not become the number
-1.1. A number that is `Annotated` with `Within` must be in that range. A mapping that is `Annotated`
-with `PartOf` may contain only fields of the class that `PartOf` names.
+or `OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another dataclass. A field
+of any type may also allow None. Text is read exactly as written, so that the version 1.10 does not
+become the number 1.1. A number that is annotated with `Within` must be in that range. A mapping
+that is annotated with `PartOf` may contain only names of fields of the class that `PartOf`
+contains.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _KINDS = {
 def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
     """Parse `text` as YAML, and return an instance of `cls`.
 
-    Raise `BadInput` if `text` is not valid. The error names the line and the file `where`.
+    Raise `BadInput` if `text` is not valid. The error message contains the line number and `where`,
+    the name of the file.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -55,7 +57,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
         raise BadInput(
             f"{where} is not valid YAML.",
             why=" ".join(str(error).split()),
-            next_step="correct the file",
+            next_step="correct the syntax of the file",
         ) from error
     if node is None:
         raise _bad_input(where, 1, "the file is empty", f"add the fields {_list_fields(cls)}")
@@ -80,12 +82,12 @@ def parse_text_fields(cls: Any, words: Mapping[str, str], *, where: str) -> dict
 
 
 def render_yaml(value: Any) -> str:
-    """Render a dataclass as YAML, without the fields that have their default values."""
+    """Render a dataclass as YAML, without fields whose value is the default."""
     return yaml.safe_dump(plain_changes(value), sort_keys=False, allow_unicode=True, width=100)
 
 
 def plain_changes(value: Any) -> dict[str, Any]:
-    """Return the fields that do not have their defaults, as values that YAML can represent."""
+    """Return the fields whose values are not the defaults, as values that YAML can represent."""
     changes: dict[str, Any] = {}
     for each in dataclasses.fields(value):
         known = getattr(value, each.name)
@@ -117,7 +119,8 @@ def _plain(value: Any) -> Any:
 class _Reader:
     """A reader for the YAML nodes of one file.
 
-    The methods' parameter `at` is the path of a node, with dots between the keys.
+    The methods' parameter `at` is the path of a node: the keys on the way to the node, joined with
+    dots.
     """
 
     def __init__(self, where: str) -> None:
@@ -210,7 +213,7 @@ class _Reader:
 
 
 def _line(node: yaml.Node) -> int:
-    """Return the 1-based line of a node, or 0 if the node is not from a file."""
+    """Return the line number of a node, which starts at 1, or 0 if the node is not from a file."""
     return node.start_mark.line + 1 if node.start_mark else 0
 
 
