@@ -1,7 +1,7 @@
 """List the commands of a group, and import a command only when it runs.
 
 Typer creates all options of a command when the command is added to an application. If all commands
-were added, creating their options would take most of the run time of `tllm --help`.
+were added, `tllm --help` would spend most of its run time on creating their options.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
 
-# Newer versions of Typer contain a copy of Click. Therefore, derive `UsageError` from an exception
-# of Typer, so that `except UsageError` matches the class that Typer raises.
+# Newer versions of Typer contain a copy of Click. Therefore, use the base class of an exception of
+# Typer, so that `except UsageError` matches the class that Typer raises.
 UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
 _NAME_WIDTH = max(map(len, _COMMANDS))
@@ -87,7 +87,10 @@ class LazyGroup(SuggestingGroup):
         self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads the mapping
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the commands of each group under the group's title, with the summaries aligned."""
+        """Write the commands of each command group under the title of the group.
+
+        The summaries of all commands are aligned.
+        """
         for title, commands in COMMAND_GROUPS.items():
             with formatter.section(title):
                 formatter.write_dl(

@@ -18,8 +18,8 @@ from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
-# Codes of disk errors that the user can fix. `main` treats an `OSError` with any other code as a
-# bug.
+# Error codes of disk errors that the user can fix. `main` treats an `OSError` with any other error
+# code as a bug.
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,

@@ -91,7 +91,7 @@ def test_search_and_sweep_measure_the_server(server: FakeOpenAI, tllm: Tllm) -> 
     ("arguments", "words"),
     [
         (("token-norm-dist", "-i", "openai", "--api", "chat"), "do not accept token ids"),
-        (("token-norm-dist", "-i", "openai", "--server-times"), "does not report timings"),
+        (("token-norm-dist", "-i", "openai", "--server-times"), "report the server's timings"),
         (("end-to-end", "--api", "chat"), "requires -i openai"),
         (("end-to-end", "--api-key", "x"), "requires -i openai"),
     ],

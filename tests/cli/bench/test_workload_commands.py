@@ -79,7 +79,7 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
         (("--slo", "queue:p95<1s"), "requires --server-times"),
         (("--check-perf-json", "x"), "requires --check-perf-key"),
         (("--check-perf-key", "x"), "requires --check-perf-json"),
-        (("--replicas", "2"), "--replicas requires --simulate"),
+        (("--replicas", "2"), "--replicas applies only to simulated engines"),
         (("--request-rate", "0"), "not a finite number above 0"),
         (("--request-rate", "nan"), "not a finite number above 0"),
         (("--request-rate", "inf"), "not a finite number above 0"),
@@ -268,8 +268,8 @@ def test_check_of_answers_can_be_skipped(server: FakeTriton) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--max-input-len", "9"), "--max-input-len requires --dataset"),
-        (("--op-tokens-per-word", "1.3"), "--op-tokens-per-word requires --dataset"),
+        (("--max-input-len", "9"), "--max-input-len applies only to data sets"),
+        (("--op-tokens-per-word", "1.3"), "--op-tokens-per-word applies only to data sets"),
         (
             ("--dataset", "x.json", "--input-words", "9"),
             "--input-words applies only to random prompts",

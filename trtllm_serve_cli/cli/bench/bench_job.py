@@ -82,7 +82,7 @@ class Job:
         return BenchTarget(str(endpoint.url), find_model(endpoint, model).name)
 
     def open_target(self, found: BenchTarget) -> Target | OpenAITarget:
-        """Convert the target to the form that the load generator requires."""
+        """Return the target in the form that the load generator requires."""
         from trtllm_serve_cli.bench.model.served_model import OpenAITarget, Target
 
         common = self.common
@@ -101,7 +101,7 @@ def open_points(
     """Open one benchmark for each pair of a job and settings in `points`.
 
     If a job has the option `--simulate`, its benchmark is a simulation. All other benchmarks send
-    their requests to `targets` or, if `targets` is None, to the targets that the job's options
+    their requests to `targets`. If `targets` is None, they use the targets that the job's options
     select.
     """
     from trtllm_serve_cli.bench.run.benchmark import open_benchmark
@@ -126,7 +126,7 @@ def open_points(
 def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     """Check that text models answer the same prompt identically, and print the result.
 
-    OpenAI-compatible servers are not checked, because each of their models has one interface.
+    OpenAI-compatible servers are not checked, because they have only one interface to each model.
     Raise `CheckFailed` if a model's answers to the same prompt differ.
     """
     if not job.checks_answers or job.common.simulate is not None:
@@ -150,7 +150,7 @@ def addresses_of(benchmark: Benchmark) -> list[str]:
 
 
 def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> BenchmarkSettings:
-    """Return the settings of the benchmark that the options describe.
+    """Return the benchmark settings that the job's options describe.
 
     Raise `BadParameter` if two options contradict each other.
     """
@@ -164,9 +164,14 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
             "--duration and --num-requests cannot be combined. Omit one of the options."
         )
     if common.duration is not None and isinstance(load, AllAtOnce):
-        raise typer.BadParameter("--duration requires --request-rate or --concurrency.")
+        raise typer.BadParameter(
+            "--duration requires --request-rate or --concurrency. Add one "
+            "of these options, or omit --duration."
+        )
     if common.replicas > 1 and common.simulate is None:
-        raise typer.BadParameter("--replicas requires --simulate.")
+        raise typer.BadParameter(
+            "--replicas applies only to simulated engines. Add --simulate, or omit --replicas."
+        )
     return BenchmarkSettings(
         workload=workload,
         load=load,
@@ -192,7 +197,7 @@ def _check_openai_usage(job: Job, common: CommonOptions) -> None:
         return
     if common.server_times:
         raise typer.BadParameter(
-            "The OpenAI API does not report timings. Omit --server-times or -i openai."
+            "An OpenAI API does not report the server's timings. Omit --server-times or -i openai."
         )
     if common.api == "chat" and job.text_model is None:
         raise typer.BadParameter(
@@ -229,7 +234,10 @@ def _plan_load(common: CommonOptions, workload: Workload) -> Load:
 
 def _refuse_ramp(common: CommonOptions) -> None:
     if common.ramp is not None:
-        raise typer.BadParameter("--ramp requires --request-rate or --concurrency.")
+        raise typer.BadParameter(
+            "--ramp requires --request-rate or --concurrency. Add one of "
+            "these options, or omit --ramp."
+        )
 
 
 def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
@@ -247,7 +255,7 @@ def _parse_objectives(common: SharedOptions) -> tuple[Objective, ...]:
 def _metrics_pages(targets: Sequence[BenchTarget]) -> dict[int, str]:
     """Return the metrics addresses of the targets, without duplicates.
 
-    The key of an address is the index of the first target with that address.
+    The key of each address is the index of the first target with this address.
     """
     pages: dict[str, int] = {}
     for index, target in enumerate(targets):

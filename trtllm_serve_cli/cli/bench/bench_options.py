@@ -83,14 +83,21 @@ class SharedOptions:
     ] = 0
     arrival: Annotated[
         ArrivalProcess | None,
-        Option("Arrival process for --request-rate. Default: poisson.", panel=_LOAD),
+        Option(
+            (
+                "Distribution of the intervals between requests for --request-rate. Default: "
+                "poisson."
+            ),
+            panel=_LOAD,
+        ),
     ] = None
     burstiness: Annotated[
         float | None,
         Option(
             (
-                "Shape parameter of the gamma distribution for --arrival gamma. 1 is equivalent to "
-                "poisson, and arrivals are burstier with lower values. Default: 1."
+                "Shape parameter of the gamma distribution for --arrival gamma. The value 1 is "
+                "equivalent to poisson. With lower values, the requests arrive in larger "
+                "bursts. Default: 1."
             ),
             panel=_LOAD,
             check=check_positive,
@@ -100,8 +107,8 @@ class SharedOptions:
         float | None,
         Option(
             (
-                "Time before the measurement in which the load increases from zero to its full "
-                "value. Default: no ramp."
+                "Time before the measurement during which the load increases from zero to its "
+                "full value. Default: no ramp."
             ),
             metavar="SECONDS",
             panel=_LOAD,
@@ -137,8 +144,10 @@ class SharedOptions:
     slo: Annotated[
         tuple[str, ...],
         Option(
-            "Service-level objective (SLO), such as 'ttft:p95<500ms'. Repeatable. Goodput is the "
-            "rate of requests that meet all objectives.",
+            (
+                "Service-level objective (SLO), such as 'ttft:p95<500ms'. Repeatable. The result "
+                "then contains the goodput, which is the rate of requests that meet all objectives."
+            ),
             flags=("--slo",),
             metavar="OBJECTIVE",
             panel=_MEASURED,
@@ -202,7 +211,7 @@ class SharedOptions:
         tuple[str, ...],
         Option(
             (
-                "Address of the metrics of a server that tllm did not start. With several -u, pass "
+                "URL of the metrics of a server that tllm did not start. With several -u, pass "
                 "one --metrics-url for each -u, in the same order."
             ),
             flags=("--metrics-url",),
@@ -251,7 +260,7 @@ class SharedOptions:
 
 @dataclass(frozen=True, slots=True)
 class CommonOptions(SharedOptions):
-    """Options for a single benchmark, including its load and a reference for its results."""
+    """Options for a single benchmark, including its load and the reference for its results."""
 
     repeat: RepeatOption = 1
     request_rate: Annotated[
@@ -275,7 +284,7 @@ class CommonOptions(SharedOptions):
     op_stats_csv: Annotated[
         Path | None,
         Option(
-            "CSV file to which one line with the results is appended.",
+            "CSV file to which a line with the results is appended.",
             flags=("--op-stats-csv",),
             metavar="FILE",
             panel=_RESULT,

@@ -38,8 +38,8 @@ def show_progress(
     from rich.progress import Progress as Bar
 
     text = TextColumn("{task.fields[text]}")
-    # Refresh the bar only in `watch`. Rich's refresh thread would interrupt the load generator ten
-    # times a second and distort the measured times.
+    # Refresh the bar only in `watch`. Rich's refresh thread would interrupt the load generator
+    # ten times a second, which would distort the measured times.
     bar = Bar(BarColumn(20), MofNCompleteColumn(), text, console=screen, auto_refresh=False)
     with bar:
         task = bar.add_task("", total=None, text="")

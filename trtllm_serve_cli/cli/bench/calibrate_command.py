@@ -32,7 +32,7 @@ def calibrate(
             "-o",
             "--output",
             metavar="FILE",
-            help="File to write the timing to. Default: only print the timing.",
+            help="File to write the timing data to. Default: only print the timing data.",
         ),
     ] = None,
     model: Annotated[
@@ -42,9 +42,9 @@ def calibrate(
             "--model",
             metavar="NAME",
             help=(
-                "Name of the measured model. The scheduler limits in the simulation are those "
-                "of this model. Default: limits of 256 sequences, 8192 tokens per step, and 1 "
-                "million tokens in the KV cache."
+                "Name of the measured model, whose scheduler limits the simulation uses. "
+                "Default: limits of 256 sequences, 8192 tokens per step, and 1 million tokens "
+                "in the KV cache."
             ),
         ),
     ] = None,
@@ -52,8 +52,8 @@ def calibrate(
 ) -> None:
     """Fit a simulated engine's timing to measured runs, and print the errors of the fit.
 
-    The runs must contain prompts of different lengths, and must have different numbers of requests
-    in flight. Use two runs with different loads, or one run with --request-rate.
+    The runs must contain prompts of different lengths and measurements with different numbers of
+    requests in flight. Use two runs with different loads, or one run with --request-rate.
 
     Example:  tllm bench calibrate alone/ many/ -o timing.json
     """

@@ -42,19 +42,19 @@ def report(
             metavar="FILE",
             dir_okay=False,
             help=(
-                "File to write a trace of the requests to. Open the file in ui.perfetto.dev. "
+                "File to write a trace of the requests to, for the viewer at ui.perfetto.dev. "
                 "Requires a single result. Default: no trace."
             ),
         ),
     ] = None,
 ) -> None:
-    """Render results as one self-contained HTML page.
+    """Render benchmark results as one self-contained HTML page.
 
     Example:  tllm bench report results/before results/after -o both.html
     """
     if file is None and len(folders) > 1:
         raise typer.BadParameter(
-            "A report on several folders requires an output file. Add -o FILE."
+            "A report on several folders requires an output file. Pass it with -o FILE."
         )
     from trtllm_serve_cli.bench.report.page import render_page
     from trtllm_serve_cli.bench.report.perfetto import render_trace
@@ -63,7 +63,8 @@ def report(
     results = read_results(folders)
     if trace is not None and len(results) > 1:
         raise typer.BadParameter(
-            f"--trace requires a single result, but the folders contain {len(results)} results."
+            f"--trace requires a single result, but the folders contain {len(results)} results. "
+            "Pass a folder with one result, or omit --trace."
         )
     _write(folders[0] / "report.html" if file is None else file, render_page(results))
     if trace is not None:
@@ -111,8 +112,8 @@ def compare(
 ) -> None:
     """Compare two results, and report which differences exceed the noise.
 
-    The noise between runs can be estimated only if the results contain several runs (--repeat). A
-    sweep gives the best estimate, because it alternates between its points. If a result contains a
+    The noise between runs can be estimated only if each result contains several runs (--repeat). A
+    sweep gives the best estimate, because it alternates between its loads. If a result contains a
     single run, only the noise between requests is known.
 
     Example:  tllm bench compare results/before results/after --fail-on 'ttft:p95>+5%'
@@ -140,8 +141,8 @@ def _read_one(folder: Path) -> StoredResult:
         raise BadInput(
             f"{folder} contains {len(results)} results.",
             why=(
-                "`tllm bench compare` requires one result per folder, but the folder contains "
-                "a sweep"
+                "the folder is from a sweep, but `tllm bench compare` requires one result per "
+                "folder"
             ),
             next_step="compare two of these results: tllm bench compare "
             + shlex.join(str(folder / each.name) for each in results[:2]),

@@ -32,7 +32,7 @@ def run_search_job(
     targets: Sequence[BenchTarget] | None,
     tokenizer: Tokenizer | None,
 ) -> None:
-    """Find, print and write the highest rate that meets the objectives.
+    """Find the highest rate that meets the objectives, then print and write the result.
 
     Raise `CheckFailed` if the lowest rate already misses an objective.
     """
@@ -107,10 +107,7 @@ def _show(result: SearchResult, *, as_json: bool) -> None:
 
 
 def check_rate_found(result: SearchResult) -> None:
-    """Raise an exception if the search found no rate or ended early.
-
-    The exception sets the exit code.
-    """
+    """Raise an exception that sets the exit code if the search found no rate or ended early."""
     if result.ending in ("interrupted", "server_lost") or result.rate is None:
         raise_failure(list(result.results.values()))
     if result.rate is None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.run.benchmark import Benchmark
     from trtllm_serve_cli.runtime.engines.sim.timing import Simulation
 
-# Flags that apply only to servers, by the name of the option. `--simulate` rejects these flags.
+# Maps options that apply only to servers to their flags. With `--simulate`, these options are
+# rejected.
 _SERVER_OPTIONS = {
     "url": "-u",
     "model": "-m",
@@ -33,7 +34,7 @@ _SERVER_OPTIONS = {
 def open_simulation(
     settings: BenchmarkSettings, name_or_file: str, options: SharedOptions
 ) -> Benchmark:
-    """Return a benchmark that simulates an imported model or the engine described by a timing file.
+    """Return a benchmark that simulates an imported model, or the engine in a timing file.
 
     Raise `UnknownModel` if neither the model nor the file exists, or `BadInput` if the timing of
     the simulated engine cannot be used.

@@ -65,10 +65,16 @@ def run_one(
 def _read_reference(common: CommonOptions) -> Reference | None:
     if common.check_perf_json is None:
         if common.check_perf_key is not None:
-            raise typer.BadParameter("--check-perf-key requires --check-perf-json.")
+            raise typer.BadParameter(
+                "--check-perf-key requires --check-perf-json. Add "
+                "--check-perf-json FILE, or omit --check-perf-key."
+            )
         return None
     if common.check_perf_key is None:
-        raise typer.BadParameter("--check-perf-json requires --check-perf-key.")
+        raise typer.BadParameter(
+            "--check-perf-json requires --check-perf-key. Add "
+            "--check-perf-key KEY, or omit --check-perf-json."
+        )
     from trtllm_serve_cli.bench.report.checks import read_reference
 
     return read_reference(

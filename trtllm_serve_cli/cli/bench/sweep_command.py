@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One point of a sweep: a load or, if the sweep compares models, a load and a model.
+    """One point of a sweep, which is a load or, if the sweep compares models, a load and a model.
 
-    `label` is the name of the point's result folder.
+    `label` is the name of the folder with the point's result.
     """
 
     label: str
@@ -44,7 +44,7 @@ class _Point:
 def run_sweep_job(
     job: Job, options: SweepOptions, workload: Workload, tokenizer: Tokenizer | None
 ) -> None:
-    """Measure all points, alternating between them, then print and write the results."""
+    """Measure all points of the sweep in alternation, then print and write the results."""
     points = _plan_points(job, options)
     planned = [(p.job, plan_settings(p.job, p.common, workload)) for p in points]
 
@@ -77,8 +77,8 @@ def show_run_progress(benchmark: Benchmark) -> Iterator[Watch]:
 def write_points(results: dict[str, BenchmarkResult], folder: Path | None, **files: str) -> None:
     """Write each result to a subfolder of `folder`, and write a report on all results to `folder`.
 
-    Each keyword argument in `files` is the text of an additional file: the argument `search` is
-    written to `search.json`. Do nothing if `folder` is None or if there are no results.
+    Each keyword argument in `files` is the text of an additional file. For example, the argument
+    `search` is written to `search.json`. Do nothing if `folder` is None or if there are no results.
     """
     if folder is None or not results:
         return

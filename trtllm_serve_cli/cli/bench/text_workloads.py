@@ -48,8 +48,8 @@ MaxInputLen = Annotated[
         "--max-input-len",
         min=1,
         help=(
-            "Maximum length of a prompt, in tokens. Entries with longer prompts are skipped. "
-            "Default: no limit."
+            "Maximum length of a prompt, in tokens. Entries of the data set with longer "
+            "prompts are skipped. Default: no limit."
         ),
     ),
 ]
@@ -112,8 +112,8 @@ def dataset(
 def _find_folder(common: SharedOptions, targets: Sequence[BenchTarget] | None) -> Path:
     """Return the tokenizer folder that the targets' model repositories specify.
 
-    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because the folder
-    is then unknown.
+    Raise `BadParameter` if the requests are simulated or sent to an OpenAI API, because the
+    tokenizer folder is then unknown.
     """
     interface = common.interface
     if targets is None or interface == "openai":
@@ -170,8 +170,9 @@ def end_to_end(
     """Send text prompts to `ensemble` or another text model.
 
     With -i http --stream, requests use Triton's generate_stream endpoint. With -i openai, each
-    prompt is the user message of a chat completion. If the server does not report the number of
-    tokens in a response, the client counts them with the tokenizer from --tokenizer.
+    prompt is sent as the user message of a chat completion. If the server does not report the
+    number of tokens in a response, the client counts the tokens with the tokenizer from
+    --tokenizer.
 
     Example:  tllm bench end-to-end -i http --stream --concurrency 8
     """
@@ -188,7 +189,9 @@ def end_to_end(
             ("--op-tokens-per-word", op_tokens_per_word),
         ):
             if value is not None:
-                raise typer.BadParameter(f"{option} requires --dataset.")
+                raise typer.BadParameter(
+                    f"{option} applies only to data sets. Add --dataset, or omit {option}."
+                )
         words = input_words or _INPUT_WORDS
         workload = RandomWords(words, words / 20, output_tokens or 20, 0, ignore_eos)
     elif input_words is not None:

@@ -116,7 +116,12 @@ def shared_prefix(
     prefix_tokens: Annotated[
         int, typer.Option(min=1, max=_MAX_TOKENS, help="Length of the shared prefix, in tokens.")
     ] = 512,
-    num_prefixes: Annotated[int, typer.Option(min=1, help="Number of different prefixes.")] = 1,
+    num_prefixes: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of different prefixes. Each prompt starts with one of them."
+        ),
+    ] = 1,
     input_mean: InputMean = 128,
     input_stdev: InputStdev = 5,
     output_mean: OutputMean = 20,
@@ -189,8 +194,8 @@ def identity(
         raise BadInput(
             f"A request over {common.interface} cannot contain {batch_size} prompts.",
             why=(
-                "each request to Triton's generate endpoints, or from tllm to the OpenAI API, "
-                "contains one prompt"
+                "a request to Triton's generate endpoints contains only one prompt, and so "
+                "does a request from tllm to an OpenAI API"
             ),
             next_step="add -i grpc, or set --batch-size 1",
         )

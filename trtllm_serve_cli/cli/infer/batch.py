@@ -76,9 +76,9 @@ def infer_batch(
 def _assign_ids(
     requests: Iterable[GenerateRequest | TllmError], name: str, names: list[str]
 ) -> Iterator[GenerateRequest | TllmError]:
-    """Yield the requests of a batch, each with a unique id, and append each id to `names`.
+    """Yield the requests of a batch, each with a unique id, and append the ids to `names`.
 
-    For an invalid line, yield its error and append an empty id.
+    For an invalid line, yield the error that describes the line, and append an empty id.
     """
     for index, request in enumerate(requests):
         if isinstance(request, TllmError):

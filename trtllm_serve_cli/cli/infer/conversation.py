@@ -51,7 +51,7 @@ def converse(
         except EOFError:
             print()
             return
-        except KeyboardInterrupt:  # Ctrl-C at the prompt starts a new line, as in a shell
+        except KeyboardInterrupt:  # As in a shell, Ctrl-C starts a new line
             print()
         except TllmError as error:
             output.show_error(error)

@@ -165,7 +165,8 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
         )
     if options.system is not None and options.chat is False:
         raise typer.BadParameter(
-            "A system prompt requires the chat template. Omit --raw.", param_hint="--system"
+            "A system prompt requires the chat template, which --raw disables. Omit --raw.",
+            param_hint="--system",
         )
     openai_options.check_usage(options.interface, options.api, options.api_key)
     openai_target.check_usage(options)
@@ -192,9 +193,10 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 
 def _plan_history(info: ModelInfo, system: str | None) -> tuple[Message, ...]:
-    """Return the messages before the prompt: the system prompt, if the server applies the template.
+    """Return the messages before the prompt.
 
-    If the client applies the chat template, it inserts the system prompt, and the history is empty.
+    If the server applies the chat template, they consist of the system prompt. If the client
+    applies the template, it inserts the system prompt, so there are no messages before the prompt.
     """
     if not info.renders_chat:
         return ()

@@ -88,8 +88,10 @@ class InferOptions:
     batch: Annotated[
         Path | None,
         Option(
-            "File with one request per line: a prompt, or a JSON object with fields such as prompt "
-            "and max_tokens. `-` reads from stdin.",
+            (
+                "File with one request per line, which is either a prompt or a JSON object with "
+                "fields such as prompt and max_tokens. With `-`, the lines are read from stdin."
+            ),
             metavar="FILE",
         ),
     ] = None
@@ -116,7 +118,8 @@ class InferOptions:
     structural_tag: Annotated[
         str | None,
         Option(
-            "Generate text that matches this structural tag, a JSON object.", metavar=_FILE_OR_TEXT
+            "Generate text that matches this structural tag, which is a JSON object.",
+            metavar=_FILE_OR_TEXT,
         ),
     ] = None
     guide: Annotated[Literal["json"] | None, Option("Generate valid JSON.", metavar="json")] = None

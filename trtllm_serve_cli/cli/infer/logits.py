@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def list_requested(options: InferOptions) -> list[str]:
-    """Return the names of the request inputs that ask for the logits set in `options`."""
+    """Return the names of the request inputs that request the logits set in `options`."""
     return [f"return_{name}" for name in LOGITS if getattr(options, name) is not None]
 
 
@@ -66,7 +66,7 @@ def _write(path: Path, name: str, completion: Completion) -> None:
         raise BadInput(
             f"{path} cannot be written.",
             why=f"{error.strerror}",
-            next_step="write to a file in a writable folder",
+            next_step="choose a file in a writable folder",
         ) from error
     finally:
         aside.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def open_engine(options: InferOptions, repository: OpenRepository) -> Target:
-    """Start the engine of an imported model, and return the engine as the target for requests.
+    """Start the engine of an imported model, and return it as the target for requests.
 
     The engine stops when the `tllm` command ends.
     """
@@ -45,7 +45,11 @@ def check_usage(options: InferOptions) -> None:
     for flag, is_set in needs_server.items():
         if is_set:
             raise typer.BadParameter(
-                "The option requires a server. Omit this option or --no-server.", param_hint=flag
+                (
+                    "The option requires a server, but --no-server is set. Omit this option or "
+                    "--no-server."
+                ),
+                param_hint=flag,
             )
 
 
@@ -71,8 +75,11 @@ def run_script(
         )
     if options.show_tokens:
         raise BadInput(
-            "Without a server, a TensorRT engine does not return token ids.",
-            why="TensorRT-LLM's script run.py, which runs the engine, prints only text",
+            "A TensorRT engine returns token ids only on a server.",
+            why=(
+                "with --no-server, TensorRT-LLM's script run.py runs the engine, and this "
+                "script prints only text"
+            ),
             next_step="start a server with `tllm start`, and omit --no-server",
         )
     words = prompts.read_prompt(prompt)
@@ -87,7 +94,7 @@ def run_script(
         missing = script if shutil.which(command[0]) else command[0]
         raise MissingPart(
             f"{missing} is not installed.",
-            why="without a server, TensorRT-LLM's script run.py runs the engine",
+            why="with --no-server, TensorRT-LLM's script run.py runs the engine",
             next_step="run the command in NVIDIA's container, or start a server with `tllm start`",
         )
     raise typer.Exit(subprocess.run(command, check=False).returncode)

@@ -15,16 +15,21 @@ if TYPE_CHECKING:
 
 
 def check_usage(options: InferOptions) -> None:
-    """Raise a usage error if --api conflicts with the options for the chat template."""
+    """Raise `BadParameter` if --api conflicts with the options for the chat template."""
     if options.api == "chat" and options.chat is False:
         raise typer.BadParameter(
-            "Chat completions always apply the chat template. Omit --api chat or --raw.",
+            (
+                "The chat completions API always applies the chat template. Omit --api chat or "
+                "--raw."
+            ),
             param_hint="--api",
         )
     if options.api == "completions" and (options.chat or options.system is not None):
         raise typer.BadParameter(
-            "Completions never apply the chat template. Omit --api completions, or --chat and "
-            "--system.",
+            (
+                "The completions API never applies the chat template. Omit --api completions, "
+                "or omit --chat and --system."
+            ),
             param_hint="--api",
         )
 
@@ -32,7 +37,8 @@ def check_usage(options: InferOptions) -> None:
 def open_target(options: InferOptions, model: str | None) -> Target:
     """Return the model on the OpenAI-compatible server, as the target for requests.
 
-    Raise `NoServer`, or `BadInput` if the server has several models and `model` is None.
+    Raise `NoServer` if no server responds, or `BadInput` if the server has several models and
+    `model` is None.
     """
     from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.client.transport.openai.exchange import OpenAIModel

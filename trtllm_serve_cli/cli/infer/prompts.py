@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def check_prompt(words: str) -> None:
     """Raise `BadInput` if the prompt is empty.
 
-    The client must check this, because the chat template adds text to an empty prompt, and the
-    server then receives text that is not empty.
+    The server cannot check this, because the chat template adds text to an empty prompt, so that
+    the server receives text that is not empty.
     """
     if not words:
         raise BadInput(
@@ -30,7 +30,7 @@ def read_prompt(prompt: str) -> str:
     """Return the prompt, or the content of stdin without the last newline if `prompt` is `-`."""
     if prompt != "-":
         return prompt
-    if sys.stdin is None:  # stdin is closed, for example by `<&-`
+    if sys.stdin is None:  # stdin is closed, for example by `<&-` in a shell
         return ""
     return _decode(sys.stdin.buffer.read(), "stdin").removesuffix("\n").removesuffix("\r")
 
@@ -81,5 +81,5 @@ def _decode(content: bytes, origin: str) -> str:
         raise BadInput(
             f"{origin} is not UTF-8 text.",
             why=f"the byte at offset {error.start} is invalid",
-            next_step="convert the text to UTF-8, for example with `iconv -t utf-8`",
+            next_step="convert this input to UTF-8, for example with `iconv -t utf-8`",
         ) from error

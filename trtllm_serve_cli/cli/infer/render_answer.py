@@ -28,7 +28,7 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True, slots=True)
 class CollectedStream:
-    """A whole response, or the part that was received before the user pressed Ctrl-C."""
+    """A complete response, or the part that was received before the user pressed Ctrl-C."""
 
     pieces: Sequence[Piece]
     completion: Completion
@@ -71,7 +71,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 
 
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
-    """Return a sentence that states what Ctrl-C did to the request, depending on the interface."""
+    """Return a sentence about what Ctrl-C did to the request, depending on the interface."""
     if target.interface == "http" and not request.stream:
         return f"Disconnected, {what}. Over HTTP the server still finishes it; -i grpc cancels it."
     if target.interface == "openai":
@@ -80,7 +80,7 @@ def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
 
 
 def show_texts(completion: Completion) -> None:
-    """Print the text of each sequence in a response that was not printed as it arrived."""
+    """Print the text of each sequence of a response, unless the text was printed as it arrived."""
     if len(completion.texts) == 1:
         print(printable(completion.text))
         return

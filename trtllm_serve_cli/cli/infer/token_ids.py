@@ -32,11 +32,14 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
         )
     if logits.list_requested(options):
         raise typer.BadParameter(
-            "Token ids and logits cannot be requested together. Omit one of the options.",
+            (
+                "Token ids and logits cannot be requested together. Omit --show-tokens or the "
+                "options for logits."
+            ),
             param_hint=_FLAG,
         )
-    # On a server, --show-tokens bypasses the text model. Therefore, reject options that only text
-    # models and local engines support.
+    # On a server, --show-tokens sends the request to the models behind the text model. Therefore,
+    # reject options that only text models and local engines support.
     unsupported = {
         "--lora": "lora_name",
         "--stop-after-ms": "stop_after_ms",
@@ -53,7 +56,8 @@ def check_usage(options: InferOptions, request: OptionValues, *, has_prompt: boo
 def use_pipeline(target: Target) -> Target:
     """Return `target` with an endpoint that also returns token ids.
 
-    A local engine already returns them, so its target is returned unchanged.
+    If the target is a local engine, return it unchanged, because a local engine already returns
+    token ids.
     """
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.client.token_pipeline import open_token_pipeline
@@ -66,7 +70,7 @@ def use_pipeline(target: Target) -> Target:
 
 
 def show_ids(completion: Completion) -> None:
-    """Print the ids to stderr."""
+    """Print the token ids to stderr."""
     output.notify(f"Input ids: {_join(completion.input_ids)}")
     for index, ids in enumerate(completion.output_ids):
         number = f" [{index}]" if len(completion.output_ids) > 1 else ""
@@ -74,7 +78,7 @@ def show_ids(completion: Completion) -> None:
 
 
 def as_data(completion: Completion) -> dict[str, Any]:
-    """Return the ids as a JSON-compatible dict."""
+    """Return the token ids as a JSON-compatible dict."""
     return {"input_ids": completion.input_ids, "output_ids": completion.output_ids}
 
 

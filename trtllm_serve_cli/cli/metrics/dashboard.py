@@ -39,10 +39,10 @@ _BAR_WIDTH = 12
 
 
 class Feed:
-    """The latest scrapes of one server, and the trends of its metrics.
+    """The latest scrapes of one server's metrics, and the trends of the metrics.
 
-    The scrapes span `_WINDOW_S` seconds. `summary` is computed from them. `problem` describes why
-    the last scrape failed or was slow.
+    The scrapes cover the last `_WINDOW_S` seconds, and `summary` is computed from them. `problem`
+    describes why the last scrape failed or was slow.
     """
 
     def __init__(self, address: str, interval_s: float) -> None:
@@ -56,7 +56,7 @@ class Feed:
     def add_scrape(self, scraped: Snapshot | TllmError) -> None:
         """Add the next scrape to the summary and trends.
 
-        If the scrape failed, `scraped` is the error, which the dashboard shows.
+        If the scrape failed, `scraped` is the error, and the dashboard shows this error.
         """
         from trtllm_serve_cli.metrics.summary import summarize
 
@@ -132,9 +132,10 @@ def _receive_scrapes(news: WatchQueue, feeds: dict[str, Feed]) -> bool:
 
 
 def render_dashboard(feeds: Sequence[Feed], width: int, interval_s: float) -> Group:
-    """Render the screen with a width of `width` columns.
+    """Render the screen of the dashboard with a width of `width` columns.
 
-    A single server is shown in detail. Several servers are shown on one line each.
+    If there is a single server, it is shown in detail. If there are several servers, each one is
+    shown on one line.
     """
     from rich.console import Group
 
@@ -252,7 +253,7 @@ def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
 def render_servers(feeds: Sequence[Feed], width: int) -> Table:
     """Render a line for each server.
 
-    The latencies are those of the model that generated the most tokens.
+    The latencies in a line are those of the model that generated the most tokens.
     """
     names = ("server", "ok/s", "tok/s", "TTFT", "ITL", "batch", "wait", "KV", "CPU")
     table = _table(*names)

@@ -31,7 +31,7 @@ UrlsOption = Annotated[
         "-u",
         "--url",
         metavar="HOST:PORT",
-        help="Metrics address of a server. Repeatable. Default: the running server.",
+        help="URL of a server's metrics. Repeatable. Default: the running server.",
     ),
 ]
 
@@ -55,8 +55,8 @@ def metrics(
         typer.Option(
             metavar="FILE",
             help=(
-                "Show the rates and latencies since FILE was saved. FILE is a metrics page "
-                "from `tllm metrics --raw`."
+                "Show the rates and latencies since FILE was saved. FILE contains the output "
+                "of an earlier `tllm metrics --raw`."
             ),
         ),
     ] = None,
@@ -66,7 +66,7 @@ def metrics(
     ] = False,
     interval: Annotated[
         float,
-        typer.Option(min=0.1, metavar="SECONDS", help=("Interval between two updates of --watch.")),
+        typer.Option(min=0.1, metavar="SECONDS", help="Interval between two updates with --watch."),
     ] = _INTERVAL_S,
 ) -> None:
     """Show the request, engine and host metrics of running servers.
@@ -174,7 +174,7 @@ def _show_one(address: str, since: Path | None, *, as_json: bool) -> None:
 
 
 def _show_several(addresses: tuple[str, ...], *, as_json: bool) -> None:
-    """Show the servers that respond, and report the error of each server that does not.
+    """Show the servers that respond, and report an error for each of the other servers.
 
     Raise the first error after all other errors have been printed.
     """

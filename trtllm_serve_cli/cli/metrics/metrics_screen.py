@@ -59,7 +59,7 @@ def _render_models(rows: tuple[ModelRow, ...]) -> Table:
 
 
 def _render_answers(rows: list[ModelRow]) -> Table:
-    """Render the token counts and latencies of the models' responses as a table."""
+    """Return a table with the token counts and latencies of the models' responses."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -78,7 +78,7 @@ def _render_answers(rows: list[ModelRow]) -> Table:
 
 
 def show_latency(latency: Latency | None) -> tuple[str, str]:
-    """Return the median and the 90th percentile as texts, in milliseconds."""
+    """Return the median and the 90th percentile of a latency as texts, in milliseconds."""
     if latency is None:
         return UNKNOWN, UNKNOWN
     return show_ms(latency.p50_ms), show_ms(latency.p90_ms)
@@ -87,7 +87,8 @@ def show_latency(latency: Latency | None) -> tuple[str, str]:
 def show_ms(value: float) -> str:
     """Return a number of milliseconds as text.
 
-    Values of 10 or more have no decimals, because percentiles from histograms are less precise.
+    Values of 10 or more are shown without decimals, because percentiles from histograms are not
+    that precise.
     """
     return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 

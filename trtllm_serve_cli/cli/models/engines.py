@@ -55,7 +55,7 @@ def list_engines(*, as_json: bool) -> None:
 
 
 def show_user(home: Home, repository: Path) -> str:
-    """Return the imported model's name, or the repository's path if it is outside TLLM_HOME."""
+    """Return the name of the imported model, or the path of a repository outside TLLM_HOME."""
     return repository.name if repository.parent == home.models else str(repository)
 
 

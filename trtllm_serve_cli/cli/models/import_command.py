@@ -38,9 +38,9 @@ BuildOptionsOption = Annotated[
         "--build-option",
         metavar="KEY=VALUE",
         help=(
-            "Set one build option: either an option of tllm.yaml, or a flag of TensorRT-LLM's "
-            "programs under its upstream name. Repeatable. docs/reference/tllm-yaml.md lists "
-            "the options."
+            "Set one build option, which is either an option of tllm.yaml, or a flag of a "
+            "TensorRT-LLM program under its original name. Repeatable. "
+            "docs/reference/tllm-yaml.md lists the options."
         ),
     ),
 ]
@@ -196,7 +196,7 @@ def _declare(
 
 
 def _take_flags(words: dict[str, str]) -> dict[str, str]:
-    """Remove the flags of TensorRT-LLM's programs from `words`, and return the flags."""
+    """Remove the flags of TensorRT-LLM's programs from `words`, and return these flags."""
     options = {each.name for each in _BUILD}
     others = [name for name in words if name not in options]
     if not others:

@@ -79,7 +79,7 @@ def remove(
     engines: Annotated[
         bool,
         typer.Option(
-            "--engines", help=("Remove partial builds, and engines that no repository uses.")
+            "--engines", help="Remove partial builds, and remove engines that no repository uses."
         ),
     ] = False,
     yes: YesOption = False,

@@ -77,7 +77,7 @@ def convert(
 def _find_adapter(source: str) -> Path:
     """Return the folder of the adapter.
 
-    If `source` names a repository on the hub, download the adapter first.
+    If `source` is the name of a repository on the Hugging Face Hub, download the adapter first.
     """
     if not source.startswith("hf:"):
         return Path(source)

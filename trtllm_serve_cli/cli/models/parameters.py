@@ -88,8 +88,8 @@ def set_(
 ) -> None:
     """Change a model's parameters.
 
-    A parameter has the name of the variable in NVIDIA's templates. Only the specified parameters
-    change. Restart a running server to apply the changes.
+    The name of a parameter is the name of the variable in NVIDIA's templates. Parameters that are
+    not specified keep their values. Restart a running server to apply the changes.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
@@ -200,7 +200,7 @@ def _name_served(repository: OpenRepository, server: RunningServer) -> str:
 def _show_changes(changes: list[Change]) -> None:
     """Print the changes as a table.
 
-    If a change applies to several fields of a model, print it only once.
+    If a change applies to several fields of a model, print the change only once.
     """
     rows = [(each.parameter, each.model, _short(each.old), _short(each.new)) for each in changes]
     output.show_table(("parameter", "model", "from", "to"), list(dict.fromkeys(rows)))

@@ -89,8 +89,8 @@ def plan(
 def _find_card(named: str | None) -> tuple[Gpu, int | None]:
     """Return the GPU type for the estimate, and the number of GPUs in this machine.
 
-    The GPU type is `named` or, if `named` is None, the type in this machine. If `named` is set, the
-    number is None.
+    If `named` is set, the type is `named` and the number is None. Otherwise, the type is that of
+    the GPUs in this machine.
     """
     from trtllm_serve_cli.sizing.gpus import choose_present, find_gpus, load_gpu
 
