@@ -78,7 +78,7 @@ def _plan_gguf(request: BuildRequest, tools: Toolchain) -> tuple[str, BuildStep]
         raise BadInput(
             f"--quantization {quantization} cannot be used with a GGUF file.",
             why="the weights in the file are already quantized, and tllm does not convert them",
-            next_step=("omit --quantization, or choose a GGUF file with the required quantization"),
+            next_step="omit --quantization, or choose a GGUF file with the required quantization",
         )
     if checkpoint.architecture not in _GGUF_ARCHITECTURES:
         raise BadInput(
