@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
-import sys
-import textwrap
 import weakref
 
 from tests.fakes.triton_utils import Tensor
@@ -36,21 +32,3 @@ def test_keeps_responses_until_their_time_has_passed() -> None:
         keeper.keep(None)
         lives.append([each() is not None for each in held])
     assert lives == [[True, True], [False, True], [False, False]]
-
-
-def test_kills_the_process_after_another_process_has_ended() -> None:
-    script = textwrap.dedent("""
-        import subprocess, sys, time
-        from trtllm_serve_cli.runtime.triton.stub_workarounds import kill_after
-        server = subprocess.Popen(["cat"], stdin=sys.stdin)
-        kill_after(server.pid, 0)
-        print("watching", flush=True)
-        time.sleep(600)
-    """)
-    command = (sys.executable, "-c", script)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        assert process.stdout.readline() == b"watching\n"
-        assert process.poll() is None
-        process.stdin.close()
-        assert process.wait(60) == -signal.SIGKILL

@@ -26,7 +26,6 @@ from ..telemetry.families import (
     Outcome,
 )
 from ..telemetry.spans import Span, SpanExporter, read_trace_parent
-from ..triton.stub_workarounds import kill_stub_after_server
 from ..triton.tensors import Array
 
 # The time between two publications of the counters.
@@ -191,7 +190,6 @@ class RequestLedger:
         self.now_ns = now_ns
         self._metrics = CounterMetrics(pb_utils, {"model": model, "version": version})
         self._closing = threading.Event()
-        kill_stub_after_server()
         self._publisher = threading.Thread(target=self._keep_publishing, daemon=True)
         self._publisher.start()
 

@@ -1,4 +1,4 @@
-"""Work around slow request reading, crashes and a deadlock in Triton's Python stub.
+"""Work around slow request reading and crashes in Triton's Python stub.
 
 Before python_backend #390 (December 2024), the stub frees tensor arrays on threads that do not hold
 the GIL. With Python 3.12, this bug ends the stub process and therefore the server. With earlier
@@ -9,24 +9,14 @@ observed with Triton 2.51:
   these tensors before the call.
 - A thread of the stub frees the responses to a business-logic request if Python has already
   released them. `StreamKeeper` therefore keeps the responses until this thread has released them.
-
-If Triton is killed while a model publishes a metric, the stub can deadlock instead of exiting: the
-thread that detected Triton's end waits for a lock, and the lock's owner waits for Triton's answer.
-This was observed with Triton 2.51. `kill_stub_after_server` ends such a stub.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import select
-import signal
-import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Container, Iterable
-from pathlib import Path
 from typing import Any
 
 from .tensors import Array
@@ -34,36 +24,6 @@ from .tensors import Array
 # The time for which responses are kept, in seconds. The stub usually releases a response within
 # tens of microseconds, but needs more time on a busy machine.
 KEPT_S = 5.0
-
-_STUB = "triton_python_backend_stub"
-# The stub checks once per second whether Triton is alive, and then releases its resources.
-_EXIT_TIMEOUT_S = 5.0
-
-
-def kill_stub_after_server() -> None:
-    """Kill this process if it is a stub that has not exited a few seconds after Triton's end.
-
-    In other processes, and on systems other than Linux, this function does nothing.
-    """
-    if sys.platform == "linux" and Path("/proc/self/exe").resolve().name == _STUB:
-        with contextlib.suppress(OSError):  # kernels before 5.3 and some sandboxes lack pidfd_open
-            kill_after(os.getppid(), _EXIT_TIMEOUT_S)
-
-
-def kill_after(pid: int, delay_s: float) -> None:
-    """Start a thread that kills this process `delay_s` seconds after the process `pid` has ended.
-
-    The kernel's signal for a parent's end (PR_SET_PDEATHSIG) does not fit, because it is sent when
-    the thread that forked the stub ends, and Triton's threads end before Triton does.
-    """
-    process = os.pidfd_open(pid)
-
-    def wait() -> None:
-        select.select([process], [], [])
-        time.sleep(delay_s)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
 
 
 def read_inputs(request: Any) -> dict[str, Array]:
