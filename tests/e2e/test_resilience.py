@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.client.ask import generate, stream
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.client.generate import GenerateRequest
-from trtllm_serve_cli.errors import RequestFailed
+from trtllm_serve_cli.errors import NoServer, RequestFailed
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 
@@ -86,13 +87,28 @@ def test_server_is_restarted_if_a_model_process_dies(served: Tllm, endpoint: End
     assert answers(endpoint)
 
 
-def test_nothing_outlives_a_killed_supervisor(quick_home: Callable[[], Tllm]) -> None:
-    tllm = quick_home()
+def test_nothing_outlives_a_supervisor_that_is_killed_under_load(
+    fresh_home: Callable[[], Tllm],
+) -> None:
+    tllm = fresh_home()
     assert tllm.start().returncode == 0
-    everything = processes_of(tllm)
-    everything[0].send_signal(signal.SIGKILL)
-    _, alive = psutil.wait_procs(everything, timeout=60)
-    assert alive == []
+    endpoint = tllm.endpoint()
+    streaming = threading.Semaphore(0)
+
+    def stream_until_it_fails() -> None:
+        request = GenerateRequest("Once upon a time", max_tokens=4000, min_tokens=4000)
+        with contextlib.suppress(RequestFailed, NoServer):
+            for _ in stream(endpoint, "demo", request):
+                streaming.release()
+
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(16):
+            pool.submit(stream_until_it_fails)
+        for _ in range(200):
+            streaming.acquire()
+        everything = processes_of(tllm)
+        everything[0].send_signal(signal.SIGKILL)
+    assert_nothing_is_left(tllm, port_of(endpoint), everything)
     result = tllm("infer", "hi")
     assert result.returncode == 3 and "is no longer running" in result.stderr
 

@@ -13,6 +13,7 @@ import psutil
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.servers.running import RunningServer
+from trtllm_serve_cli.launch.supervisor import reaper
 
 _STUB = "triton_python_b"
 _GATEWAY_MODULE = "trtllm_serve_cli.gateway"
@@ -164,7 +165,7 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
 
 
 def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) -> str:
-    if process.pid == supervisor_pid:
+    if process.pid == supervisor_pid or reaper.__file__ in process.cmdline():
         return "supervisor"
     if (model := _model_of(process)) is not None:
         return f"model {model}"

@@ -44,6 +44,7 @@ from trtllm_serve_cli.launch.server_state import (
 )
 from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
 from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
+from trtllm_serve_cli.launch.supervisor.reaper import SHARED_MEMORY, Reaper
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     confirm_dead,
@@ -111,6 +112,7 @@ class Supervisor:
         self._log_start = 0
         self._parts: Parts = {}
         self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
+        self._reaper = Reaper(_shared_memory_prefix(plan))
         self._state = describe_supervisor("starting")
 
     def stop(self) -> None:
@@ -152,6 +154,7 @@ class Supervisor:
             if self._gateway is not None:
                 self._gateway.end()
             _remove_shared_memory(self._plan)
+            self._reaper.end()
 
     def _run_once(self) -> tuple[str, ...]:
         """Run the server until it exits, one of its processes dies, or a stop is requested.
@@ -191,6 +194,7 @@ class Supervisor:
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, _parent_death_signal(self._plan)),
             )
+        self._reaper.guard(self._process.pid)
         self._write_state("starting" if self._state.ready_at is None else "restarting",
                    server_pid=self._process.pid)  # fmt: skip
 
@@ -431,12 +435,14 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
 
 
-def _remove_shared_memory(plan: LaunchPlan) -> None:
-    """Remove the shared memory regions that a killed server may have left behind.
+def _shared_memory_prefix(plan: LaunchPlan) -> str:
+    """Return the prefix of the names of the server's shared memory regions."""
+    return f"tllm-{plan.ports['HTTP']}-"
 
-    The names of these regions start with the server's prefix.
-    """
-    for path in Path("/dev/shm").glob(f"tllm-{plan.ports['HTTP']}-*"):
+
+def _remove_shared_memory(plan: LaunchPlan) -> None:
+    """Remove the shared memory regions that a killed server may have left behind."""
+    for path in SHARED_MEMORY.glob(f"{_shared_memory_prefix(plan)}*"):
         path.unlink(missing_ok=True)
 
 

@@ -1,0 +1,74 @@
+"""The reaper kills the session of a server whose supervisor was killed, and only then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.launch.supervisor import reaper
+from trtllm_serve_cli.launch.supervisor.reaper import Reaper, kill_session, list_session
+
+# A process that starts a child process, which outlives it, and prints the child's id.
+SERVER = """
+import subprocess, sys, time
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]).pid, flush=True)
+time.sleep(600)
+"""
+# A supervisor that prints the id of its server, and then waits to be killed.
+SUPERVISOR = """
+import subprocess, sys, time
+from trtllm_serve_cli.launch.supervisor.reaper import Reaper
+server = subprocess.Popen([sys.executable, "-c", sys.argv[1]], start_new_session=True,
+                          stdout=subprocess.PIPE, text=True)
+child = server.stdout.readline()
+reaper = Reaper("tllm-test-reaper-")
+for _ in range(2):
+    reaper.guard(server.pid)
+print(server.pid, child, flush=True)
+time.sleep(600)
+"""
+
+
+def start_server() -> tuple[subprocess.Popen[str], psutil.Process]:
+    command = (sys.executable, "-c", SERVER)
+    server = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    return server, psutil.Process(int(server.stdout.readline()))
+
+
+def test_kills_a_session_whose_leader_has_ended() -> None:
+    server, child = start_server()
+    assert set(list_session(server.pid)) == {server.pid, child.pid}
+    server.kill()  # The server is a zombie until `communicate` is called.
+    kill_session(server.pid)
+    assert list_session(server.pid) == []
+    child.wait(60)
+    server.communicate()
+
+
+def test_kills_the_server_and_removes_its_memory_after_the_supervisor_is_killed() -> None:
+    region = Path(reaper.SHARED_MEMORY, "tllm-test-reaper-region")
+    region.touch()
+    command = (sys.executable, "-c", textwrap.dedent(SUPERVISOR), SERVER)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as supervisor:
+        assert supervisor.stdout is not None
+        server, child = (psutil.Process(int(pid)) for pid in supervisor.stdout.readline().split())
+        (watcher,) = (each for each in psutil.Process(supervisor.pid).children() if each != server)
+        assert watcher.is_running() and region.exists()
+        supervisor.kill()
+    assert psutil.wait_procs([server, child, watcher], timeout=60)[1] == []
+    assert not region.exists()
+
+
+def test_keeps_the_server_if_the_supervisor_ends_the_reaper() -> None:
+    server, child = start_server()
+    watching = Reaper("tllm-test-reaper-")
+    watching.guard(server.pid)
+    watching.end()
+    assert set(list_session(server.pid)) == {server.pid, child.pid}
+    kill_session(server.pid)
+    server.communicate()

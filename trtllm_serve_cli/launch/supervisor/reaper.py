@@ -1,0 +1,102 @@
+"""Kill the processes of a server whose supervisor was killed.
+
+The kernel kills Triton when the supervisor ends, but Triton's Python stubs can outlive Triton.
+Under load, they wait in shared memory for Triton's answers, and some of them hold Python's GIL
+while they wait (observed with Triton 2.51). Their engine workers then keep their memory and GPUs.
+
+The reaper is a small process that reads a pipe from the supervisor. If the pipe closes, the reaper
+kills the session of the server and removes the server's shared memory. This file is also the script
+of the reaper. It uses only the standard library, because the reaper runs without site-packages to
+save memory and time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+# Time for the server's processes to exit by themselves. Stubs check every second whether Triton is
+# alive, and engine workers then free their GPUs.
+_EXIT_TIMEOUT_S = 5.0
+_POLL_S = 0.1
+SHARED_MEMORY = Path("/dev/shm")
+
+
+class Reaper:
+    """The connection from the supervisor to its reaper process.
+
+    `shared_memory_prefix` is the prefix of the names of the server's shared memory regions.
+    """
+
+    def __init__(self, shared_memory_prefix: str) -> None:
+        self._prefix = shared_memory_prefix
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def guard(self, sid: int) -> None:
+        """Kill the session `sid`, instead of earlier sessions, if the supervisor is killed."""
+        if self._process is None or self._process.poll() is not None:
+            self._process = subprocess.Popen(
+                (sys.executable, "-I", "-S", __file__, self._prefix),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the reaper has just been killed
+            self._process.stdin.write(f"{sid}\n".encode())
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """End the reaper without killing the server's processes."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def list_session(sid: int) -> list[int]:
+    """List the processes of the session `sid` that are not zombies."""
+    pids = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # the process has ended
+            # The name in parentheses may contain spaces. See `man 5 proc_pid_stat`.
+            state, _, _, session = stat.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if int(session) == sid and state != "Z":
+                pids.append(int(stat.parent.name))
+    return pids
+
+
+def kill_session(sid: int) -> None:
+    """Kill the processes of the session `sid`, also those that start meanwhile."""
+    while pids := list_session(sid):
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(_POLL_S)
+
+
+def main() -> None:
+    """Wait until the supervisor has ended, and then kill the session that it guarded last."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sid = None
+    for line in sys.stdin:
+        sid = int(line)
+    if sid is None:
+        return
+    deadline_s = time.monotonic() + _EXIT_TIMEOUT_S
+    while list_session(sid) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+    kill_session(sid)
+    for path in SHARED_MEMORY.glob(f"{sys.argv[1]}*"):
+        path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    main()
