@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -10,7 +10,10 @@ from tests.gateway.fakes import FakeBackend
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.backend import OnUpdate
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
+from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
+from trtllm_serve_cli.runtime.text.step_decoder import StepDecoder
 
 FIELDS: dict[str, Any] = {
     "input_ids": (1, 2), "max_new_tokens": 9, "num_return_sequences": 1, "return_log_probs": False,
@@ -18,11 +21,14 @@ FIELDS: dict[str, Any] = {
 
 
 class ImmediateBackend(FakeBackend):
-    """A backend that sends all updates when it receives the request."""
+    """A backend that sends all updates in one turn of the event loop."""
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        for update in self.reply(1, fields):
-            on_update(update)
+        def send() -> None:
+            for update in self.reply(1, fields):
+                on_update(update)
+
+        asyncio.get_running_loop().call_soon(send)
         return 1
 
     def cancel(self, request_id: int) -> None:
@@ -47,3 +53,69 @@ def test_tokens_before_an_error_are_not_lost() -> None:
 
     asyncio.run(run())
     assert backend.cancelled == [1]
+
+
+class SteppingBackend(ImmediateBackend):
+    """A backend that decodes the tokens of each step ahead, and counts the calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_calls = 0
+        self._decoder = StepDecoder(self._decode_all)
+
+    def _decode_all(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        self.num_calls += 1
+        return ["".join(map(chr, ids)) for ids in sequences]
+
+    def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
+        def send() -> None:
+            for letter in "abc":
+                updates = [SequenceUpdate(1, index, (ord(letter),)) for index in range(2)]
+                self._decoder.decode_ahead(updates)
+                for update in updates:
+                    on_update(update)
+
+        asyncio.get_running_loop().call_soon(send)
+        return 1
+
+    def open_decoder(
+        self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
+    ) -> StreamDecoder:
+        return self._decoder.open_stream(request_id, sequence_index)
+
+
+def test_tokens_are_decoded_together_although_the_caller_is_slow() -> None:
+    backend = SteppingBackend()
+
+    async def run() -> list[TextDelta]:
+        plan = GenerationPlan({**FIELDS, "num_return_sequences": 2})
+        return await anext(Generation(backend, [plan]).batches())
+
+    assert [delta.text for delta in asyncio.run(run())] == ["abc", "abc"]
+    assert backend.num_calls == 3
+
+
+class BrokenBackend(ImmediateBackend):
+    """A backend whose decoder fails."""
+
+    def open_decoder(
+        self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
+    ) -> StreamDecoder:
+        def decode(token_ids: list[int]) -> str:
+            raise ValueError("broken tokenizer")
+
+        return StreamDecoder(decode)
+
+
+def test_failed_decoding_ends_the_call_but_not_the_delivery_to_others() -> None:
+    backend = BrokenBackend(lambda request_id, fields: [SequenceUpdate(1, 0, (97,))])
+
+    async def run() -> None:
+        # An exception in a callback of the event loop would be reported here.
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: escaped.append(1))
+        with pytest.raises(ValueError, match="broken tokenizer"):
+            await anext(Generation(backend, [GenerationPlan(FIELDS)]).batches())
+
+    escaped: list[int] = []
+    asyncio.run(run())
+    assert escaped == [] and backend.cancelled == [1]

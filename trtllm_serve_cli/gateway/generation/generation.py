@@ -9,8 +9,8 @@ from typing import Any
 
 from trtllm_serve_cli.gateway.errors import engine_error
 from trtllm_serve_cli.gateway.generation.backend import Backend
-from trtllm_serve_cli.gateway.generation.text_stream import TextDelta, TextSequence
-from trtllm_serve_cli.runtime.engine import SequenceUpdate, merge_updates
+from trtllm_serve_cli.gateway.generation.text_stream import TextDelta, TextSequence, merge_deltas
+from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,11 @@ class Generation:
 
     All plans have the same number of sequences. The sequences are numbered across the requests:
     the first sequence of the second request follows the last sequence of the first request.
-    `on_tokens` is called with the number of tokens in each batch of updates. `trace_parent` is the
-    W3C `traceparent` of the call's span, or empty if the call is not traced.
+    `on_tokens` is called with the number of tokens in each batch of text. `trace_parent` is the W3C
+    `traceparent` of the call's span, or empty if the call is not traced.
+
+    Tokens become text as soon as they arrive, even if the client is slow. The backend has then just
+    decoded the tokens of all requests together, and keeps the result only until the next step.
     """
 
     def __init__(
@@ -53,7 +56,9 @@ class Generation:
         self._backend = backend
         self._on_tokens = on_tokens
         self._plans = plans
-        self._arrived: list[SequenceUpdate] = []
+        self._arrived: list[TextDelta] = []
+        self._num_arrived_tokens = 0
+        self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._sequences: dict[int, TextSequence] = {}
         # Engine's request id -> index of its plan.
@@ -102,17 +107,15 @@ class Generation:
         num_open = sum(plan.num_sequences for plan in self._plans)
         try:
             while num_open:
-                updates = await self._wait()
-                if num_tokens := sum([len(each.token_ids) for each in updates]):
-                    self._on_tokens(num_tokens)
-                error = next((each for each in updates if each.error is not None), None)
-                generated = updates if error is None else updates[: updates.index(error)]
-                deltas = [delta for each in generated if (delta := self._push(each)) is not None]
-                num_open -= sum(delta.finish_reason is not None for delta in deltas)
+                deltas = await self._wait()
+                if self._num_arrived_tokens:
+                    self._on_tokens(self._num_arrived_tokens)
+                    self._num_arrived_tokens = 0
+                num_open -= sum([delta.finish_reason is not None for delta in deltas])
                 if deltas:
                     yield deltas
-                if error is not None:
-                    raise engine_error(str(error.error), is_rejected=error.rejected)
+                if self._error is not None and not self._arrived:
+                    raise self._error
         finally:
             self._cancel()
 
@@ -121,16 +124,27 @@ class Generation:
             self._backend.cancel(request_id)
 
     def _on_update(self, update: SequenceUpdate) -> None:
-        self._arrived.append(update)
+        if self._error is not None:
+            return
+        # An exception must fail this call only. The backend delivers to other calls, too.
+        try:
+            if update.error is not None:
+                raise engine_error(update.error, is_rejected=update.rejected)
+            self._num_arrived_tokens += len(update.token_ids)
+            if (delta := self._push(update)) is not None:
+                self._arrived.append(delta)
+        except Exception as error:
+            self._error = error
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    async def _wait(self) -> list[SequenceUpdate]:
-        if not self._arrived:
+    async def _wait(self) -> list[TextDelta]:
+        """Wait until text has arrived or a request has failed, and return the text."""
+        if not self._arrived and self._error is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         arrived, self._arrived = self._arrived, []
-        return merge_updates(arrived) if len(arrived) > 1 else arrived
+        return merge_deltas(arrived) if len(arrived) > 1 else arrived
 
     def _push(self, update: SequenceUpdate) -> TextDelta | None:
         if update.prompt is not None and update.prompt.num_cached_tokens is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from trtllm_serve_cli.runtime.engine import FinishReason, PromptFacts, SequenceUpdate, TokenLogProb
@@ -27,6 +27,28 @@ class TextDelta:
     stop_reason: str | int | None = None
     top_log_probs: tuple[tuple[TokenLogProb, ...], ...] = ()
     prompt: PromptFacts | None = None
+
+
+def merge_deltas(deltas: Iterable[TextDelta]) -> list[TextDelta]:
+    """Merge the deltas of each sequence into one delta."""
+    merged: dict[int, TextDelta] = {}
+    for delta in deltas:
+        known = merged.get(delta.index)
+        merged[delta.index] = delta if known is None else _merge_pair(known, delta)
+    return list(merged.values())
+
+
+def _merge_pair(earlier: TextDelta, later: TextDelta) -> TextDelta:
+    return TextDelta(
+        earlier.index,
+        earlier.text + later.text,
+        earlier.token_ids + later.token_ids,
+        earlier.log_probs + later.log_probs,
+        later.finish_reason,
+        later.stop_reason,
+        earlier.top_log_probs + later.top_log_probs,
+        earlier.prompt or later.prompt,
+    )
 
 
 @dataclass(slots=True)
