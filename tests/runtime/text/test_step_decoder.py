@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,13 +44,15 @@ def test_decoding_ahead_does_not_change_the_pieces(steps: list[list[list[int]]])
     assert [each.finish() for each in streams] == [each.finish() for each in alone]
 
 
-def test_a_step_of_many_streams_makes_one_call() -> None:
+@pytest.mark.parametrize("num_tokens", [1, 3, 20])
+def test_a_step_of_many_streams_makes_one_call(num_tokens: int) -> None:
     tokenizer = Tokenizer()
     decoder = StepDecoder(tokenizer.decode_all)
     streams = [decoder.open_stream(7, index) for index in range(20)]
-    for token_id in range(40, 100):
-        _push(decoder, streams, [[token_id + index] for index in range(20)])
-    assert tokenizer.num_calls == 60
+    for first in range(40, 100, num_tokens):
+        step = [range(first + index, first + index + num_tokens) for index in range(20)]
+        _push(decoder, streams, [[token_id % 127 for token_id in each] for each in step])
+    assert tokenizer.num_calls == len(range(40, 100, num_tokens))
 
 
 def test_a_closed_stream_is_not_decoded() -> None:

@@ -45,11 +45,17 @@ class StreamDecoder:
         return "".join([self._push_one(token_id) for token_id in token_ids])
 
     def predict_windows(self, token_ids: Sequence[int]) -> list[list[int]]:
-        """Return the windows that `push` will probably decode for `token_ids`."""
-        numbers = range(1, len(token_ids) + 1)
-        windows = [[*self._window, *token_ids[:number]] for number in numbers]
-        if windows and len(windows[-1]) >= _LONG_WINDOW:
-            windows.append([*self._window[self._num_emitted :], *token_ids])
+        """Return the windows that `push` will decode if each token adds visible text."""
+        windows = []
+        window, num_emitted = self._window, self._num_emitted
+        for token_id in token_ids:
+            newest = [*window[num_emitted:], token_id]
+            window = [*window, token_id]
+            windows.append(window)
+            if len(window) >= _LONG_WINDOW:
+                windows.append(newest)
+                window = newest
+            num_emitted = len(window)
         return windows
 
     def finish(self) -> str:
