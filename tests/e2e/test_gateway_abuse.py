@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import socket
-from collections.abc import Iterator
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import openai
 import psutil
@@ -14,7 +21,9 @@ import pytest
 
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge
+from tests.ports import free_ports
 from tests.waiting import wait_until
+from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.client.endpoint import Endpoint
 
 pytestmark = pytest.mark.e2e
@@ -84,6 +93,7 @@ def test_connections_that_send_nothing(gateway: psutil.Process, address: tuple[s
         b"GET / HTTP/9.9\r\n\r\n",
         b"G\x00ET / HTTP/1.1\r\n\r\n",
         HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 1000000000\r\n\r\n{",
         HEAD + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\nGET /x HTTP/1.1",
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nZZ\r\n",
         HEAD + b"X: " + b"a" * 1_000_000 + b"\r\n\r\n",
@@ -92,8 +102,8 @@ def test_connections_that_send_nothing(gateway: psutil.Process, address: tuple[s
         request(prompt="\ud800"),
         request(stop=["\U0001f600"], prompt="\x00\u202e\ufeff", max_tokens=3),
     ],
-    ids=["tls", "version", "method", "length", "smuggling", "chunk", "header", "headers", "json",
-         "surrogate", "unicode"],
+    ids=["tls", "version", "method", "length", "large", "smuggling", "chunk", "header", "headers",
+         "json", "surrogate", "unicode"],
 )  # fmt: skip
 def test_malformed_requests(gateway: psutil.Process, address: tuple[str, int], data: bytes) -> None:
     with socket.create_connection(address, timeout=20) as sock:
@@ -122,3 +132,91 @@ def test_clients_that_do_not_read(
             sock.sendall(request(stream=True, max_tokens=4000))
         wait_until(lambda: gauge(endpoint, "active") >= 1)
         assert ask(address)
+
+
+@dataclass(frozen=True)
+class Attacked:
+    """A server with a simulated engine and a gateway that requires a key."""
+
+    tllm: Tllm
+    address: tuple[str, int]
+    key: str
+
+    @property
+    def gateway(self) -> psutil.Process:
+        return psutil.Process(self.tllm.state().gateway_pid)
+
+    def ask_until(self, is_over: Callable[[], bool]) -> list[float]:
+        """Repeat a short request, at least 20 times, and return the durations in seconds."""
+        durations_s: list[float] = []
+        url = f"http://{self.address[0]}:{self.address[1]}/v1"
+        with openai.OpenAI(base_url=url, api_key=self.key, max_retries=0, timeout=60) as client:
+            while len(durations_s) < 20 or not is_over():
+                started_s = time.monotonic()
+                answer = client.completions.create(
+                    model="demo", prompt="One, two,", max_tokens=8, extra_body={"ignore_eos": True}
+                )
+                durations_s.append(time.monotonic() - started_s)
+                assert answer.usage is not None and answer.usage.completion_tokens == 8
+        return durations_s
+
+
+@pytest.fixture
+def attacked(imported: Tllm, tmp_path: Path) -> Iterator[Attacked]:
+    timing = tmp_path / "timing.json"
+    timing.write_text(json.dumps({"timing": {"step_s": 0.02}, "limits": {"max_batch_size": 256}}))
+    tllm = Tllm(tmp_path / "home")
+    source = resolve_alias("demo").source
+    tllm.done("import", "-m", "demo", "-s", source, "--engine", "sim", "--timing", str(timing))
+    key = tllm.done("keys", "add", "alice").strip()
+    port = free_ports(1)[0]
+    started = tllm.start("--openai", f"--openai-port={port}")
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield Attacked(tllm, ("127.0.0.1", port), key)
+    tllm("stop", "--all")
+
+
+def test_mixed_attacks(attacked: Attacked) -> None:
+    """Attack for a few seconds, or for TLLM_ABUSE_MINUTES minutes.
+
+    A long run also checks the latency of another caller, which depends on the machine.
+    """
+    minutes = float(os.environ.get("TLLM_ABUSE_MINUTES", "0.05"))
+    gateway, endpoint = attacked.gateway, attacked.tllm.endpoint()
+    quiet_until_s = time.monotonic() + minutes * 6
+    quiet_s = attacked.ask_until(lambda: time.monotonic() > quiet_until_s)
+    words = (*attacked.address, attacked.key, minutes * 60)
+    command = (sys.executable, "-m", "tests.e2e.gateway_attacks", *map(str, words))
+    halfway_s, memory = time.monotonic() + minutes * 30, []
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as attackers:
+
+        def is_over() -> bool:
+            if not memory or time.monotonic() < halfway_s:
+                memory[:] = [gateway.memory_info().rss]
+            return attackers.poll() is not None
+
+        attacked_s = attacked.ask_until(is_over)
+        assert attackers.stdout is not None
+        counts = json.loads(attackers.stdout.read())
+
+    assert all(counts.values())
+    received = {status for each in counts.values() for status in each}
+    # A damaged head can be a valid request for another method or path.
+    assert received <= {"left", "closed", "200", "400", "401", "404", "405", "408", "411", "413",
+                        "415", "431", "501", "505"}, counts  # fmt: skip
+    assert set(counts["guess_keys"]) == {"401"} and set(counts["send_odd_text"]) == {"200"}
+    wait_until(lambda: gauge(endpoint, "active") == 0)
+    # The caller's connection, the attackers' closed connections and the log stay open at most.
+    wait_until(lambda: len(gateway.net_connections()) <= 8)
+    state = attacked.tllm.state()
+    assert (state.gateway_pid, state.gateway_restarts, state.restarts) == (gateway.pid, 0, 0)
+    assert gateway.memory_info().rss < memory[0] + 30e6
+    report = {"quiet_p95_s": p95(quiet_s), "attacked_p95_s": p95(attacked_s), "attacks": counts}
+    print(json.dumps({**report, "memory_mb": [memory[0] / 1e6, gateway.memory_info().rss / 1e6]}))
+    if minutes >= 1:
+        assert report["attacked_p95_s"] < 1.5 * report["quiet_p95_s"]
+
+
+def p95(values: Sequence[float]) -> float:
+    return statistics.quantiles(values, n=20)[-1]

@@ -43,15 +43,19 @@ async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes
 
 
 async def _read_body(request: Request, max_bytes: int) -> bytes:
-    length = request.headers.get("content-length", "")
-    is_too_large = length.isdecimal() and int(length) > max_bytes
+    declared = request.headers.get("content-length", "")
+    length = int(declared) if declared.isdecimal() else 0
+    is_too_large = length > max_bytes
     chunks, size = [], 0
+    # Read and discard a body that is somewhat too large. If the connection were closed instead, a
+    # client that is still sending would receive a connection error instead of the response.
+    max_read = max_bytes + _MAX_DISCARDED_BYTES
+    if length > max_read:
+        raise _too_large(max_bytes)
     async for chunk in request.stream():
         size += len(chunk)
         is_too_large = is_too_large or size > max_bytes
-        # Discard the rest of a large body instead of closing the connection. Otherwise, a client
-        # that is still sending receives a connection error instead of the response.
-        if size > max_bytes + _MAX_DISCARDED_BYTES:
+        if size > max_read:
             break
         if not is_too_large:
             chunks.append(chunk)
