@@ -20,11 +20,12 @@ class BalancedBackend:
         self._backends: list[Backend] = []
         self._num_in_flight: list[int] = []
         self._ids = itertools.count(1)
-        # Request id -> index of its backend, and the request's id there.
+        # Request id -> index of the request's backend, and the id that this backend uses for the
+        # request.
         self._requests: dict[int, tuple[int, int]] = {}
 
     def add(self, backend: Backend) -> None:
-        """Send requests to `backend`, too."""
+        """Add a backend that receives a share of the requests."""
         self._backends.append(backend)
         self._num_in_flight.append(0)
 
@@ -44,7 +45,8 @@ class BalancedBackend:
         request_id = next(self._ids)
 
         def forward(update: SequenceUpdate) -> None:
-            # Updates contain the backend's request id, which another backend may use, too.
+            # Replace the backend's request id in the update, because several backends may use the
+            # same id.
             on_update(_with_id(update, request_id))
 
         inner_id = self._backends[index].submit(fields, forward)

@@ -11,10 +11,11 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 
 async def compute_embeddings(backend: Backend, inputs: Sequence[Sequence[int]]) -> list[str]:
-    """Return the embedding of each input as text (`encode_vector` in runtime/embedding.py).
+    """Return the embedding of each input, encoded as text by `encode_vector` in
+    runtime/embedding.py.
 
-    If the caller is cancelled, the requests are cancelled. Raise `ApiError` if the engine rejects
-    or cannot complete a request.
+    Cancelling the caller's task cancels the requests. Raise `ApiError` if the engine rejects or
+    cannot complete a request.
     """
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     embeddings: dict[int, str] = {}

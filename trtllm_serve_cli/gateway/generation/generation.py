@@ -15,9 +15,10 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """A request for an engine, and how its tokens become text.
+    """A request for an engine, and the settings for converting its tokens to text.
 
-    `fields` are the fields of a `GenerationRequest`. The text ends at the first of `stops`.
+    `fields` are the fields of a `GenerationRequest`. The text ends at the first string of `stops`
+    that the model generates. `includes_stop` keeps this string in the text.
     """
 
     fields: Mapping[str, Any]
@@ -89,20 +90,21 @@ class Generation:
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """Why the sequences have ended. Sequences that are still running are omitted."""
+        """Why each sequence has ended. Sequences that are still running are omitted."""
         ended = (self._sequences[index].finish_reason for index in sorted(self._sequences))
         return tuple(reason for reason in ended if reason is not None)
 
     @property
     def num_cached_tokens(self) -> int | None:
-        """The number of the prompts' tokens that were in the KV cache, or None if it is unknown."""
+        """The number of prompt tokens that were in the KV cache already, or None if unknown."""
         return self._num_cached_tokens
 
     async def batches(self) -> AsyncGenerator[list[TextDelta], None]:
         """Yield the new text of the sequences until all of them have ended.
 
-        If the caller is slow, a batch contains the text of several steps. Closing the generator
-        cancels the requests. Raise `ApiError` if the engine rejects or cannot complete them.
+        If the caller reads slowly, one batch contains the text of several engine steps. Closing the
+        generator cancels the requests. Raise `ApiError` if the engine rejects or cannot complete a
+        request.
         """
         num_open = sum(plan.num_sequences for plan in self._plans)
         try:

@@ -14,9 +14,10 @@ class TextDelta:
     """New text of one sequence.
 
     `finish_reason` is set in the last delta. If a stop string or a stop token ended the sequence,
-    `stop_reason` is this string or token id. `log_probs` has one value for each id in `token_ids`,
-    or is empty, and so does `top_log_probs`, which has the most likely tokens. `prompt` is what the
-    engine reports about the prompt, and is set once per request.
+    `stop_reason` is the stop string or the token's id. `log_probs` and `top_log_probs` have one
+    element for each id in `token_ids`, or are empty. An element of `top_log_probs` lists the most
+    likely tokens. `prompt` is what the engine reports about the prompt, and is set once per
+    request.
     """
 
     index: int
@@ -55,8 +56,8 @@ def _merge_pair(earlier: TextDelta, later: TextDelta) -> TextDelta:
 class TextSequence:
     """The text of one sequence.
 
-    Text that may be the start of a stop string is held back until it is clear that it is not. The
-    text ends before the stop string or the stop token, unless `includes_stop` is set.
+    Text that may be the start of a stop string is held back until later text shows whether it is
+    one. The text ends before the stop string or the stop token, unless `includes_stop` is set.
     """
 
     index: int
@@ -74,7 +75,7 @@ class TextSequence:
         return self.finish_reason is not None
 
     def push(self, update: SequenceUpdate) -> TextDelta:
-        """Return the text that an update adds. Later updates are ignored after the last delta."""
+        """Return the text that an update adds. After the last delta, updates are ignored."""
         self.num_tokens += len(update.token_ids)
         reason = update.finish_reason
         text = self.decoder.push(self._remove_stop_token(update))
@@ -106,7 +107,7 @@ class TextSequence:
         return ids[:-1] if is_stopped and not self.includes_stop else ids
 
     def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
-        """Return the text to emit, and the stop string that the text contains."""
+        """Return the text to emit, and the stop string that ended the text, or None."""
         text = self._held + new
         if (found := find_stop(text, self.stops)) is not None:
             start, stop = found
@@ -118,13 +119,13 @@ class TextSequence:
 
 
 def find_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return the position of the first stop string in `text` and the string, or None."""
+    """Return the position and the text of the first stop string in `text`, or None."""
     matches = [(start, stop) for stop in stops if (start := text.find(stop)) >= 0]
     return min(matches, default=None)
 
 
 def len_of_partial_stop(text: str, stops: Sequence[str]) -> int:
-    """Return the length of the longest end of `text` that is the start of a stop string."""
+    """Return the length of the longest suffix of `text` that is the start of a stop string."""
     longest = max(map(len, stops)) - 1
     for length in range(min(longest, len(text)), 0, -1):
         tail = text[-length:]

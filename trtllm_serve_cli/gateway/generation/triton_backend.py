@@ -1,7 +1,8 @@
 """Send token ids to the model `tensorrt_llm` of a Triton server over gRPC.
 
-The gateway uses this path if it cannot connect to an engine worker: for TensorRT-LLM engines, which
-run in Triton's C++ backend, and for servers on other machines.
+The gateway uses this backend if it cannot connect to an engine worker directly. TensorRT-LLM
+engines have no worker because they run in Triton's C++ backend, and the workers of other machines
+are not reachable.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
-# Field of a `GenerationRequest` -> input of `tensorrt_llm` and its type. The input `input_ids` and
-# the word lists have other shapes.
+# Field of a `GenerationRequest` -> name and type of the `tensorrt_llm` input. `input_ids` and the
+# word lists are not in this table because they are not scalars.
 _SCALARS: Mapping[str, tuple[str, str]] = {
     "max_new_tokens": ("request_output_len", "INT32"),
     "end_id": ("end_id", "INT32"),
@@ -54,7 +55,7 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
     "guide": ("guided_decoding_guide", "BYTES"),
     "lora_task_id": ("lora_task_id", "UINT64"),
 }
-# Fields without an input, and the fields of the API that set them.
+# Fields that Triton has no input for, and their description for the error message.
 _WITHOUT_INPUT = {
     "min_p": "Requests with min_p",
     "num_top_log_probs": "Alternatives (top_logprobs, or logprobs above 0)",
@@ -63,7 +64,7 @@ _WITHOUT_INPUT = {
 }
 _WORD_LISTS = {"stop_words": "stop_words_list", "bad_words": "bad_words_list"}
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
-# Values with which a field does not change the response, so that the input is omitted.
+# Default values of fields. The input is omitted for a field with its default value.
 _WITHOUT_EFFECT = {"num_return_sequences": 1, "return_log_probs": False}
 
 
@@ -151,8 +152,8 @@ class TritonBackend:
         try:
             async for response in call:
                 if response.error_message:
-                    # Read until the end of the call. Triton 2.51 never releases a call that is
-                    # cancelled between its last response and its end.
+                    # Do not cancel the call after an error. Triton 2.51 never releases a call that
+                    # is cancelled between its last response and its end.
                     error = response.error_message
                 elif error is None:
                     for update in reader.read(response.infer_response):
@@ -181,7 +182,7 @@ def plan_message(
 ) -> Any:
     """Return the `ModelInferRequest` for the fields of a `GenerationRequest`.
 
-    Raise `ApiError` (400) if the model lacks an input that the request requires.
+    Raise `ApiError` (400) if the request requires an input that the model does not have.
     """
     values: dict[str, tuple[str, tuple[int, ...], bytes]] = {}
     ids = np.array([fields["input_ids"]], dtype=np.int32)
@@ -225,7 +226,7 @@ def plan_message(
 
 
 def _required(values: Mapping[str, Any], core: ModelInfo) -> list[str]:
-    """Return the inputs to send, without those that a model may lack."""
+    """Return the names of the inputs that the model must have. The others are optional."""
     dispensable = ("streaming", "pad_id", EXCLUDE_INPUT)
     return [name for name in values if name in core.inputs or name not in dispensable]
 
@@ -242,7 +243,7 @@ def _scalar(datatype: str, value: Any) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def plan_embedding(model: str, fields: Mapping[str, Any]) -> Any:
-    """Return the `ModelInferRequest` for an embedding."""
+    """Return the `ModelInferRequest` that computes the embedding of a prompt."""
     ids = np.array([fields["input_ids"]], dtype=np.int32)
     message = service_pb2.ModelInferRequest(model_name=model)
     message.inputs.add(name="input_ids", datatype="INT32", shape=ids.shape)
@@ -268,7 +269,7 @@ class _EmbeddingReader:
         self._embedding = ""
 
     def read(self, response: Any) -> list[SequenceUpdate]:
-        """Keep the embedding for the last update."""
+        """Store the embedding, and return no updates, because `finish` returns the embedding."""
         for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
             if output.name == "embedding":
                 self._embedding = base64.b64encode(content).decode()

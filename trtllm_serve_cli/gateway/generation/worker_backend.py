@@ -1,7 +1,7 @@
 """Send requests directly to the engine worker of a Triton model on this machine.
 
-A worker sends one frame per engine step with the new tokens of all sequences. The direct connection
-bypasses Triton's Python stub, which sends at most about 4,500 responses per second.
+After each engine step, the worker sends one frame with the new tokens of all sequences. The direct
+connection bypasses Triton's Python stub, which sends at most about 4,500 responses per second.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LENGTH_BYTES = 4
 
 
 class WorkerBackend:
-    """A connection to an engine worker, which is opened again whenever it is lost.
+    """A connection to an engine worker. A lost connection is opened again.
 
     `find_socket` returns the name of the worker's abstract socket, or None if the worker's server
     is not running.
@@ -57,7 +57,7 @@ class WorkerBackend:
         self._connection: _WorkerConnection | None = None
         self._task = asyncio.create_task(self._keep_connected())
         self.limits: EngineLimits | None = None
-        # The optional fields of requests that the worker does not know.
+        # The optional request fields that the connected worker does not support.
         self._unknown_fields: frozenset[str] = frozenset()
 
     @property
@@ -128,7 +128,7 @@ class WorkerBackend:
             handler(SequenceUpdate(request_id, error=why))
 
     def _receive(self, messages: list[dict[str, Any]]) -> None:
-        """Handle the messages that arrived together. Merge their updates for each sequence."""
+        """Handle the messages that arrived together, and merge their updates for each sequence."""
         entries = []
         for message in messages:
             if message["is"] == "ready":
@@ -172,7 +172,7 @@ def _encode_frame(message: dict[str, Any]) -> bytes:
 def _connect(name: str) -> socket.socket:
     """Return a socket that is connected to the abstract socket `name`. Raise `OSError`.
 
-    uvloop does not connect to abstract sockets itself.
+    The standard library opens the connection, because uvloop cannot connect to abstract sockets.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

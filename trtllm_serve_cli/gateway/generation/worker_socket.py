@@ -29,7 +29,10 @@ def find_worker_socket(server_directory: Path, core_model: str) -> str | None:
 
 
 def _list_tritons(server_directory: Path) -> Iterator[int]:
-    """Yield the ids of the server's first process and of its children, such as ranks of MPI."""
+    """Yield the ids of the `tritonserver` processes.
+
+    Such a process is the server's first process or its descendant, for example an MPI rank.
+    """
     try:
         pid = json.loads((server_directory / "state.json").read_text())["server_pid"]
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]

@@ -1,4 +1,4 @@
-"""Render a model's chat template for the API."""
+"""Render the messages of API requests with a model's chat template."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from trtllm_serve_cli.gateway.prompts.tools.formats import FORMATS, ToolFormat, 
 class ChatTemplate:
     """A model's chat template, with the tokenizer's special tokens.
 
-    `tool_parser` is the name of the format of tool calls. If it is None, the template shows it.
+    `tool_parser` is the name of the format in which the model writes tool calls. If it is None, the
+    format is derived from the template.
     """
 
     source: str
@@ -34,7 +35,7 @@ class ChatTemplate:
     def of(
         cls, info: ModelInfo, override: str | None = None, tool_parser: str | None = None
     ) -> ChatTemplate | None:
-        """Return the template in a model's configuration, or `override`.
+        """Return the chat template `override`, or the one in the model's configuration.
 
         Return None if the model has no template. Raise `BadInput` if `tool_parser` is unknown.
         """
@@ -50,17 +51,17 @@ class ChatTemplate:
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
-        """The format of tool calls, or None if it is not known."""
+        """The format in which the model writes tool calls, or None if it is not known."""
         return FORMATS[self.tool_parser] if self.tool_parser else find_format(self.source)
 
     @cached_property
     def supports_tools(self) -> bool:
-        """True if the template renders tools. Otherwise, the messages must describe them."""
+        """True if the template renders tools. If not, `render` describes the tools in the messages."""
         return re.search(r"\btools\b", self.source) is not None
 
     @cached_property
     def reasoning(self) -> ReasoningTags | None:
-        """The tags around the model's reasoning, or None if it does not reason."""
+        """The tags around the model's reasoning, or None if the template contains no such tags."""
         return find_reasoning(self.source)
 
     def render(

@@ -1,4 +1,4 @@
-"""Convert messages of the API to the messages that chat templates expect."""
+"""Convert the messages of API requests to the messages that chat templates expect."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
 
 
 def convert_message(message: ChatMessage) -> dict[str, Any]:
-    """Return a message as chat templates expect it.
+    """Return a message in the form that chat templates expect.
 
-    The content is one string, as in vLLM's server: parts are joined with line breaks. The arguments
-    of tool calls are objects, unless they are not valid JSON.
+    The content is one string: as in vLLM's server, its parts are joined with line breaks. The
+    arguments of a tool call become an object, or remain a string if they are not valid JSON.
     """
     converted: dict[str, Any] = msgspec.to_builtins(message)
     if isinstance(message.content, list):

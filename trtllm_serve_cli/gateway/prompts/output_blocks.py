@@ -1,7 +1,8 @@
 """Arrange the output of a model as a list of blocks: reasoning, text and tool calls.
 
-Chat completions have one field for each kind of output. Anthropic's messages and OpenAI's responses
-have a list in the order of generation instead, and their streams open and close each element.
+A chat completion has one field for each kind of output. Anthropic's messages and OpenAI's responses
+instead contain a list of blocks in the order of generation, and a stream of them opens and closes
+each block.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Block:
-    """An element of a response. Only calls have an `id` and a `name`."""
+    """A block of a response. Only the blocks of tool calls have an `id` and a `name`."""
 
     index: int
     kind: Literal["reasoning", "text", "call"]
@@ -26,7 +27,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """The text that has been generated so far. The text of a call is its arguments."""
+        """The text that has been generated so far. For a tool call, it contains the arguments."""
         return "".join(self.pieces)
 
 
@@ -42,8 +43,8 @@ class BlockEvent:
 class BlockReader:
     """Converts the text of one sequence to blocks. At most one block is open at a time.
 
-    The `finish_reason` is set after the last delta, and the `stop_sequence` if a stop string ended
-    the sequence.
+    `finish_reason` is set after the last delta. `stop_sequence` is also set then if a stop string
+    ended the sequence.
     """
 
     def __init__(self, parser: OutputParser) -> None:
@@ -60,7 +61,7 @@ class BlockReader:
         return self._call_index >= 0
 
     def count_reasoning_tokens(self, tokenizer: Tokenizer) -> int:
-        """Return the number of tokens in the blocks with reasoning, without the tags."""
+        """Return the number of tokens in the reasoning blocks. The tags are not counted."""
         texts = [each.text for each in self.blocks if each.kind == "reasoning"]
         return sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
 
@@ -80,7 +81,8 @@ class BlockReader:
         if output.reasoning:
             self._add_text("reasoning", output.reasoning)
         calls = output.tool_calls
-        # The end of the open call precedes the text after this call.
+        # Add the rest of the open call first, because the model generated it before
+        # `output.content`.
         num_continued = sum(1 for each in calls if each.index <= self._call_index)
         for call in calls[:num_continued]:
             self._add_call(call)

@@ -10,8 +10,8 @@ from typing import Protocol
 class ToolCallDelta:
     """A part of a tool call.
 
-    The first part of a call has the `id` and the `name`. The `arguments` of all parts together are
-    a JSON object. `index` counts the calls of a response from 0.
+    The first part of a call has the `id` and the `name`. The `arguments` of all parts together form
+    a JSON object. `index` is the position of the call in the response, from 0.
     """
 
     index: int
@@ -33,7 +33,9 @@ class OutputParser(Protocol):
     """A parser for the text of one sequence, which arrives in pieces of any length."""
 
     def push(self, text: str, *, is_last: bool) -> OutputDelta:
-        """Return what `text` adds. Text that may start a tag is held back until it is complete."""
+        """Return the output that `text` adds. Text that may be the start of a tag is held back
+        until later text shows whether it is a tag.
+        """
 
 
 class PlainParser:

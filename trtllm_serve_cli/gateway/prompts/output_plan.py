@@ -1,4 +1,4 @@
-"""Plan how generated text becomes content, reasoning and tool calls."""
+"""Plan how to split generated text into content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from trtllm_serve_cli.gateway.schema.chat import (
 
 @dataclass(frozen=True, slots=True)
 class ToolPlan:
-    """The tools to render, and how to parse the response.
+    """The tools to render in the prompt, and how to parse the response.
 
-    `new_parser` is None if the response is content. `guide` is the type and the text of a guide
-    that forces tool calls.
+    `new_parser` creates a parser for tool calls, or is None if the response contains none. `guide`
+    is the type and the text of the guide (such as a JSON schema) that forces tool calls, or None.
     """
 
     tools: tuple[dict[str, Any], ...] = ()
@@ -79,10 +79,10 @@ def plan_tools(template: ChatTemplate, body: ChatBody) -> ToolPlan:
 def plan_parser(
     template: ChatTemplate, tools: ToolPlan, prompt: str, *, is_guided: bool
 ) -> tuple[Callable[[], OutputParser], bool]:
-    """Return a function that creates the parser, and whether it needs the special tokens.
+    """Return a function that creates the parser, and whether the parser needs special tokens.
 
-    A guide forces the format of the whole response, so a guided response has no reasoning. It only
-    has tool calls if they are what the guide forces.
+    A guide forces the format of the whole response. A guided response therefore has no reasoning,
+    and has tool calls only if the guide forces them.
     """
     if is_guided:
         return (tools.new_parser if tools.guide else None) or PlainParser, False
@@ -121,14 +121,14 @@ def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
 
 
 def _list_chosen(choice: str | NamedTool | AllowedTools | None) -> list[str]:
-    """Return the names of the functions that a tool choice contains."""
+    """Return the names of the functions that `tool_choice` names."""
     if isinstance(choice, AllowedTools):
         return [each.function.name for each in choice.allowed_tools.tools]
     return [choice.function.name] if isinstance(choice, NamedTool) else []
 
 
 def _select_tools(body: ChatBody) -> tuple[list[Tool], str | NamedTool]:
-    """Return the tools that the model may call, and whether or which it must call."""
+    """Return the tools that the model may call, and the tool choice: a mode or one tool."""
     tools, choice = body.tools or [], body.tool_choice or "auto"
     if not isinstance(choice, AllowedTools):
         return tools, choice

@@ -13,7 +13,7 @@ from trtllm_serve_cli.gateway.prompts.output_parser import OutputDelta, OutputPa
 class ReasoningTags:
     """The tags around a model's reasoning.
 
-    `are_special` is set if the tags are special tokens, which decoding would skip.
+    `are_special` is set if the tags are special tokens, which the decoder must not skip.
     """
 
     start: str
@@ -25,12 +25,13 @@ _TAGS = (ReasoningTags("<think>", "</think>"), ReasoningTags("[THINK]", "[/THINK
 
 
 def find_reasoning(template: str) -> ReasoningTags | None:
-    """Return the tags that a chat template uses, or None if the model does not reason."""
+    """Return the reasoning tags that a chat template contains, or None if it contains none."""
     return next((each for each in _TAGS if each.end in template), None)
 
 
 class ReasoningParser:
-    """A parser for reasoning at the start of a response. `after` parses the rest.
+    """A parser for reasoning at the start of a response. `after` parses the text after the
+    reasoning.
 
     `is_open` is set if the prompt ends with the start tag, so that the response starts inside the
     reasoning. Whitespace next to the tags is neither reasoning nor content.
@@ -73,7 +74,7 @@ class ReasoningParser:
 
     def _read_reasoning(self) -> bool:
         if self._is_trimming:
-            # Some models repeat the start tag that the prompt contains.
+            # Skip the start tag. Some models repeat it even if the prompt ends with it.
             self._buffer = self._buffer.lstrip()
             if self._buffer.startswith(self._tags.start):
                 self._buffer = self._buffer.removeprefix(self._tags.start)

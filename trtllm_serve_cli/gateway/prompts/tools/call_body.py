@@ -11,15 +11,16 @@ from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall, Jso
 _NAME_KEYS = ("name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("type", "id")
-# The maximum length of a tag with the name of a function or of an argument.
+# The maximum length of a tag that contains the name of a function or of an argument.
 _MAX_TAG = 512
 
 
 class CallBody(Protocol):
     """A tool call that is being parsed.
 
-    The call has started when it is clear that the text is a call. From then on, `name` is set.
-    `has_arguments` is true if the arguments are complete. The call itself may end later.
+    `is_started` is true when the text is known to be a call. From then on, `name` is set.
+    `has_arguments` is true when the arguments are complete. `is_done` is true when the call is
+    complete, which may be later.
     """
 
     name: str
@@ -38,7 +39,9 @@ class CallBody(Protocol):
         """Parse the next character. Raise `InvalidCall` if the text is not a call."""
 
     def take(self) -> str:
-        """Return the new part of the arguments, which is JSON."""
+        """Return the part of the arguments, as JSON, that was parsed since the previous call of
+        `take`.
+        """
 
 
 class ArgumentsBody:
@@ -67,7 +70,7 @@ class ArgumentsBody:
         if not scanner.closers and not scanner.is_done:
             return
         self._new.append(text)
-        # The first key shows that the text is JSON.
+        # After the first key, the text is certainly JSON.
         if scanner.expects in ("value", "done"):
             self.is_started = True
 
@@ -79,8 +82,8 @@ class ArgumentsBody:
 class ObjectBody:
     """A call that is a JSON object with the name and the arguments.
 
-    The arguments are an object, or a string that contains an object. If `names` is not None, only
-    calls of these functions are valid.
+    The arguments are a JSON object or a string that contains one. If `names` is not None, only
+    calls of the functions in `names` are valid.
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
@@ -89,7 +92,7 @@ class ObjectBody:
         self._names = names
         self._scanner = JsonScanner()
         self._key = ""
-        # The text of the key or value at the top level that is being read.
+        # The characters so far of the top-level key or value that is being read.
         self._text: list[str] | None = None
         self._arguments: ArgumentsBody | None = None
 
@@ -166,7 +169,10 @@ class ObjectBody:
 
 
 def _read_arguments(value: Any) -> ArgumentsBody:
-    """Return the arguments that a string contains, or no arguments if `value` is None or {}."""
+    """Return the arguments.
+
+    `value` is a string with a JSON object, an object, or None if the call has no arguments.
+    """
     text = value if isinstance(value, str) else json.dumps(value or {})
     arguments = ArgumentsBody("")
     for char in text.strip():
@@ -247,7 +253,10 @@ class XmlBody:
 
 
 def _to_json(text: str, schema: Any) -> str:
-    """Return the value of an argument as JSON. It is a string unless the schema allows JSON."""
+    """Return the text of an argument as JSON.
+
+    The text becomes a JSON string unless the schema allows other types and the text is valid JSON.
+    """
     is_string = not isinstance(schema, Mapping) or schema.get("type", "string") == "string"
     if not is_string or (isinstance(schema, Mapping) and {"anyOf", "oneOf", "$ref"} & {*schema}):
         lowered = text.strip().lower()

@@ -28,7 +28,7 @@ needed, answer without these tags."""
 def describe_tools(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Return messages without tool roles, with `tools` described in the system message."""
+    """Return messages that describe `tools` in the system message and do not use tool roles."""
     described: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] not in ("tool", "function"):

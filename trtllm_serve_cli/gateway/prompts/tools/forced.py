@@ -46,12 +46,12 @@ class CallListParser(ToolParser):
 
 
 def guide_named_call(options: ToolOptions, name: str) -> tuple[str, str]:
-    """Return the guide for the arguments of one function."""
+    """Return the guide that forces the arguments of one function."""
     return "json_schema", json.dumps(options.schemas[name])
 
 
 def guide_any_call(options: ToolOptions) -> tuple[str, str]:
-    """Return the guide for one call, or for a list of calls if `options` allow several."""
+    """Return the guide that forces one call, or a list of calls if `options` allow several."""
     definitions: dict[str, Any] = {}
     calls = [
         {
@@ -71,7 +71,11 @@ def guide_any_call(options: ToolOptions) -> tuple[str, str]:
 
 
 def _embed(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
-    """Return a schema with its definitions moved to `definitions`, under names with a prefix."""
+    """Move the definitions of a function's schema to `definitions`, and return the other keys.
+
+    The name of the function is added to the names of its definitions, because the definitions of
+    all functions share a schema.
+    """
     moved = ("$defs", "definitions")
     for key in moved:
         if isinstance(inner := schema.get(key), Mapping):

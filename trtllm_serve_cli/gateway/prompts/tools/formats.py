@@ -40,7 +40,7 @@ HERMES = ToolFormat(
     "hermes",
     HermesParser,
     ("<tool_call>",),
-    # GLM-4.5 and newer use the same tag around another format.
+    # The templates of GLM-4.5 and later use the same tag, but another format between the tags.
     ("<arg_key>",),
 )
 LLAMA3 = ToolFormat(
@@ -53,5 +53,5 @@ FORMATS = {each.name: each for each in (MISTRAL, HERMES, LLAMA3)}
 
 
 def find_format(template: str) -> ToolFormat | None:
-    """Return the format of the tool calls that a chat template describes to the model."""
+    """Return the format of tool calls that a chat template uses, or None if it is not known."""
     return next((each for each in FORMATS.values() if each.is_used_by(template)), None)

@@ -15,11 +15,11 @@ class InvalidCall(ValueError):
 
 
 class JsonScanner:
-    """A check of one JSON value.
+    """A validator for one JSON value.
 
-    `closers` contains the closing brackets of the containers that are open, outermost first.
-    `expects` is what may follow: `value`, `value_or_end`, `key`, `key_or_end`, `colon`, `comma`
-    (or the end of the container), or `done`. It does not change inside strings and literals.
+    `closers` contains the closing brackets of the open objects and arrays, outermost first.
+    `expects` is what may follow: `value`, `value_or_end`, `key`, `key_or_end`, `colon`, `comma` (or
+    the end of the object or array), or `done`. It does not change inside strings and literals.
     """
 
     def __init__(self) -> None:
@@ -34,11 +34,11 @@ class JsonScanner:
         return self.expects == "done"
 
     def push(self, char: str) -> str:
-        """Check the next character, and return the text for valid JSON.
+        """Check the next character, and return the text to append to the valid JSON.
 
-        The text differs from `char` inside strings: models write line breaks and backslashes
-        without escapes. The first characters of an escape are returned with its last character.
-        Raise `InvalidCall` if the value is not valid.
+        Models write line breaks and backslashes in strings without escapes. The returned text
+        contains the missing escapes. The characters of an escape are returned together with its
+        last character. Raise `InvalidCall` if the value is not valid.
         """
         if self.is_in_string:
             return self._push_in_string(char)
@@ -108,6 +108,6 @@ class JsonScanner:
                 return ""
             self._escape = ""
             return escape
-        # Not an escape of JSON, for example in a regular expression.
+        # JSON does not have this escape. Escape the backslash, for example of a regular expression.
         self._escape = ""
         return "'" if char == "'" else "\\\\" + _CONTROL.get(char, char)

@@ -15,8 +15,7 @@ from trtllm_serve_cli.gateway.prompts.tools.tool_parser import ToolOptions, Tool
 class Llama3Parser(ToolParser):
     """A parser for responses that consist of JSON objects.
 
-    An object is a call only if it has the name of a tool, because a response may also be JSON
-    that is not a call.
+    An object is a call only if its `name` is the name of a tool. Other objects are content.
     """
 
     _TAG = "<|python_tag|>"
@@ -26,7 +25,7 @@ class Llama3Parser(ToolParser):
         self._state = self._read_start
 
     def _read_start(self) -> bool:
-        """Start a call if the text starts with an object or with the tag."""
+        """Parse a call if the text starts with an object. Skip the tag in front of the object."""
         if not self._skip_space(";," if self._num_calls else ""):
             return False
         if self._buffer[0] == "{":

@@ -3,8 +3,8 @@
 [TOOL_CALLS][{"name": NAME, "arguments": {…}}, …]
 [TOOL_CALLS]NAME[ARGS]{…}[TOOL_CALLS]…
 
-Models with the tokenizer v11 or newer use the second format, with or without [ARGS], and with
-[CALL_ID] and an id before it. Source of the formats: mistral-common 1.8, `tokens/tokenizers`.
+Models with the tokenizer v11 or later use the second format. [ARGS] is optional, and [CALL_ID] and
+an id may precede it. Source of the formats: mistral-common 1.8, `tokens/tokenizers`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.gateway.prompts.tools.tool_parser import ToolParser
 
 _HEADER = re.compile(r"\s*([\w.-]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\]\s*)?")
 _MAX_HEADER = 512
-# The characters of headers, including those of an unfinished tag.
+# The characters that a header may contain, including the brackets of its tags.
 _HEADER_CHARACTERS = re.compile(r"[\w.\-\s\[\]]*")
 
 

@@ -21,7 +21,7 @@ def new_call_id() -> str:
 
 
 def new_mistral_call_id() -> str:
-    """Return an id for a tool call of a Mistral model. Its templates reject other ids."""
+    """Return an id that the chat templates of Mistral models accept: nine letters and digits."""
     return "".join(random.choices(string.ascii_letters + string.digits, k=9))
 
 
@@ -39,15 +39,16 @@ class ToolOptions:
 
 
 class ToolParser:
-    """A parser for one format of tool calls, which a subclass defines by states.
+    """A parser for tool calls. Each format has a subclass, which adds the states of its parser.
 
     A state is a method that consumes text from the start of `_buffer`. It returns False if it needs
     more text. Whitespace next to a call is not content. Text that turns out not to be a call is
-    content. If the JSON of the arguments turns out to be invalid after a part of it has been
-    returned, the rest is returned as it is.
+    content. If the JSON of the arguments is found to be invalid after a part has been returned, the
+    rest is returned unchanged.
     """
 
-    # The string that ends a call with invalid arguments. If it is empty, the text ends the call.
+    # The string that ends a call with invalid arguments. If it is empty, the call lasts until the
+    # end of the text.
     end_tag = ""
 
     def __init__(self, options: ToolOptions) -> None:
@@ -55,7 +56,7 @@ class ToolParser:
         self._state: Callable[[], bool] = self._read_content
         self._buffer = ""
         self._is_last = False
-        # The text since the start of the call, which becomes content if it is not a call.
+        # The text since the start of the call. It becomes content if it turns out not to be a call.
         self._raw = ""
         self._body: CallBody | None = None
         self._after_body: Callable[[], bool] = self._read_content
@@ -85,14 +86,14 @@ class ToolParser:
             self._content += self._held_space
         self._buffer = self._held_space = ""
 
-    # States that all formats have.
+    # States of all formats.
 
     def _read_content(self) -> bool:
         """Emit text until a tag starts a call. A subclass without tags overrides this state."""
         raise NotImplementedError
 
     def _read_until(self, tags: Mapping[str, Callable[[], bool]], *, keeps_tag: bool) -> bool:
-        """Emit text up to the first tag, and continue with the state of this tag."""
+        """Emit text up to the first tag, and continue with the tag's state in `tags`."""
         if (found := find_stop(self._buffer, tuple(tags))) is not None:
             start, tag = found
             self._add_content(self._buffer[:start])
@@ -136,7 +137,7 @@ class ToolParser:
         return False
 
     def _read_invalid_arguments(self) -> bool:
-        """Emit the rest of the arguments as they are, or skip text after complete arguments."""
+        """Emit the remaining arguments unchanged. Skip text that follows complete arguments."""
         tags = (self.end_tag,) if self.end_tag else ()
         found = find_stop(self._buffer, tags)
         num_held = 0 if self._is_last or not tags else len_of_partial_stop(self._buffer, tags)
@@ -150,10 +151,10 @@ class ToolParser:
             self._state = self._after_body
         return found is not None
 
-    # Steps of the states.
+    # Helpers of the states.
 
     def _skip_space(self, also: str = "") -> bool:
-        """Skip whitespace and the characters `also`. Return whether other text follows."""
+        """Skip whitespace and the characters in `also`. Return whether the buffer has more text."""
         stripped = self._buffer.lstrip(" \t\r\n" + also)
         if not self._num_calls:
             self._raw += self._buffer[: len(self._buffer) - len(stripped)]
@@ -166,7 +167,7 @@ class ToolParser:
         return True
 
     def _give_up(self) -> bool:
-        """Continue with content, because the text since the tag is not a call."""
+        """Treat the text since the tag as content, because it is not a call."""
         raw, self._raw = self._raw, ""
         if not self._is_announced:
             self._add_content(raw)
