@@ -56,7 +56,7 @@ class ChatTemplate:
 
     @cached_property
     def supports_tools(self) -> bool:
-        """True if the template renders tools. If not, `render` describes the tools in the messages."""
+        """True if the template renders tools. If not, `render` adds them to the messages."""
         return re.search(r"\btools\b", self.source) is not None
 
     @cached_property

@@ -1,1 +1,1 @@
-"""Define request bodies and response chunks."""
+"""Define the request bodies of the gateway's APIs."""

@@ -24,7 +24,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
-    """A function that the model called, with its arguments as JSON."""
+    """A call of a function by the model. The arguments are JSON."""
 
     name: str
     arguments: str = ""
@@ -67,7 +67,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class NamedFunction(msgspec.Struct, kw_only=True):
-    """The name of a function."""
+    """A reference to one of the request's functions, by its name."""
 
     name: str
 
@@ -79,14 +79,14 @@ class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
 
 
 class AllowedToolList(msgspec.Struct, kw_only=True):
-    """The tools that the model may call, or must call if the mode is `required`."""
+    """The tools that the model may call. It must call one of them if `mode` is `required`."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], msgspec.Meta(min_length=1)]
 
 
 class AllowedTools(msgspec.Struct, kw_only=True, tag_field="type", tag="allowed_tools"):
-    """A tool choice that selects some of the request's tools."""
+    """A tool choice that restricts the model to some of the request's tools."""
 
     allowed_tools: AllowedToolList
 

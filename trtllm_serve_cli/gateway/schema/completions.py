@@ -9,15 +9,15 @@ import msgspec
 from trtllm_serve_cli.gateway.schema.marks import rejected
 from trtllm_serve_cli.gateway.schema.sampling import SamplingBody, TokenId
 
-# Number of tokens that a completion generates by default, as in OpenAI's API.
+# The default of `max_tokens` in OpenAI's API.
 DEFAULT_MAX_TOKENS = 16
 
 
 class CompletionBody(SamplingBody, kw_only=True):
     """The body of `POST /v1/completions`.
 
-    The prompt is a text, a list of texts, a list of token ids, or a list of lists of token ids.
-    Without a prompt, the model generates the start of a text.
+    The prompt is a string, a list of strings, a list of token ids, or a list of lists of token ids.
+    A missing prompt is an empty string.
     """
 
     prompt: str | list[str | TokenId | list[TokenId]] | None = None
@@ -37,7 +37,7 @@ class CompletionBody(SamplingBody, kw_only=True):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompts as texts or token ids."""
+        """The prompts of the request. Each is a string or a list of token ids."""
         if self.prompt is None or isinstance(self.prompt, str):
             return [self.prompt or ""]
         if self.prompt and all(isinstance(each, int) for each in self.prompt):

@@ -15,10 +15,10 @@ MAX_INPUTS = 2048
 class EmbeddingsBody(msgspec.Struct, kw_only=True):
     """The body of `POST /v1/embeddings`.
 
-    The input is a text, a list of texts, a list of token ids, or a list of lists of token ids.
-    `prompt_name` is the name of one of the model's prompts, which is prepended to each text.
-    `truncate_prompt_tokens` is the number of tokens after which inputs are cut, as in vLLM; -1 is
-    the model's maximum length.
+    The input is a string, a list of strings, a list of token ids, or a list of lists of token ids.
+    `prompt_name` selects one of the model's prompts, which is prepended to each string. As in vLLM,
+    inputs with more than `truncate_prompt_tokens` tokens are truncated. -1 stands for the model's
+    maximum length.
     """
 
     model: str
@@ -31,7 +31,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
     @property
     def inputs(self) -> list[str | list[int]]:
-        """The inputs as texts or token ids."""
+        """The inputs of the request. Each is a string or a list of token ids."""
         if isinstance(self.input, str):
             return [self.input]
         if self.input and all(isinstance(each, int) for each in self.input):

@@ -1,7 +1,7 @@
 """Mark the fields of request bodies that have no effect or are rejected.
 
-The marks are annotations of the fields. The gateway rejects requests with them, and
-`docs/reference/openai-parameters.md` is generated from them.
+The marks are annotations of the fields. The gateway rejects a request if a field that is marked as
+rejected is set. `docs/reference/openai-parameters.md` is generated from the marks.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """The marked fields of a body. All other fields are served."""
+    """The marked fields of a request body. The gateway supports all other fields."""
 
     ignored: frozenset[str]
     rejected: Mapping[str, Rejection]
 
 
 def rejected(why: str, next_step: str = "Omit it.") -> msgspec.Meta:
-    """Return the annotation of a field whose values are rejected.
+    """Return the annotation of a field that requests must not set.
 
-    The default of the field, null and empty values are accepted.
+    Null, empty values and the field's default are accepted. `why` and `next_step` are parts of the
+    error message.
     """
     return msgspec.Meta(extra={"why": why, "next_step": next_step})
 

@@ -1,7 +1,7 @@
-"""Define the bodies of Anthropic's Messages API.
+"""Define the request bodies of Anthropic's Messages API.
 
-Source of the fields: `anthropic/types/message_create_params.py`, `message_count_tokens_params.py`
-and `content_block_param.py` of the client anthropic 2.12.
+The fields are from `anthropic/types/message_create_params.py`, `message_count_tokens_params.py` and
+`content_block_param.py` in version 2.12 of the Python package `anthropic`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from trtllm_serve_cli.gateway.schema.sampling import Probability
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag="text"):
-    """Text of a message."""
+    """A text in a message."""
 
     text: str
 
@@ -36,7 +36,7 @@ class ThinkingBlock(msgspec.Struct, kw_only=True, tag="thinking"):
 
 
 class RedactedThinkingBlock(msgspec.Struct, kw_only=True, tag="redacted_thinking"):
-    """Encrypted reasoning of another server, which has no effect."""
+    """Encrypted reasoning from another server. The gateway ignores it."""
 
     data: str = ""
 
@@ -84,7 +84,7 @@ class Message(msgspec.Struct, kw_only=True):
 
 
 class Tool(msgspec.Struct, kw_only=True):
-    """A tool that the model may call. Only tools of the client are supported."""
+    """A tool that the model may call. Only tools that the client executes are supported."""
 
     name: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     type: str | None = None
@@ -94,7 +94,10 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """The tools that the model must or may call. `name` belongs to the type `tool`."""
+    """The choice of tools: the model may call any tool, must call one, or must not call any.
+
+    With the type `tool`, the model must call the tool `name`.
+    """
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -102,7 +105,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """The switch for reasoning before the response. `budget_tokens` has no effect."""
+    """The setting for reasoning before the response. `budget_tokens` has no effect."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = None
@@ -117,7 +120,7 @@ class OutputFormat(msgspec.Struct, kw_only=True):
 
 
 class OutputConfig(msgspec.Struct, kw_only=True):
-    """The format of the response, and the effort of the reasoning."""
+    """The format of the response, and the reasoning effort."""
 
     effort: str | None = None
     format: OutputFormat | None = None

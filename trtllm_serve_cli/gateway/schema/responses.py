@@ -1,7 +1,8 @@
-"""Define the body of OpenAI's Responses API.
+"""Define the request body of OpenAI's Responses API.
 
-Source of the fields: `openai/types/responses/response_create_params.py` and
-`response_input_item_param.py` of the client openai 3.54. Unknown fields are ignored.
+The fields are from `openai/types/responses/response_create_params.py` and
+`response_input_item_param.py` in version 3.54 of the Python package `openai`. Unknown fields are
+ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from trtllm_serve_cli.gateway.schema.sampling import Probability, Temperature
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """A part of a message, of the output of a tool, or of reasoning."""
+    """A part of a message, of a tool's output, or of reasoning."""
 
     type: str
     text: str | None = None
@@ -24,18 +25,18 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class InputItem(msgspec.Struct, kw_only=True):
-    """An item of the conversation: a message, a tool call, its output, or reasoning."""
+    """An item of the conversation: a message, a tool call, a tool's output, or reasoning."""
 
     type: str = "message"
-    # A message.
+    # Fields of messages.
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | list[Part] | None = None
-    # A tool call and its output.
+    # Fields of tool calls and of the tools' output.
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
     output: str | list[Part] | None = None
-    # Reasoning.
+    # Fields of reasoning.
     summary: list[Part] | None = None
 
 
@@ -50,14 +51,17 @@ class FunctionTool(msgspec.Struct, kw_only=True):
 
 
 class SelectedTool(msgspec.Struct, kw_only=True):
-    """A reference to a tool."""
+    """A reference to one of the request's tools."""
 
     type: str
     name: str | None = None
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """The function that the model must call, or the tools that it may call."""
+    """The function that the model must call, or the tools that it may call.
+
+    `tools` lists the tools that it may call. With the mode `required`, it must call one of them.
+    """
 
     type: str
     name: str | None = None
@@ -66,7 +70,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class TextFormat(msgspec.Struct, kw_only=True):
-    """The format of the text: text, any JSON object, or JSON that matches a schema."""
+    """The format of the response: plain text, any JSON object, or JSON that matches a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str = "response"
@@ -76,14 +80,14 @@ class TextFormat(msgspec.Struct, kw_only=True):
 
 
 class TextConfig(msgspec.Struct, kw_only=True):
-    """The format of the text. The verbosity has no effect."""
+    """Settings for the text of the response. `verbosity` has no effect."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
 class Reasoning(msgspec.Struct, kw_only=True):
-    """The effort of the reasoning, which chat templates read. The summary has no effect."""
+    """Settings for reasoning. `effort` is passed to the chat template. `summary` has no effect."""
 
     effort: str | None = None
     summary: str | None = None
@@ -144,7 +148,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
         ),
     ] = 0
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None
-    # Fields that have no effect on the response, which contains some of them.
+    # Fields that have no effect on the generated text. The response repeats some of them.
     include: Annotated[list[str] | None, IGNORED] = None
     max_tool_calls: Annotated[int | None, IGNORED] = None
     metadata: Annotated[dict[str, str] | None, IGNORED] = None

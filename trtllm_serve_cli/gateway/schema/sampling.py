@@ -1,7 +1,8 @@
 """Define the fields that chat completions and completions have in common.
 
-Names and ranges are those of OpenAI's API reference (https://platform.openai.com/docs/api-reference)
-and, for the extensions, of vLLM's OpenAI-compatible server (0.26).
+The names and the ranges are from OpenAI's API reference
+(https://platform.openai.com/docs/api-reference). Those of the extensions are from vLLM's
+OpenAI-compatible server (0.26).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TokenId = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """Options for streams. Usage is sent in the last chunk if `include_usage` is set."""
+    """Options for streams. If `include_usage` is set, the last chunk contains the token counts."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -39,7 +40,10 @@ class JsonSchema(msgspec.Struct, kw_only=True):
 
 
 class ResponseFormat(msgspec.Struct, kw_only=True):
-    """The format of the response. `schema` is llama.cpp's field for the type `json_object`."""
+    """The format of the response.
+
+    `schema` is an extension of llama.cpp: a schema for the type `json_object`.
+    """
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -57,7 +61,10 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class SamplingBody(msgspec.Struct, kw_only=True):
-    """The fields that select a model and set sampling parameters, and fields without an effect."""
+    """The fields that chat completions and completions have in common.
+
+    They select a model and set sampling parameters. Some fields have no effect.
+    """
 
     model: str
     stream: bool | None = None

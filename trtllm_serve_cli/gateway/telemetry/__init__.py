@@ -1,1 +1,1 @@
-"""Report what the gateway does: metrics and the access log."""
+"""Report the gateway's requests as metrics, log lines and traces."""

@@ -13,7 +13,8 @@ from typing import Any
 from trtllm_serve_cli.choices import LogFormat
 from trtllm_serve_cli.gateway.access.call import Call
 
-# Probes send these requests every few seconds. They are logged only if they fail.
+# The paths that health checks and Prometheus request every few seconds. Requests for these paths
+# are logged only if they fail.
 _PROBES = frozenset({"/health", "/metrics", "/ping"})
 
 
@@ -32,7 +33,7 @@ class AccessLog:
 
 
 def describe(call: Call, now: datetime) -> dict[str, Any]:
-    """Return what the log contains about a request, without empty values."""
+    """Return the log fields of a request. Fields with empty values are omitted."""
     fields = {
         "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "request_id": call.request_id,
@@ -70,12 +71,12 @@ def format_text(fields: Mapping[str, Any]) -> str:
 
 
 def _printable(word: str) -> str:
-    """Escape characters with which a client could forge log lines or control a terminal."""
+    """Escape unprintable characters, which could forge log lines or control a terminal."""
     return word if word.isprintable() else ascii(word)[1:-1]
 
 
 def _write_stdout(line: str) -> None:
-    # One call per line, so that the lines of several processes are not mixed. A full disk must not
-    # stop the gateway.
+    # Write the line with one system call, so that the lines of several gateway processes are not
+    # mixed. Ignore errors, because a full disk must not stop the gateway.
     with contextlib.suppress(OSError):
         os.write(sys.stdout.fileno(), line.encode())

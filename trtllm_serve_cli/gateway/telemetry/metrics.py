@@ -3,11 +3,12 @@
 The names, the attributes and the buckets of the families `gen_ai_server_…` are those of
 OpenTelemetry's semantic conventions for generative AI model servers. Source:
 https://github.com/open-telemetry/semantic-conventions, docs/gen-ai/gen-ai-metrics.md at 01d94504.
-Prometheus replaces the dots in the names with underscores and appends the unit. The conventions
-define token counts only for clients, so the family for tokens has a name of the gateway.
+In the names, dots are replaced with underscores and the unit is appended, as is usual in
+Prometheus. The conventions define token counts only for clients, so the gateway counts tokens in
+its own family `tllm_gateway_tokens`.
 
 With several gateway processes, prometheus_client stores the values of each process in the folder
-PROMETHEUS_MULTIPROC_DIR, and each process can report the sum.
+PROMETHEUS_MULTIPROC_DIR. Each process can then report the sums over all processes.
 """
 
 from __future__ import annotations
@@ -131,7 +132,10 @@ class Metrics:
             self._per_token.labels(*labels).observe(decoding_s / (call.num_output_tokens - 1))
 
     async def share_gauges(self) -> None:
-        """Store the numbers of requests for the other gateway processes, once per second."""
+        """Store the numbers of running and waiting requests once per second.
+
+        The other gateway processes read these numbers when they report metrics.
+        """
         while MULTIPROCESS_FOLDER in os.environ:
             self._update_gauges()
             await asyncio.sleep(_SHARE_PERIOD_S)

@@ -2,8 +2,9 @@
 
 The names of the attributes `gen_ai.…` are those of OpenTelemetry's semantic conventions for
 generative AI. Source: https://github.com/open-telemetry/semantic-conventions,
-docs/registry/attributes/gen-ai.md. The conventions have no attribute for the time to the first
-token on the server, so the span has an attribute with the name of the metric.
+docs/registry/attributes/gen-ai.md. The conventions have no attribute for the time until the server
+generates the first token. The span's attribute has the name of the metric for this time,
+`gen_ai.server.time_to_first_token`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from trtllm_serve_cli.runtime.telemetry.spans import (
     new_span_id,
 )
 
-# Name of the gateway in its spans, where models have their own names.
+# Spans contain the name of a model, or this name if the gateway sends them.
 _NAME = "gateway"
 
 
 class Tracer:
     """Traces the requests of a gateway process.
 
-    A request with a `traceparent` is traced if its client records the trace. Of the other requests,
-    the first one and then every `rate`-th one is traced.
+    A request with a `traceparent` is traced if the client marked the trace as recorded. Of the
+    requests without a `traceparent`, the first and then every `rate`-th are traced.
     """
 
     def __init__(self, exporter: SpanExporter, rate: int = 1) -> None:
@@ -75,12 +76,12 @@ def make_span(call: Call) -> Span:
     return Span(
         f"00-{call.trace_id}-{call.parent_span_id}-01",
         f"{operation} {call.model}".rstrip(),
-        # On Linux, `time.perf_counter` is the monotonic clock.
+        # Spans use the monotonic clock, which is the clock of `time.perf_counter` on Linux.
         _nanoseconds(call.started_s),
         _nanoseconds(end_s),
         _describe(call, operation),
         events,
-        # The conventions for HTTP servers: errors of the client are not errors of the span.
+        # By the conventions for HTTP servers, a client error (4xx) does not make the span fail.
         call.error_type if (call.late_error or call.status) >= 500 else "",
         call.span_id,
         SERVER,

@@ -21,16 +21,17 @@ from trtllm_serve_cli.gateway.schema.chat import (
 )
 from trtllm_serve_cli.gateway.schema.sampling import JsonSchema, ResponseFormat
 
-# Field of a chat completion -> field of a message.
+# Field of a chat completion request -> field of a Messages request, for error messages.
 CHAT_PARAMS = {"response_format": "output_config.format"}
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
 def convert_body(body: anthropic.CountTokensBody) -> ChatBody:
-    """Return the chat completion that a request describes, without a limit for its tokens.
+    """Return the chat completion request that is equivalent to a Messages request.
 
-    A last message of the assistant is the start of the response. Raise `ApiError` (400) for content
-    and tools that are not supported.
+    The maximum number of tokens is not set. If the last message is from the assistant, the model
+    continues this message. Raise `ApiError` (400) if the request has content or tools that are not
+    supported.
     """
     messages = [*_convert_system(body.system)]
     for each in body.messages:
@@ -108,7 +109,7 @@ def _convert_assistant(blocks: Sequence[anthropic.ContentBlock]) -> ChatMessage:
 
 
 def _convert_user(role: Any, blocks: Sequence[anthropic.ContentBlock]) -> list[ChatMessage]:
-    """Return a message for each tool result, and for the text between them."""
+    """Return a message for each tool result, and for the text before, between and after them."""
     messages: list[ChatMessage] = []
     texts: list[anthropic.TextBlock] = []
     for block in blocks:

@@ -27,16 +27,16 @@ from trtllm_serve_cli.gateway.schema.responses import (
 )
 from trtllm_serve_cli.gateway.schema.sampling import JsonSchema, ResponseFormat
 
-# Field of a chat completion -> field of a response.
+# Field of a chat completion request -> field of a Responses request, for error messages.
 CHAT_PARAMS = {"messages": "input", "response_format": "text.format"}
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _LOG_PROBS = "message.output_text.logprobs"
 
 
 def convert_body(body: ResponsesBody) -> ChatBody:
-    """Return the chat completion that a request describes.
+    """Return the chat completion request that is equivalent to a Responses request.
 
-    Raise `ApiError` (400) for parameters, items and tools that are not supported.
+    Raise `ApiError` (400) if the request has parameters, items or tools that are not supported.
     """
     _check_include(body)
     messages = _convert_input(body)
@@ -121,10 +121,11 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
 
 
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
-    """Return the message that the next item of the assistant belongs to.
+    """Return the message to add the assistant's next item to.
 
-    A turn of the assistant has reasoning, then content, and then tool calls. An item that does not
-    follow in this order starts a new message.
+    The last message is returned if it is the assistant's. Content follows reasoning and precedes
+    tool calls, so content starts a new message if the last message already has content or tool
+    calls.
     """
     last = messages[-1] if messages else None
     if (
@@ -156,7 +157,7 @@ def _convert_part(part: Part, path: str) -> ContentPart:
 
 
 def _convert_tools(body: ResponsesBody) -> tuple[list[Tool], Any]:
-    """Return the tools and the `tool_choice` of the chat completion."""
+    """Return the `tools` and the `tool_choice` of the chat completion request."""
     tools = [_convert_tool(each) for each in body.tools or ()]
     choice = body.tool_choice
     if not isinstance(choice, ToolChoice):
