@@ -1,7 +1,7 @@
 """Define the exit codes that the commands set.
 
-`tllm` also exits with 0 for success, with 1 for a bug in tllm, and with 2 for wrong usage, which
-Typer reports.
+`tllm` also exits with 0 for success, with 1 if tllm itself has a bug, and with 2 if Typer rejects
+the command line.
 """
 
 USER_CAN_FIX = 3

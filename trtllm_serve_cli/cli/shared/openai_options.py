@@ -1,4 +1,4 @@
-"""Declare the options for OpenAI-compatible servers, and find the server that they select."""
+"""Declare the options for OpenAI-compatible servers, and find the server that they specify."""
 
 from __future__ import annotations
 
@@ -20,16 +20,22 @@ _PANEL = "Target"
 ApiOption = Annotated[
     Literal["chat", "completions"] | None,
     Option(
-        "API for the request with -i openai: chat completions with messages, or completions with "
-        "a prompt. Default: chat, or completions for prompts that are sent unchanged.",
+        (
+            "API to use with -i openai: chat completions, which take messages, or completions, "
+            "which take a prompt. Default: chat, or completions for prompts that are sent "
+            "unchanged."
+        ),
         panel=_PANEL,
     ),
 ]
 ApiKeyOption = Annotated[
     str | None,
     Option(
-        "Key for an OpenAI-compatible server. Other users of this machine can read the command "
-        "line, so prefer the environment variable OPENAI_API_KEY, which is the default.",
+        (
+            "Key for an OpenAI-compatible server. Default: the environment variable "
+            "OPENAI_API_KEY, which is safer, because other users of this machine can read the "
+            "command line."
+        ),
         metavar="KEY",
         panel=_PANEL,
     ),
@@ -37,10 +43,10 @@ ApiKeyOption = Annotated[
 
 
 def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint:
-    """Return the server at `url`, at the URL in OPENAI_BASE_URL, or the only running gateway.
+    """Return the OpenAI-compatible server that a command sends requests to.
 
-    OPENAI_BASE_URL is an environment variable. Raise `BadInput` if neither is set, or if the URL or
-    the key is invalid.
+    The server's URL is `url`, the environment variable OPENAI_BASE_URL, or the URL of the only
+    running gateway. Raise `BadInput` if there is no such URL, or if the URL or the key is invalid.
     """
     from trtllm_serve_cli.client.transport.openai.endpoint import (
         OpenAIEndpoint,
@@ -52,8 +58,11 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
     if not text:
         raise BadInput(
             "The interface openai requires the URL of a server.",
-            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and not "
-            "exactly one server with the OpenAI-compatible API is running",
+            why=(
+                f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and tllm "
+                "cannot choose a server because none or several with an OpenAI-compatible API "
+                "are running"
+            ),
             next_step="pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`",
         )
     key = parse_api_key(api_key or os.environ.get(API_KEY_VARIABLE))
@@ -61,7 +70,7 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
 
 
 def _find_gateway() -> str | None:
-    """Return the URL of the only running gateway of `tllm start`, or None."""
+    """Return the URL of the gateway if exactly one server has a running gateway, or None."""
     from trtllm_serve_cli.launch.servers.running import list_servers
     from trtllm_serve_cli.paths import find_home
 

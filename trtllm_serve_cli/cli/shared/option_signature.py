@@ -17,7 +17,7 @@ import typer
 
 from trtllm_serve_cli.option_fields import OptionField, option_fields
 
-# The values of a group of options, by field name.
+# The values of a group of options, by the field name of the option.
 OptionValues = dict[str, Any]
 
 
@@ -27,8 +27,8 @@ def takes_options(
     """Add groups of options to a command.
 
     Each keyword argument is a group of options. The command's parameter with the name of the group
-    receives a dictionary of the options that were set, in which all paths are absolute. `--help`
-    lists the options of a group at the position of the group's parameter.
+    receives a dictionary of the options that the user has set. All paths in the dictionary are
+    absolute. `--help` lists the options of a group at the position of the group's parameter.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -164,7 +164,7 @@ def _type(field: OptionField, *, is_optional: bool) -> Any:
 
 
 def _help(field: OptionField, *, has_default: bool) -> str:
-    """Return the option's help text with its default, unless Typer or the text already shows it."""
+    """Return the option's help text. Add the default unless Typer or the text already shows it."""
     text, default = field.option.help, field.default
     is_stated = "Default:" in text or default in (None, (), {}, dataclasses.MISSING)
     if is_stated or has_default or field.kind is bool:
@@ -195,7 +195,7 @@ def _plain(field: OptionField, value: Any) -> Any:
 def parse_pairs(words: list[str], *, option: str) -> dict[str, str]:
     """Return words of the form KEY=VALUE as a dictionary.
 
-    Raise `BadInput` if a word has a different form. `option` is the start of the error message.
+    Raise `BadInput` if a word does not have this form. The error message starts with `option`.
     """
     from trtllm_serve_cli.errors import BadInput
 

@@ -48,7 +48,7 @@ def show_table(
     """Print a table that wraps long cells instead of truncating them.
 
     If `is_first_column_whole` or `is_numeric` is set, the cells in the first column do not wrap.
-    `is_numeric` also aligns the other columns to the right.
+    `is_numeric` also aligns all columns except the first to the right.
     """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table

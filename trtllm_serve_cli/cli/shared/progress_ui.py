@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class WorkDisplay:
-    """A display for the messages and the progress of an import or build.
+    """A display for the messages and the progress of an import or a build.
 
-    Messages are printed as lines. If `is_live` is set, the display also shows the progress of each
-    download or build step, from its first update until the next message.
+    Messages are printed as lines. If `is_live` is set, the display also shows the progress of the
+    current download or build step, until the next message is printed.
     """
 
     def __init__(self, *, is_live: bool) -> None:
@@ -42,7 +42,7 @@ class WorkDisplay:
     def on_line(self, line: str) -> None:
         """Show the progress that a build step reports in `line`, a line of its output.
 
-        Until the step has reported progress, show the line itself.
+        If the step has not reported progress yet, show the line itself.
         """
         if not self._is_live:
             return
@@ -63,7 +63,7 @@ class WorkDisplay:
 
     @property
     def watch(self) -> Watch | None:
-        """The callback for the progress of a download, or None if the display is not live."""
+        """The callback that shows a download's progress, or None if the display is not live."""
         return self._show_transfer if self._is_live else None
 
     def _show_transfer(self, progress: Transfer) -> None:

@@ -1,4 +1,4 @@
-"""Find the server for a command, from the address in `-u` or among the running servers."""
+"""Find the server for a command, by its address in `-u` or among the running servers."""
 
 from __future__ import annotations
 
@@ -93,12 +93,11 @@ def find_bench_target(
 ) -> BenchTarget:
     """Return the Triton model to benchmark, and the server on which it runs.
 
-    If `model` is the name of a Triton model, return that model. Otherwise, `model` is the name of
-    an imported model. Return its text model `text_model` or, if `text_model` is None, its
-    `tensorrt_llm` model. `text_model` is the name of a model in upstream's templates, or `own` for
-    the text model with the imported model's name. Raise `NoServer` if no server matches, or
-    `BadInput` if the server has several models and `model` is None, or if the model computes
-    embeddings.
+    `model` is the name of a Triton model or of an imported model. For an imported model,
+    `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
+    the text model with the imported model's name, or None for `tensorrt_llm`. Raise `NoServer` if
+    no server matches. Raise `BadInput` if the model computes embeddings, or if the server has
+    several models and `model` is None.
     """
     from trtllm_serve_cli.launch.servers.running import (
         find_by_triton_model,
@@ -140,8 +139,8 @@ def _refuse_embedding_model(home: Home, name: str) -> None:
     if imported is not None and imported.layout == "embedding":
         raise BadInput(
             f"{name} cannot be benchmarked.",
-            why="the model computes embeddings, and benchmarks measure generated tokens",
-            next_step="choose a model that generates text with -m NAME",
+            why="the model computes embeddings, but benchmarks measure generated tokens",
+            next_step="pass -m with the name of a model that generates text",
         )
 
 
@@ -182,8 +181,8 @@ def _choose(running: RunningServer, model: str | None, command: str) -> str:
 def parse_url(url: str | None) -> str | None:
     """Return `url` as `host:port`, or None if `url` is None.
 
-    Replace `localhost` with 127.0.0.1, the form in which the addresses of local servers are stored,
-    so that both can be compared.
+    Replace `localhost` with 127.0.0.1, because the addresses of local servers are stored with
+    127.0.0.1 and are compared with the result.
     """
     if url is None:
         return None

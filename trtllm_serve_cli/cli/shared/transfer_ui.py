@@ -1,4 +1,4 @@
-"""Draw the size, rate and remaining time of a download on a terminal, in total and per file."""
+"""Show the size, rate and remaining time of a download on a terminal, in total and per file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.sources.progress import Progress
 
 _MAX_FILES = 8
-# File names are shortened to this width, so that a file's line fits into 80 columns.
+# Longer file names are shortened to this width, so that the line of a file fits into 80 columns.
 _NAME_WIDTH = 24
 
 
