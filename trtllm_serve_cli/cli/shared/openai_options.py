@@ -20,22 +20,18 @@ _PANEL = "Target"
 ApiOption = Annotated[
     Literal["chat", "completions"] | None,
     Option(
-        (
-            "API to use with -i openai: chat completions, which take messages, or completions, "
-            "which take a prompt. Default: chat, or completions for prompts that are sent "
-            "unchanged."
-        ),
+        "API to use with -i openai: chat completions, which take messages, or completions, "
+        "which take a prompt. Default: chat, or completions for prompts that are sent "
+        "unchanged.",
         panel=_PANEL,
     ),
 ]
 ApiKeyOption = Annotated[
     str | None,
     Option(
-        (
-            "Key for an OpenAI-compatible server. Default: the environment variable "
-            "OPENAI_API_KEY, which is safer, because other users of this machine can read the "
-            "command line."
-        ),
+        "Key for an OpenAI-compatible server. Default: the environment variable "
+        "OPENAI_API_KEY, which is safer, because other users of this machine can read the "
+        "command line.",
         metavar="KEY",
         panel=_PANEL,
     ),
@@ -58,11 +54,9 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
     if not text:
         raise BadInput(
             "The interface openai requires the URL of a server.",
-            why=(
-                f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and tllm "
-                "cannot choose a server because none or several with an OpenAI-compatible API "
-                "are running"
-            ),
+            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and tllm "
+            "cannot choose a server because none or several with an OpenAI-compatible API "
+            "are running",
             next_step="pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`",
         )
     key = parse_api_key(api_key or os.environ.get(API_KEY_VARIABLE))
@@ -87,6 +81,6 @@ def check_usage(interface: str, api: str | None, api_key: str | None) -> None:
     for flag, value in (("--api", api), ("--api-key", api_key)):
         if value is not None and interface != "openai":
             raise typer.BadParameter(
-                ("The option requires -i openai. Add -i openai, or omit the option."),
+                "The option requires -i openai. Add -i openai, or omit the option.",
                 param_hint=flag,
             )

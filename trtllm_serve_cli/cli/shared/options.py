@@ -19,9 +19,9 @@ JsonOption = Annotated[bool, typer.Option("--json", help=_JSON)]
 # The option `--json`, for a field of an options class.
 AsJson = Annotated[bool, Option(_JSON, flags=("--json",))]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help=("Print the plan without executing it."))
+    bool, typer.Option("--dry-run", help="Print the plan without executing it.")
 ]
 ForceOption = Annotated[
-    bool, typer.Option("--force", help=("Replace the output files if they already exist."))
+    bool, typer.Option("--force", help="Replace the output files if they already exist.")
 ]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
