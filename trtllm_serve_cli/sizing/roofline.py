@@ -1,9 +1,11 @@
 """Estimate upper limits for a model's speed from memory reads and multiplications.
 
-In a measurement with the matrices of Llama 2 7B, an H200 reached 4.3 of 4.8 TB/s, and 790 of 989
-TFLOP/s in bf16. The limits assume that every card reaches the same fractions of the rates in its
-data sheet. Communication between GPUs is not counted. Real speeds are lower. On the same H200, vLLM
-0.26 reached 0.67 of the limit for a single stream and 0.64 of the saturated limit.
+The limits use the rates that a card sustains, not the rates in its data sheet, which a card reaches
+only briefly or not at all: its power limit lowers the clock. An H200 sustained 4.3 of 4.8 TB/s in
+copies, and 670 of 989 TFLOP/s in bf16 and 1310 of 1979 TFLOP/s in FP8 with the matrices of Llama 2
+7B. All other cards are assumed to sustain the same fractions of their rates. Communication between
+GPUs is not counted. Real speeds are lower. On the same H200, vLLM 0.26 reached 0.67 of the limit
+for a single stream and 0.73 of the saturated limit.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 BANDWIDTH_REACHED = 4.3 / 4.8
-COMPUTE_REACHED = 790 / 989
+# By the attribute of `Gpu` that has the rate. FP4 was not measured, so it has the fraction of FP8.
+COMPUTE_REACHED = {"fp16": 670 / 989, "fp8": 1310 / 1979, "fp4": 1310 / 1979}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +177,13 @@ class _Cost:
         chosen = experts.num_experts_per_token / experts.num_experts if experts else 0.0
         matrices = 2 * num_tokens * (stage.matrices + chosen * stage.experts)
         other = attention + 2 * (num_tokens * stage.replicated + stage.head_read)
-        rate = getattr(self.gpu, weights.rate) or self.gpu.fp16
-        reached = COMPUTE_REACHED * 1e12
-        return matrices / (rate * weights.speed * reached) + other / (self.gpu.fp16 * reached)
+        rate = weights.rate if getattr(self.gpu, weights.rate) else "fp16"
+        sustained = self._sustained(rate) * weights.speed
+        return matrices / sustained + other / self._sustained("fp16")
+
+    def _sustained(self, rate: str) -> float:
+        """Return the number of operations per second that the GPU sustains in a precision."""
+        return float(getattr(self.gpu, rate)) * COMPUTE_REACHED[rate] * 1e12
 
     def _attend(self, num_tokens: int, context: float, *, is_prompt: bool) -> float:
         """Return the number of operations in the attention.
