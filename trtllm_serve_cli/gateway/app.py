@@ -62,7 +62,7 @@ ROUTES = (
     Route("/v2{path:path}", kserve.pass_to_triton, methods=["GET", "POST", "PUT", "DELETE"]),
 )
 
-# Headers of responses that scripts of web pages may read.
+# The response headers that scripts in web pages may read.
 _EXPOSED_HEADERS = (
     "retry-after",
     "x-request-id",
@@ -79,7 +79,7 @@ def build_app(
     registry: ModelRegistry | None = None,
     usage: UsageTable | None = None,
 ) -> Starlette:
-    """Return the application.
+    """Return the gateway's application.
 
     Tests pass a `registry` with models that are already loaded. `usage` is the table that the
     gateway's processes share.
@@ -123,7 +123,9 @@ def build_app(
 def _plan_middleware(
     config: GatewayConfig, report: Callable[[Call], None], tracer: Tracer | None
 ) -> list[Middleware]:
-    """Return the middleware, outermost first. CORS applies to rejected requests, too."""
+    """Return the middleware, outermost first. CORS is outermost, because it also applies to
+    rejected requests.
+    """
     keys = KeyRing(Path(config.keys_file) if config.keys_file else None, config.key_policy)
     guard = Middleware(
         Guard,

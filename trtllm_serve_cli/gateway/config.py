@@ -18,8 +18,8 @@ DEFAULT_PORT = 9000
 class ServedModel:
     """A model behind the gateway.
 
-    Clients select the model by `name`. `text_model` is the name of its text model in Triton.
-    `endpoint` is the server that serves the model. `tokenizer_dir` is the tokenizer's folder for
+    Clients select the model by `name`. `text_model` is the Triton model that accepts text for it.
+    `endpoint` is the server that runs the model. `tokenizer_dir` is the tokenizer's folder, for
     models whose configuration in Triton does not contain it.
     """
 
@@ -31,23 +31,23 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """The configuration of a gateway process.
+    """The configuration of a gateway.
 
-    `models` may contain several servers for the same name. `server_directory` is the state folder
-    of the server that `tllm start` supervises, or None if the servers are elsewhere.
-    `chat_template` is a template that replaces the models' templates. With the `generation_config`
-    "auto", the defaults of sampling parameters are those in the models' `generation_config.json`.
-    `tool_parser` is the name of the format of tool calls in `prompts/tools/formats.py`. If it is
-    None, the templates show the format. Clients may load LoRA adapters from folders below
-    `runtime_lora_dir`. `keys_file` is the file with the hashed API keys. With the `key_policy`
-    "auto", requests require a key if this file exists. If `keys_file` is None, the gateway accepts
-    requests without a key. `max_header_bytes` and `max_body_bytes` limit the size of a request. A
-    request whose headers or body have not arrived after `receive_timeout_s` is rejected. At most
-    `max_in_flight` requests run at the same time, and at most `max_waiting` more requests wait.
-    After `send_timeout_s`, a client that does not read its response is disconnected. `log_format`
-    is the format of the access log. `otlp_traces` is the URL that receives the spans of requests,
-    or None if requests are not traced. Of the requests without a `traceparent`, one of `trace_rate`
-    is traced.
+    If `models` contains a name several times, the requests for this model are distributed over
+    several servers. `server_directory` is the state folder of the server that `tllm start`
+    supervises, or None if the servers run elsewhere. `chat_template` replaces the models' own
+    templates. If `generation_config` is "auto", the sampling parameters in each model's
+    `generation_config.json` are the defaults. `tool_parser` is the name of a format of tool calls
+    in `prompts/tools/formats.py`, or None to detect the format from the model's template. Clients
+    may load LoRA adapters from folders below `runtime_lora_dir`. `keys_file` contains the hashed
+    API keys. If `key_policy` is "auto", requests require a key if this file exists. If `keys_file`
+    is None, the gateway accepts requests without a key. `max_header_bytes` and `max_body_bytes`
+    limit the size of a request. A request is rejected if its headers or its body have not arrived
+    after `receive_timeout_s`. At most `max_in_flight` requests run at the same time, and at most
+    `max_waiting` more requests wait. A client that does not read its response is disconnected after
+    `send_timeout_s`. `log_format` is the format of the access log. `otlp_traces` is the URL that
+    receives the spans of requests, or None if requests are not traced. Of the requests without a
+    `traceparent` header, one in `trace_rate` is traced.
     """
 
     models: tuple[ServedModel, ...]

@@ -1,4 +1,4 @@
-"""Define the errors of the API, in the formats of OpenAI's and Anthropic's APIs.
+"""Define the gateway's errors, in the formats of OpenAI's and Anthropic's APIs.
 
 Sources of the formats and the codes: https://platform.openai.com/docs/guides/error-codes, and
 `anthropic/types/shared/error_type.py` of the client anthropic 2.12.
@@ -13,14 +13,15 @@ import msgspec
 
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
-# The type of an error for each HTTP status. All other statuses below 500 are invalid requests.
+# HTTP status -> type of the error. Errors with any other status below 500 have the type of invalid
+# requests.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-# The type of an error of Anthropic's API for each HTTP status.
+# HTTP status -> type of the error in Anthropic's API.
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -29,7 +30,7 @@ _ANTHROPIC_TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-# Both APIs have the paths of models. Requests of Anthropic's clients have this header.
+# Both APIs use the same paths for models. Only Anthropic's clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
 # Seconds after which a client may retry a request that the server could not accept.
 RETRY_AFTER_S = 1
@@ -38,9 +39,9 @@ RETRY_AFTER_S = 1
 class ApiError(Exception):
     """An error response with an HTTP status.
 
-    `param` is the field of the request that caused the error, and `code` is a name that programs
-    can compare. `retry_after_s` is the value of the header Retry-After, and `headers` are further
-    headers. `reason` names the limit that rejected the request, for metrics and the access log.
+    `param` is the request's field that caused the error. `code` is a name of the error for
+    programs. `retry_after_s` is the value of the header Retry-After, and `headers` are additional
+    headers. `reason` is the limit that rejected the request, for metrics and the access log.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class ApiError(Exception):
     def rename(self, params: Mapping[str, str]) -> None:
         """Replace the name of the field that caused the error.
 
-        `params` maps the fields of a chat completion to the fields of another API.
+        `params` maps field names of a chat completion to field names of another API.
         """
         if (name := params.get(self.param or "")) is None:
             return
@@ -139,7 +140,7 @@ def model_not_found(name: str, known: tuple[str, ...]) -> ApiError:
 
 
 def unavailable(message: str) -> ApiError:
-    """Return the error for a request that may succeed after `RETRY_AFTER_S`."""
+    """Return the error for a request that the client may retry after `RETRY_AFTER_S`."""
     return ApiError(503, message, code="service_unavailable", retry_after_s=RETRY_AFTER_S)
 
 

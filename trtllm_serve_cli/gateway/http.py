@@ -1,4 +1,4 @@
-"""Read request bodies and send responses, with limits for bodies and slow clients."""
+"""Read request bodies and send responses, with limits on the size of bodies and on slow clients."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
 
-# Key of the server's own `send` in a scope.
+# The key in the ASGI scope for the server's unwrapped `send`.
 RAW_SEND = "tllm.send"
-# The number of bytes of a body above the limit that are read and discarded.
+# If a body exceeds the limit, up to this many additional bytes are read and discarded.
 _MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 Body = TypeVar("Body", bound=msgspec.Struct)
 Result = TypeVar("Result")
@@ -91,8 +91,7 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
 def decode_json(data: bytes, kind: type[Body]) -> Body:
     """Decode JSON.
 
-    Raise `ApiError` (400) that names the field with an invalid value, or a field that the gateway
-    does not support.
+    Raise `ApiError` (400) if a field is invalid or not supported. The error names the field.
     """
     try:
         body = msgspec.json.decode(data, type=kind)
@@ -152,7 +151,7 @@ class EventStream(Response):
         watchdog = _SendWatchdog(task, self._send_timeout_s)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            # Send the chunks without Starlette's wrappers of `send`, which take time per chunk.
+            # Do not use Starlette's wrappers of `send`, because they take time for each chunk.
             send_chunk = scope.get(RAW_SEND, send)
             async for event in self._events:
                 watchdog.is_sending = True
@@ -166,9 +165,9 @@ class EventStream(Response):
 
 
 class _SendWatchdog:
-    """Cancels a task if one of its sends does not finish within `timeout_s`.
+    """A timer that cancels a task if one of its sends does not finish within `timeout_s`.
 
-    One timer per stream is much cheaper than a timeout for each send.
+    One timer per stream takes much less time than a timeout for each send.
     """
 
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
@@ -196,9 +195,10 @@ class _SendWatchdog:
 async def run_while_connected(
     receive: Receive, work: Callable[[], Awaitable[Result]]
 ) -> Result | None:
-    """Run `work`, and cancel it if the client disconnects. Return None in this case.
+    """Run `work` while the client is connected.
 
-    The request's body must already have been read.
+    If the client disconnects, cancel `work` and return None. The request's body must already have
+    been read.
     """
     task = asyncio.ensure_future(work())
     listener = asyncio.ensure_future(_wait_for_disconnect(receive))

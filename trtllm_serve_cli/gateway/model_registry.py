@@ -35,7 +35,7 @@ class ModelRegistry:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._models: dict[str, LoadedModel] = {}
-        # Why a model cannot be used yet, and why a model can never be used.
+        # The reasons why models cannot be used yet, and the reasons why models can never be used.
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         # The names of the adapters that clients have loaded.
@@ -48,7 +48,7 @@ class ModelRegistry:
         return tuple(dict.fromkeys(each.name for each in self._config.models))
 
     def start(self) -> None:
-        """Start loading the models."""
+        """Start to load the models in the background."""
         self._tasks = [asyncio.create_task(self._load(each)) for each in self._config.models]
 
     async def close(self) -> None:
@@ -82,7 +82,7 @@ class ModelRegistry:
         return names[0]
 
     def find_generating(self, name: str) -> LoadedModel:
-        """Return the model that clients call `name`, which generates text.
+        """Return the model that clients call `name`, if it generates text.
 
         Raise `ApiError` in the same cases as `find`, or with the status 400 if the model computes
         embeddings.
@@ -123,7 +123,7 @@ class ModelRegistry:
         return True
 
     def find_problems(self) -> list[str]:
-        """Return a sentence for each model that cannot receive requests now."""
+        """Return a sentence for each model that cannot receive requests at present."""
         problems = []
         for name in self.base_names:
             model = self._models.get(name)
@@ -186,7 +186,7 @@ class ModelRegistry:
     ) -> Backend:
         """Connect to the model's engine worker if it accepts connections, otherwise to Triton."""
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
-        # The sockets of several servers on this machine cannot be distinguished.
+        # If several servers on this machine serve the model, their sockets cannot be distinguished.
         is_single = not self._has_several_servers(served.name)
         if self._config.server_directory is not None and is_single:
             directory = Path(self._config.server_directory)
@@ -218,17 +218,17 @@ def list_adapters(folder: Path) -> list[str]:
 
 
 class _CannotServe(Exception):
-    """Raised if the gateway cannot serve a model, even when its server is ready."""
+    """An error that is raised if the gateway cannot serve a model, although its server is ready."""
 
 
 def _fetch_info(served: ServedModel) -> ModelInfo:
-    """Return the settings of the text model, after its server has loaded all parts of it."""
+    """Return the text model's settings as soon as its server has loaded all models that it uses."""
     info = fetch_model_config(served.endpoint, served.text_model)
     for role in (CORE_MODEL, "preprocessing"):
         name = info.name_of(role)
         with contextlib.suppress(RequestFailed):
             part = fetch_model_config(served.endpoint, name)
-            # Upstream's text models do not have this parameter.
+            # NVIDIA's text models do not have this parameter.
             folder = info.tokenizer_dir or part.tokenizer_dir
             adapters = info.lora_prefetch_dir or part.lora_prefetch_dir
             info = dataclasses.replace(info, tokenizer_dir=folder, lora_prefetch_dir=adapters)

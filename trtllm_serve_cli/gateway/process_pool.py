@@ -1,7 +1,7 @@
 """Run several gateway processes on one port.
 
 Each process binds the port with SO_REUSEPORT, so that the kernel distributes the connections. The
-first process only starts, restarts and stops the others.
+first process serves no requests. It only starts, restarts and stops the other processes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,13 @@ from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER
 from trtllm_serve_cli.processes import die_with_parent
 
-# Option of `python -m trtllm_serve_cli.gateway` for one of several processes.
+# The option of `python -m trtllm_serve_cli.gateway` that starts one of several processes.
 MEMBER_OPTION = "--member"
 _USAGE_FILE = "key-usage"
 _POLL_S = 0.2
 _RESTART_DELAY_S = 1.0
-# A process that ends earlier could not start, for example because its configuration is invalid.
+# If a process exits within this time, it could not start, for example because its configuration is
+# invalid.
 _STARTED_AFTER_S = 5.0
 # Time limit for a process to exit after its requests have ended.
 _EXIT_S = 5.0
@@ -45,7 +46,8 @@ def serve_as_configured(config: GatewayConfig) -> int:
     """
     if config.num_processes > 1:
         return serve_processes(config)
-    # Not imported by the first of several processes, which would use 60 MB without need.
+    # Import the server only here. The process that starts the others does not need it and would use
+    # 60 MB more.
     from trtllm_serve_cli.gateway.server import serve
 
     serve(config)
@@ -68,7 +70,7 @@ def bind_shared(config: GatewayConfig) -> socket.socket:
 
 
 def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
-    """Open the table in which the processes count what the API keys have used."""
+    """Open the table in which the processes count the usage of each API key."""
     file = Path(os.environ[MULTIPROCESS_FOLDER]) / _USAGE_FILE
     return UsageTable(file, process_index, config.num_processes)
 
@@ -76,14 +78,14 @@ def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
 def serve_processes(config: GatewayConfig) -> int:
     """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
 
-    A process that dies is started again. If a process cannot start, all processes are stopped, and
-    the exit code is that of the process.
+    A process that dies is restarted. If a process cannot start, all processes are stopped, and its
+    exit code is returned.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    # A socket that does not listen gets no connections, but it keeps the port while processes are
-    # restarted.
+    # This socket does not listen, so it receives no connections, but it reserves the port while
+    # processes are restarted.
     with bind_shared(config), _shared_folder(config) as folder:
         pool = [Member(config, folder, index) for index in range(config.num_processes)]
         try:
@@ -97,7 +99,10 @@ def serve_processes(config: GatewayConfig) -> int:
 
 
 class Member:
-    """One of the processes, which share `folder`. `clock` returns seconds."""
+    """One of the gateway's processes.
+
+    The processes share the files in `folder`. `clock` returns the time in seconds.
+    """
 
     def __init__(
         self,
@@ -120,14 +125,15 @@ class Member:
             preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
         )
         assert self.process.stdin is not None
-        # The configuration contains tokens, so it must not be an argument.
+        # Pass the configuration through a pipe, because it contains tokens and other users can read
+        # command lines.
         with contextlib.suppress(BrokenPipeError), self.process.stdin as pipe:
             pipe.write(self._config.to_json().encode())
         self._started_s = self._clock()
         self._ended_s: float | None = None
 
     def restart_if_dead(self) -> int | None:
-        """Start a process that has died again. Return its exit code if it could not start."""
+        """Restart the process if it has died. Return its exit code if it could not start."""
         code = self.process.poll()
         if code is None:
             return None
@@ -159,9 +165,10 @@ def _stop_all(pool: list[Member], timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def _shared_folder(config: GatewayConfig) -> Iterator[Path]:
-    """Yield an empty folder in which the processes share their metrics and the keys' usage.
+    """Yield an empty folder in which the processes share their metrics and the usage of the keys.
 
-    The folder is in the server's state folder, so that a killed gateway leaves no folder behind.
+    The folder is in the server's state folder, so it is removed with the state even if the gateway
+    was killed.
     """
     if config.server_directory is None:
         with tempfile.TemporaryDirectory(prefix="tllm-gateway-") as temporary:

@@ -20,7 +20,7 @@ Batches = AsyncGenerator[list[TextDelta], None]
 
 
 class Writer(Protocol):
-    """Writes the response of an endpoint that generates text."""
+    """The interface of the writers, which create the responses of endpoints that generate text."""
 
     def first_events(self) -> bytes:
         """Return the events that start a stream."""
@@ -36,7 +36,7 @@ class Writer(Protocol):
         return b"data: " + error.body() + b"\n\n"
 
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
-        """Return why the sequences have ended, as in the response."""
+        """Return why the sequences have ended, in the response's format."""
         return generation.finish_reasons
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
@@ -53,8 +53,9 @@ async def respond(
 ) -> Response:
     """Generate a response as soon as the limits of the gateway allow it.
 
-    The engine's request is cancelled if the client disconnects. A stream starts with the first
-    tokens, so that an error before them still has its HTTP status. Raise `ApiError` in this case.
+    If the client disconnects, the engine's requests are cancelled. A stream starts only when the
+    first tokens have arrived, so that earlier errors are returned with their HTTP status. Raise
+    `ApiError` for these errors.
     """
     num_input_tokens = sum(len(plan.input_ids) for plan in plans)
     if not await admit(request, model.name, num_input_tokens):
@@ -99,7 +100,7 @@ async def _stream(
                 yield events
         yield writer.last_events(generation)
     except ApiError as error:
-        # The status has already been sent, so the error is an event.
+        # The status 200 has already been sent, so the error is sent as an event.
         call.late_error = error.status
         yield writer.error_events(error)
     finally:
@@ -108,7 +109,7 @@ async def _stream(
 
 
 def _describe_end(call: Call, writer: Writer, generation: Generation) -> None:
-    """Record in `call` what its span contains about the end of the generation."""
+    """Record in `call` how the generation has ended, for the request's span."""
     if call.span_id:
         call.finish_reasons = writer.finish_reasons(generation)
         call.num_cached_tokens = generation.num_cached_tokens

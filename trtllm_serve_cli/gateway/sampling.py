@@ -1,4 +1,4 @@
-"""Convert sampling parameters of the API to the fields of a `GenerationRequest`."""
+"""Convert sampling parameters of the OpenAI API to the fields of a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 
 Body = TypeVar("Body", bound=SamplingBody)
-# What a request sets -> the feature that it requires. The first word is the parameter.
+# What a request sets -> the feature that this requires. The first word is the parameter's name.
 REQUIRED_FEATURES: Mapping[str, Feature] = {
     "n": SEVERAL_SEQUENCES,
     "best_of": SEVERAL_SEQUENCES,
@@ -55,7 +55,8 @@ REQUIRED_FEATURES: Mapping[str, Feature] = {
     "lora_name": LORA,
 }
 _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "min_tokens")
-# The guide type `json` of the engines also allows numbers, strings and arrays.
+# `{"type": "json_object"}` allows only objects, but the engines' guide type `json` also allows
+# numbers, strings and arrays.
 _ANY_OBJECT = {"type": "object"}
 # Key of a guide in `structured_outputs` -> guide type of the engines.
 _GUIDE_PARAMS = (
@@ -83,8 +84,8 @@ def plan_generation(
 ) -> GenerationPlan:
     """Return the engine's request for a prompt.
 
-    If `max_tokens` is None, the response may fill the model's context. `guide` overrides the guide
-    of the body. Raise `ApiError` (400) if the prompt does not fit into the context, or if the
+    If `max_tokens` is None, the response may fill the model's context. `guide` replaces the guide
+    in the body. Raise `ApiError` (400) if the prompt does not fit into the context, or if the
     engine kind does not support a parameter.
     """
     _check_stream(body)
@@ -130,10 +131,9 @@ def plan_generation(
 
 
 def apply_defaults(model: LoadedModel, body: Body) -> Body:
-    """Return a request with the model's defaults for the sampling parameters that it does not set.
+    """Return a copy of the request in which unset sampling parameters have the model's defaults.
 
-    Defaults that the engine kind does not support are not applied, because the client did not
-    request them.
+    Omit defaults that the engine kind does not support, because the client did not request them.
     """
     values = msgspec.structs.asdict(model.sampling_defaults)
     missing = {
@@ -172,7 +172,7 @@ def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
         return {"top_k": 1}
     fields: dict[str, Any] = {
         "temperature": 1.0 if body.temperature is None else body.temperature,
-        # An engine treats 0 as "not set". The smallest positive value selects the same token.
+        # Engines treat 0 as "not set". The smallest positive value selects the same token as 0.
         "top_p": max(1.0 if body.top_p is None else body.top_p, 1e-6),
         "seed": random.getrandbits(63) if body.seed is None else body.seed % 2**63,
     }
@@ -187,9 +187,9 @@ def _stop_tokens(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, ...
 
 
 def read_guide(body: SamplingBody) -> tuple[str, str] | None:
-    """Return the guide type and the guide that a request sets, or None.
+    """Return the type and the text of the guide that a request sets, or None.
 
-    Raise `ApiError` (400) if it sets several guides.
+    Raise `ApiError` (400) if the request sets several guides.
     """
     guides = [*_list_guides(body)]
     if len(guides) > 1:
@@ -239,9 +239,9 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
 
 
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
-    """Return the tokens whose bias is not zero, with the bias.
+    """Return the token ids whose bias is not zero, each with its bias.
 
-    Raise `ApiError` (400) if a key of `logit_bias` is not the id of a token.
+    Raise `ApiError` (400) if a key of `logit_bias` is not a token id.
     """
     if not body.logit_bias:
         return ()
@@ -273,7 +273,7 @@ def _list_used(body: SamplingBody, fields: Mapping[str, Any]) -> Iterator[str]:
     if fields["return_log_probs"]:
         yield "logprobs"
     if fields["return_prompt_log_probs"]:
-        # The engines that score prompts also return the alternatives of their tokens.
+        # All engines that score prompts also return alternatives for the prompts' tokens.
         yield "echo with logprobs"
     elif fields["num_top_log_probs"]:
         yield "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs above 0"

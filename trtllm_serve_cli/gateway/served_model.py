@@ -23,12 +23,12 @@ NO_DEFAULTS = SamplingDefaults()
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model that is ready for requests.
+    """A model that can receive requests.
 
-    `name` is the name that clients use, and `created` is the time when the gateway loaded the
-    model, in seconds since the epoch. `sampling_defaults` apply to requests that do not set
-    these parameters. `lora_name` is the engine's name of the adapter if the
-    model is an adapter. `lora_folder` is set if the engine reads it from a folder at run time.
+    Clients call the model `name`. `created` is the time when the gateway loaded the model, in
+    seconds since the epoch. `sampling_defaults` apply to requests that do not set these parameters.
+    If the model is a LoRA adapter, `lora_name` is the engine's name for the adapter. `lora_folder`
+    is set if the engine reads the adapter from a folder at run time.
     """
 
     name: str
@@ -82,9 +82,9 @@ class LoadedModel:
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:
     """Return the sampling parameters in the folder's `generation_config.json`.
 
-    Values that a request must not have are ignored. The parameters are those that vLLM reads
-    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, which limits
-    Transformers' responses but is not a recommendation.
+    Ignore values that are not valid in a request. Read the same parameters as vLLM
+    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, which is
+    Transformers' limit on responses and not a recommendation of the model's authors.
     """
     config = _read_generation_config(folder)
     values: dict[str, Any] = {}
@@ -105,7 +105,7 @@ def read_extra_end_ids(folder: Path, end_id: int) -> tuple[int, ...]:
 
 
 def _read_generation_config(folder: Path) -> dict[str, Any]:
-    """Return the content of the folder's `generation_config.json`, or {} if it cannot be read."""
+    """Return the folder's `generation_config.json` as a dictionary, or {} if it cannot be read."""
     try:
         config = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Describe the number of tokens of a response."""
+"""Describe the token usage of a response."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 def describe_usage(
     prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Return an object in the format of `usage`.
+    """Return an object in the format of `usage` in OpenAI's responses.
 
-    `cached_tokens` is None if the engine does not report how many tokens of the prompt it has read
-    from the KV cache.
+    `cached_tokens` is None if the engine does not report how many prompt tokens were in the KV
+    cache.
     """
     usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
-    # OpenAI's specification does not allow null for the details.
+    # OpenAI's specification does not allow null for `prompt_tokens_details`.
     if cached_tokens is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
     return usage

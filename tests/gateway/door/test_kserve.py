@@ -140,7 +140,7 @@ def test_binary_tensors_follow_the_json() -> None:
     body = head + struct.pack("<i", 7)
     check_body(body, str(len(head)))
     for length in ("99", "-1", "x"):
-        with pytest.raises(ApiError, match="not a length"):
+        with pytest.raises(ApiError, match="must be a length"):
             check_body(body, length)
 
 

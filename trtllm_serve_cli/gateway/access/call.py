@@ -14,7 +14,7 @@ from trtllm_serve_cli.gateway.access.limits import Ticket
 
 # Key of the `Call` in the scope of an ASGI request.
 SCOPE_KEY = "tllm.call"
-# Longer paths are cut in the log.
+# Longer paths are truncated in the log.
 _MAX_PATH = 256
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 # A W3C `traceparent`: version, trace id, parent id, flags. The version ff and ids that consist of
@@ -27,12 +27,12 @@ _SAMPLED = 1
 
 @dataclass(slots=True)
 class Call:
-    """A request to the gateway, and what is known about its response so far.
+    """An HTTP request to the gateway, and what is known about its response so far.
 
-    Times are from `time.perf_counter`. `model` is set when the request has found its model.
+    Times are from `time.perf_counter`. `model` is empty until the requested model has been found.
     `rejected_by` is the limit that rejected the request. `trace_id` is the id of the OpenTelemetry
-    trace of the client or of the gateway. `parent_span_id` is the id of the client's span, and
-    `is_sampled` is whether the client records its trace, or None if the client has no trace.
+    trace, which the client or the gateway has started. `parent_span_id` is the id of the client's
+    span. `is_sampled` is whether the client records its trace, or None if the client has no trace.
     `span_id` is the id of the gateway's span, or empty if the request is not traced.
     """
 
@@ -98,7 +98,7 @@ class Call:
             self.ticket.use_tokens(count)
 
     def end(self) -> None:
-        """Release what the request holds. The response has ended, or the client has left."""
+        """Release the request's resources when the response has ended or the client has left."""
         self.ended_s = time.perf_counter()
         if self.ticket is not None:
             self.ticket.release()

@@ -1,7 +1,7 @@
 """Check the API key of each request, and observe its response.
 
-The guard is pure ASGI: it does not copy bodies or start tasks, and it does not inspect the chunks
-of a stream.
+The guard is pure ASGI middleware: it does not copy bodies, start tasks or inspect the chunks of a
+stream, so it adds little time to a request.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trtllm_serve_cli.gateway.access.keys import KeyRing
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.http import JsonResponse
 
-# Paths that do not require a key: load balancers and browsers cannot send one.
+# These paths do not require a key, because load balancers and browsers cannot send one.
 PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 
 
@@ -117,8 +117,8 @@ def _unauthorized(token: str) -> ApiError:
 def _bug(call: Call) -> ApiError:
     return ApiError(
         500,
-        "The gateway failed. The reason is in its log, near the line of request "
-        f"{call.request_id}.",
+        "The gateway failed because of an internal error. Its log has the reason next to the "
+        f"request id {call.request_id}.",
     )
 
 

@@ -1,8 +1,8 @@
 """Limit the size and the duration of request headers on a connection.
 
-uvicorn hands a request to the application only when its headers are complete, and has no limits
-before. Without these limits, a client could hold connections and memory by never ending its
-headers.
+uvicorn passes a request to the application only after its headers are complete, and does not limit
+them itself. Without these limits, a client could occupy connections and memory by sending headers
+that never end.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trtllm_serve_cli.gateway.errors import ApiError
 
-# Maximum number of bytes in one call of `data_received`. These bytes may also contain the end of
-# the previous request.
+# Maximum number of bytes that one call of `data_received` passes. The bytes may also contain the
+# end of the previous request.
 _READ_BYTES = 256 * 1024
 
 
@@ -71,7 +71,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _on_timeout(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            # The response to the previous request on this connection must not be cut off.
+            # Do not close the connection while the response to the previous request is being sent.
             self._start_timer()
         elif self._num_bytes:
             message = f"The request's headers did not arrive within {self.timeout_s:g} s."

@@ -1,8 +1,8 @@
 """Store the API keys of the gateway, and find the key of a request.
 
-The file contains the SHA-256 hash of each key, so that a copy of the file does not grant access. A
-slow hash such as scrypt protects passwords, which people choose and attackers can guess. A key has
-256 random bits, so it cannot be guessed from its hash, and a fast hash is enough.
+The file contains only the SHA-256 hash of each key, so a copy of the file does not grant access.
+Passwords need a slow hash such as scrypt, because people choose passwords that attackers can guess.
+A key has 256 random bits, so it cannot be guessed from its hash, and a fast hash is sufficient.
 """
 
 from __future__ import annotations
@@ -154,11 +154,12 @@ def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) 
 
 
 class KeyRing:
-    """The keys that the gateway accepts, which are read again when the file changes.
+    """The keys that the gateway accepts.
 
-    With the policy "auto", requests require a key as soon as the file exists. If the last key is
-    revoked or the file is deleted, the gateway rejects all requests instead of accepting them
-    without a key. `clock` returns the time since the epoch in seconds.
+    The keys are read again when their file changes. With the policy "auto", requests require a key
+    as soon as the file exists. If the last key is revoked or the file is deleted afterwards, the
+    gateway rejects all requests instead of accepting requests without a key. `clock` returns the
+    time since the epoch in seconds.
     """
 
     def __init__(
@@ -180,8 +181,8 @@ class KeyRing:
     def find(self, token: str) -> ApiKey | None:
         """Return the valid key that equals `token`, or None.
 
-        The comparison does not reveal parts of a key by its duration: it compares hashes, which a
-        client cannot choose, and the final comparison takes constant time.
+        The duration of the comparison does not reveal parts of a key, because the method compares
+        hashes, which a client cannot choose, and the final comparison takes constant time.
         """
         self._reload()
         digest = hash_key(token)
@@ -193,7 +194,7 @@ class KeyRing:
     def _reload(self) -> None:
         """Read the file if it has changed, at most once per `_RELOAD_PERIOD_S`."""
         now_s = self._clock()
-        # The wall clock may be set back.
+        # Also read the file if the wall clock was set back.
         is_recent = self._next_check_s - _RELOAD_PERIOD_S <= now_s < self._next_check_s
         if self._file is None or is_recent:
             return

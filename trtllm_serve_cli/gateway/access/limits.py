@@ -1,4 +1,4 @@
-"""Limit the requests of each API key, and the requests that run and wait at the same time."""
+"""Limit the requests of each API key, and how many requests run and wait at the same time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Clock = Callable[[], float]
 
 
 class TokenBucket:
-    """A limit per minute. The unused part of the limit is refilled continuously.
+    """A limit per minute whose used part is restored continuously.
 
-    The bucket holds at most the amount of one minute. The amount is negative if more was used than
-    expected, because the number of generated tokens is not known in advance. `state` has two
+    The bucket holds at most the amount of one minute. The level is negative if a request used more
+    than expected, because the number of generated tokens is not known in advance. `state` has two
     elements: the used amount, and the time of the last use in seconds.
     """
 
@@ -56,7 +56,7 @@ class TokenBucket:
 
 @dataclass
 class KeyUsage:
-    """The amounts that one key has used of its limits.
+    """The amounts of its limits that one key has used.
 
     `running` has the number of running requests in each gateway process.
     """
@@ -74,7 +74,7 @@ class KeyUsage:
 class Ticket:
     """The permission to run a request, or the request's place in the queue.
 
-    The holder must call `release` once, when the response has ended or the client has left.
+    The caller must call `release` exactly once, when the response has ended or the client has left.
     """
 
     limits: Limits
@@ -174,7 +174,7 @@ class Limits:
             self.num_in_flight += 1
 
     def _find_usage(self, key: ApiKey) -> KeyUsage:
-        """Return what the processes have used of a key's current limits."""
+        """Return how much all processes together have used of a key's current limits."""
         row = self.table.find(key.hash)
         requests, tokens = (
             None if per_minute is None else TokenBucket(per_minute, self._clock, row[name])
@@ -214,7 +214,7 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
 
 
 def _never_allowed(key: ApiKey, limit: int, num_tokens: int) -> ApiError:
-    """Return the error for a prompt that exceeds the limit. A retry cannot succeed.
+    """Return the error for a prompt that is longer than the limit, so that a retry cannot succeed.
 
     OpenAI's clients do not retry a response with the header `x-should-retry: false`.
     """
@@ -240,7 +240,7 @@ def _queue_full(num_running: int, num_waiting: int) -> ApiError:
 
 
 def _rate_headers(usage: KeyUsage | None) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's headers for the limits of a key and for what remains of them.
+    """Return OpenAI's headers for the limits of a key and the remaining amounts.
 
     Source: https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers".
     """

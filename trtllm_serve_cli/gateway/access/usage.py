@@ -1,4 +1,4 @@
-"""Share between the processes of a gateway what each API key has used of its limits."""
+"""Share the usage of each API key between the processes of a gateway."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
-# More keys than this number share no limits between processes. An unused row takes no memory.
+# If there are more keys, each process enforces the limits of the remaining keys separately. An
+# unused row takes no memory.
 _MAX_SHARED_KEYS = 16384
 
 
 class UsageTable:
     """A table with one row per API key: used requests, used tokens, and running requests.
 
-    `requests` and `tokens` of a row are the state of a `TokenBucket`. `running` counts the running
-    requests of each process. With `file`, the processes of a gateway share the table: each process
-    passes its own `process_index`, and changes only its own element of `running`.
+    `requests` and `tokens` in a row are the states of a `TokenBucket`. `running` contains the
+    number of running requests in each process. If `file` is set, all processes of the gateway share
+    the table in this file. Each process passes its own `process_index`, and changes only its own
+    element of `running`.
     """
 
     def __init__(
@@ -42,7 +44,8 @@ class UsageTable:
             self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
             os.ftruncate(self._lock, _MAX_SHARED_KEYS * self._dtype.itemsize)
             self._rows = np.memmap(file, self._dtype, "r+", shape=_MAX_SHARED_KEYS)
-            # Requests of a process that was killed and started again no longer run.
+            # The process may have been killed and restarted, and its earlier requests no longer
+            # run.
             self._rows["running"][:, process_index] = 0
         self._known: dict[str, Any] = {}
 

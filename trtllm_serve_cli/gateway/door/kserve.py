@@ -1,9 +1,9 @@
 """Pass requests of the KServe API (`/v2/…`) to Triton.
 
-Triton's HTTP front end is made for trusted clients. Triton 2.51 ends if it receives a large body
-with the transfer encoding `chunked`, or JSON that is nested very deeply. The gateway therefore
-reads the whole body, checks it, and sends it with a length. It passes only inference and metadata
-requests for the served models, so the APIs that load models or map shared memory cannot be reached.
+Triton's HTTP front end is made for trusted clients. Triton 2.51 crashes if it receives a large body
+with the transfer encoding `chunked`, or deeply nested JSON. The gateway therefore reads the whole
+body, checks it, and sends it with its length. It passes only inference and metadata requests for
+the served models, so clients cannot reach the APIs that load models or map shared memory.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ async def _pass(request: Request) -> Response:
             return Response(status_code=499)
     url = f"http://{served.endpoint.http}{request.url.path}"
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
-    # By default, aiohttp would accept a compressed response, which is passed without its encoding.
+    # By default, aiohttp requests a compressed response. The gateway passes the body without the
+    # header content-encoding, so the client could not decode it.
     headers["accept-encoding"] = "identity"
     session: aiohttp.ClientSession = request.app.state.triton_session
     response = await run_while_connected(
@@ -97,8 +98,9 @@ def _check_countable(request: Request) -> None:
     if key is not None and key.tokens_per_minute is not None:
         raise ApiError(
             403,
-            f"The API key '{key.name}' has a limit of tokens per minute, so it cannot be used with "
-            "Triton's API. Send the request to /v1.",
+            f"The API key '{key.name}' limits tokens per minute, but tokens cannot be counted "
+            "in requests to Triton's API. Send the request to /v1, or use a key without this "
+            "limit.",
         )
 
 
@@ -109,7 +111,11 @@ def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> Serv
     if match is None:
         is_known = any(each.fullmatch(path) for each in _ALLOWED.values())
         status, what = (405, "method") if is_known else (404, "path")
-        raise ApiError(status, f"The gateway does not pass this {what} to Triton.")
+        raise ApiError(
+            status,
+            f"The gateway does not forward this {what} to Triton, because "
+            "only inference and metadata requests are allowed.",
+        )
     name = match.groupdict().get("model")
     if name is None:
         return models[0]
@@ -126,13 +132,18 @@ def list_triton_models(text_model: str) -> set[str]:
 
 
 def check_body(body: bytes, binary_header: str | None) -> None:
-    """Raise `ApiError` (400) if the JSON part of a body is not valid, too deep or has long strings.
+    """Raise `ApiError` (400) if the JSON part of a body is invalid, nested too deeply, or contains
+    a string that is too long.
 
     `binary_header` is the length of the JSON part if binary tensors follow it.
     """
     if binary_header is not None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
-            raise ApiError(400, f"The header {_BINARY_HEADER} is not a length within the body.")
+            raise ApiError(
+                400,
+                f"The header {_BINARY_HEADER} must be a length in bytes that "
+                "does not exceed the body's length.",
+            )
         body = body[: int(binary_header)]
     try:
         value = msgspec.json.decode(body)
@@ -146,7 +157,11 @@ def check_body(body: bytes, binary_header: str | None) -> None:
 def _check_value(value: Any, depth: int) -> None:
     if isinstance(value, str):
         if len(value) > _MAX_STRING_CHARS:
-            raise ApiError(400, f"A string has more than {_MAX_STRING_CHARS} characters.")
+            raise ApiError(
+                400,
+                "The request body contains a string with more than "
+                f"{_MAX_STRING_CHARS} characters. Send a shorter string.",
+            )
         return
     if not isinstance(value, dict | list):
         return
@@ -158,7 +173,11 @@ def _check_value(value: Any, depth: int) -> None:
 
 
 def _too_deep() -> ApiError:
-    return ApiError(400, f"The request body has more than {_MAX_DEPTH} nested arrays and objects.")
+    return ApiError(
+        400,
+        f"The request body has more than {_MAX_DEPTH} levels of nested arrays "
+        "and objects. Send JSON with fewer levels.",
+    )
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -178,7 +197,9 @@ async def _send(
         )
     except (aiohttp.ClientError, TimeoutError) as error:
         raise ApiError(
-            503, f"Triton does not answer ({type(error).__name__}).", retry_after_s=1
+            503,
+            f"Triton did not answer the request ({type(error).__name__}). Retry the request.",
+            retry_after_s=1,
         ) from error
 
 

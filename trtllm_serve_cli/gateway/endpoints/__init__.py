@@ -1,1 +1,1 @@
-"""Handle the requests of the API."""
+"""Handle the requests to the gateway's endpoints."""

@@ -1,9 +1,9 @@
-"""`POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as in vLLM's server.
+"""Handle `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as vLLM's server does.
 
 Source of the fields and the responses: vllm/entrypoints/openai/models/serving.py in
-vllm-project/vllm (commit 00153c8b7948). The field `model` is an addition for gateways with several
-models. The engine reads the adapter from a folder on the server, so that only folders below the
-operator's `runtime_lora_dir` can be loaded.
+vllm-project/vllm (commit 00153c8b7948). The additional field `model` is for gateways with several
+models. The engine reads the adapter from a folder on the server. For security, clients can load
+only folders below the operator's `runtime_lora_dir`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ async def load_adapter(request: Request) -> Response:
     base = _find_base(registry, body.model)
     _check_adapters_supported(base)
     folder = find_adapter_folder(root, body.lora_path)
-    # The engine caches adapters by name, so a name that is loaded again needs another key.
+    # The engine caches adapters by name. If a name is loaded again with another adapter, the
+    # adapter therefore needs another name in the engine.
     adapter = dataclasses.replace(
         base.with_adapter(body.lora_name, f"{body.lora_name}-{uuid.uuid4().hex[:8]}"),
         created=int(time.time()),
@@ -75,8 +76,8 @@ async def unload_adapter(request: Request) -> Response:
     if not registry.remove_runtime_adapter(body.lora_name):
         raise ApiError(
             404,
-            f"The LoRA adapter '{body.lora_name}' was not loaded at run time. Send the name of an "
-            "adapter that was loaded with /v1/load_lora_adapter.",
+            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because it was not loaded "
+            "with /v1/load_lora_adapter. Send the name of an adapter that was.",
             param="lora_name",
             code="model_not_found",
         )
@@ -104,23 +105,24 @@ def find_adapter_folder(root: Path, path: str) -> Path:
 
 
 def _check_allowed(request: Request) -> Path:
-    """Return the folder of the adapters that clients may load.
+    """Return the folder that contains the adapters that clients may load.
 
-    Raise `ApiError` (403) if clients may not load adapters, or if the key is limited to models.
+    Raise `ApiError` (403) if clients may not load adapters, or if the key may use only certain
+    models.
     """
     folder = request.app.state.config.runtime_lora_dir
     if folder is None:
         raise ApiError(
             403,
-            "Clients of this server cannot load adapters. The operator can allow it with "
-            "--runtime-lora-dir DIR.",
+            "This gateway does not allow clients to load adapters. The operator can allow it "
+            "with --runtime-lora-dir DIR.",
         )
     key = find_call(request.scope).key
     if key is not None and key.models:
         raise ApiError(
             403,
-            "The API key is limited to models and cannot load or unload adapters. Use a key "
-            "without this limit.",
+            "The API key may use only certain models, so it cannot load or unload adapters. "
+            "Use a key without this limit.",
         )
     return Path(folder)
 

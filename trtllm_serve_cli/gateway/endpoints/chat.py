@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions`."""
+"""Handle `POST /v1/chat/completions`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """A chat completion: the engine's request and how its text becomes a response."""
+    """A planned chat completion: the engine's request, and how the generated text becomes a
+    response.
+    """
 
     generation: GenerationPlan
     returns_log_probs: bool
@@ -127,7 +129,7 @@ def _template_variables(body: ChatBody) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Choice:
-    """The message of one sequence so far."""
+    """The part of the message that has been generated for one sequence so far."""
 
     parser: OutputParser
     content: str = ""
@@ -140,7 +142,7 @@ class _Choice:
 
 
 class ChatWriter(Writer):
-    """Writes the response of a chat completion, as a whole or as chunks of a stream."""
+    """A writer of the response to a chat completion, as a whole or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: ChatPlan) -> None:
         self._model = model
@@ -148,7 +150,7 @@ class ChatWriter(Writer):
         self._choices = [_Choice(plan.new_parser()) for _ in range(plan.generation.num_sequences)]
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        # The parts of a chunk that are the same for the whole stream.
+        # These parts are the same in all chunks of the stream.
         head = {
             "id": self._id,
             "object": "chat.completion.chunk",
@@ -205,7 +207,7 @@ class ChatWriter(Writer):
             ends = {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}
             parts.append({"delta": {}, **ends})
         if ids:
-            # The tokens may not have added text yet.
+            # Send a chunk even if the new tokens have not added text yet.
             parts = parts or [{"delta": {}}]
             parts[0]["token_ids"] = ids
         return b"".join(self._chunk(index, **part) for part in parts)

@@ -38,17 +38,19 @@ def describe_log_probs(
 def describe_prompt(
     tokenizer: Tokenizer, token_ids: Sequence[int], text: str, facts: PromptFacts
 ) -> dict[str, Any]:
-    """Return the same object for the tokens of a prompt. The first token has no log probability."""
+    """Return the log probabilities of a prompt's tokens, in the same format. The first token has no
+    log probability.
+    """
     alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
     described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
-    # The tokens may begin with a special token that is not in the text.
+    # The tokens may begin with a special token whose text is not part of `text`.
     excess = sum(map(len, described["tokens"])) - len(text)
     described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
     return described
 
 
 def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]:
-    """Return one object for the tokens of both objects."""
+    """Return one object that contains the tokens of both objects, in this order."""
     if second is None:
         return first
     return {
@@ -58,7 +60,7 @@ def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _join(first: dict[str, Any], second: dict[str, Any], key: str) -> list[Any]:
-    # A prompt of one token has no alternatives, although the response has them.
+    # A prompt of one token has no alternatives, but the generated tokens may have some.
     values = (each[key] or [None] * len(each["tokens"]) for each in (first, second))
     return list(chain.from_iterable(values))
 

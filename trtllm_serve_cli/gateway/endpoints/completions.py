@@ -1,4 +1,4 @@
-"""`POST /v1/completions`."""
+"""Handle `POST /v1/completions`."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class CompletionPlan:
-    """A completion of one or several prompts.
+    """A planned completion of one or several prompts.
 
-    `num_generated` is the number of sequences that the engine generates for each prompt, and
-    `num_choices` is the number of sequences that the response contains for each prompt. With
-    `scores_prompts`, the response contains the log probabilities of the prompts. With
-    `discards_output`, it contains only the prompts.
+    The engine generates `num_generated` sequences for each prompt, and the response contains the
+    best `num_choices` of them. If `scores_prompts` is set, the response contains the log
+    probabilities of the prompts. If `discards_output` is set, the response contains only the
+    prompts.
     """
 
     generations: list[GenerationPlan]
@@ -79,8 +79,8 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # The engines generate at least one token. It does not depend on the sampling parameters. The
-    # scores of a prompt do not depend on them either.
+    # Scoring a prompt does not depend on the sampling parameters. The engine generates one token in
+    # addition, which the response does not contain.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         sampled = _without_sampling(body)
@@ -116,7 +116,7 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
 
 
 def _without_sampling(body: CompletionBody) -> CompletionBody:
-    """Return the body of a request for the most likely tokens."""
+    """Return a copy of the body with which the engine generates the most likely tokens."""
     return msgspec.structs.replace(
         body,
         temperature=0,
@@ -140,7 +140,7 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
     if isinstance(prompt, str):
         adds = True if body.add_special_tokens is None else body.add_special_tokens
         ids = model.tokenizer.encode(prompt, add_special_tokens=adds) if prompt else []
-        # An empty prompt is the start of a text, as in OpenAI's API.
+        # As in OpenAI's API, the model starts a new text if the prompt is empty.
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size
     if not prompt:
@@ -160,7 +160,9 @@ def _decode_prompt(model: LoadedModel, prompt: str | list[int]) -> str:
 
 @dataclass(slots=True)
 class _Choice:
-    """The text of one sequence so far. `log_prob` is the sum of its log probabilities."""
+    """The text that has been generated for one sequence so far. `log_prob` is the sum of the
+    tokens' log probabilities.
+    """
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -171,12 +173,12 @@ class _Choice:
 
     @property
     def score(self) -> float:
-        """The mean log probability, which ranks the sequences for `best_of`."""
+        """The mean log probability of the tokens, by which `best_of` ranks the sequences."""
         return sum(self.log_probs) / max(len(self.log_probs), 1)
 
 
 class CompletionWriter(Writer):
-    """Writes the response of a completion, as a whole or as chunks of a stream."""
+    """A writer of the response to a completion request, as a whole or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: CompletionPlan) -> None:
         self._model = model
@@ -191,11 +193,11 @@ class CompletionWriter(Writer):
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
-        # Position of the next token in the text of each choice, for `text_offset`.
+        # For `text_offset`: the position of the next token in the text of each choice.
         self._offsets = [0] * num_sequences
-        # The choices of a stream that have not sent the token ids of their prompt.
+        # The choices whose prompt's token ids have not been sent in the stream yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
-        # Index of a prompt -> what the engine reports about it.
+        # Index of a prompt -> the engine's report about this prompt.
         self._prompts: dict[int, PromptFacts] = {}
 
     def first_events(self) -> bytes:
@@ -211,7 +213,9 @@ class CompletionWriter(Writer):
         return self._prompt_event(delta) + self._text_event(self._keep(delta))
 
     def _prompt_event(self, delta: TextDelta) -> bytes:
-        """Return the chunk with a prompt and its log probabilities, when they have arrived."""
+        """Return the chunk with a prompt and its log probabilities, after the engine has returned
+        them.
+        """
         if not self._plan.scores_prompts or delta.prompt is None:
             return b""
         self._prompts[delta.index // self._plan.num_generated] = delta.prompt

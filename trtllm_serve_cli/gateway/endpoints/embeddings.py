@@ -1,7 +1,7 @@
-"""`POST /v1/embeddings`.
+"""Handle `POST /v1/embeddings`.
 
-Source of the fields and limits: `CreateEmbeddingRequest` in OpenAI's openapi.yaml. `prompt_name`
-and `truncate_prompt_tokens` are extensions of sentence-transformers and of vLLM.
+Source of the fields and limits: `CreateEmbeddingRequest` in OpenAI's openapi.yaml. `prompt_name` is
+an extension of sentence-transformers, and `truncate_prompt_tokens` is an extension of vLLM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MAX_LETTERS_IN_LOOP = 4096
 
 
 async def create_embeddings(request: Request) -> Response:
-    """Return the embeddings of the inputs."""
+    """Compute the embedding of each input."""
     body = await read_json(request, EmbeddingsBody)
     check_model(request, body.model)
     model = request.app.state.models.find(body.model)
@@ -55,7 +55,7 @@ async def create_embeddings(request: Request) -> Response:
 
 
 def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings:
-    """Return how the model computes embeddings. Raise `ApiError` (400) for an invalid request."""
+    """Return the model's embedding settings. Raise `ApiError` (400) for an invalid request."""
     settings = model.info.embedding
     if settings is None:
         raise invalid(
@@ -82,7 +82,7 @@ def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings
 
 
 def encode_inputs(model: LoadedModel, body: EmbeddingsBody, prefix: str) -> list[list[int]]:
-    """Return the token ids of each input, cut if the request allows it.
+    """Return the token ids of each input. If the request allows it, truncate long inputs.
 
     Raise `ApiError` (400) if an input is too long or contains an unknown token id.
     """
@@ -135,9 +135,9 @@ def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int |
 
 
 def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
-    """Return the first tokens of a text, together with the special tokens around it.
+    """Return the first tokens of a text, and keep the special tokens around them.
 
-    `ids` are the tokens with the special tokens, and `plain` are the tokens without them.
+    `ids` are the text's tokens with the special tokens, and `plain` are the tokens without them.
     """
     num_special = len(ids) - len(plain)
     for start in range(num_special + 1):

@@ -1,4 +1,4 @@
-"""`POST /v1/messages` and `POST /v1/messages/count_tokens` of Anthropic's API.
+"""Handle `POST /v1/messages` and `POST /v1/messages/count_tokens` of Anthropic's API.
 
 Sources of the fields and events: `anthropic/types/message.py`, `raw_message_stream_event.py` and
 `stop_reason.py` of the client anthropic 2.12. The client's `lib/streaming/_messages.py` shows the
@@ -39,10 +39,10 @@ _encode = msgspec.json.encode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """A message of the assistant to generate.
+    """A planned message of the assistant.
 
-    `max_tokens_reason` is the stop reason if the response reaches the maximum number of tokens.
-    With `hides_thinking`, the thinking blocks are empty.
+    `max_tokens_reason` is the stop reason that is returned if the message reaches the maximum
+    number of tokens. If `hides_thinking` is set, the thinking blocks are empty.
     """
 
     chat: ChatPlan
@@ -78,8 +78,8 @@ async def count_tokens(request: Request) -> Response:
 def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
     """Plan a message. Raise `ApiError` (400) if the request is not valid.
 
-    As in Anthropic's API, `max_tokens` may exceed the rest of the context, which then limits the
-    response.
+    As in Anthropic's API, `max_tokens` may exceed the remaining context. The response then ends at
+    the end of the context.
     """
     try:
         chat = plan_chat(model, convert_body(body))
@@ -98,7 +98,7 @@ def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
 
 
 class MessageWriter(Writer):
-    """Writes a message, as a whole or as the events of a stream."""
+    """A writer of a message, as a whole or as the events of a stream."""
 
     def __init__(self, model: LoadedModel, plan: MessagePlan) -> None:
         self._model = model
@@ -200,7 +200,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _empty(block: Block) -> dict[str, Any]:
-    """Return a block as it is when it opens."""
+    """Return a copy of a content block without its content, for the event that opens the block."""
     if block.kind == "text":
         return {"type": "text", "text": ""}
     if block.kind == "reasoning":
@@ -217,15 +217,18 @@ def _describe_delta(block: Block, text: str) -> dict[str, Any]:
 
 
 def _sign(block: Block) -> str:
-    """Return a signature for reasoning, because some clients discard blocks without a signature.
+    """Return a signature for a thinking block.
 
-    The gateway does not verify it.
+    Some clients discard thinking blocks without a signature. The gateway does not verify
+    signatures.
     """
     return hashlib.sha256(block.text.encode()).hexdigest()
 
 
 def _read_input(arguments: str) -> msgspec.Raw | dict[str, Any]:
-    """Return the arguments of a call unchanged, or {} if the end of the response cut them."""
+    """Return the arguments of a tool call, or {} if the response ended before the arguments were
+    complete.
+    """
     try:
         msgspec.json.decode(arguments, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):

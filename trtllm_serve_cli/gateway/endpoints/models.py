@@ -1,4 +1,5 @@
-"""`GET /v1/models` and `GET /v1/models/{id}`, in the formats of OpenAI's and Anthropic's APIs.
+"""Handle `GET /v1/models` and `GET /v1/models/{id}`, in the formats of OpenAI's and Anthropic's
+APIs.
 
 Sources of Anthropic's format: `anthropic/types/model_info.py`, `model_list_params.py` and
 `pagination.py` of the client anthropic 2.12.
@@ -20,12 +21,12 @@ from trtllm_serve_cli.gateway.errors import invalid, is_anthropic
 from trtllm_serve_cli.gateway.http import json_response
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 
-# Anthropic's client sends a list as several parameters with this name.
+# Anthropic's client sends a list by repeating the parameter with this name.
 _LIFECYCLE = "lifecycle[]"
 
 
 class ModelsQuery(msgspec.Struct, kw_only=True):
-    """The parameters of Anthropic's list of models. OpenAI's list has none."""
+    """The query parameters of Anthropic's list of models. OpenAI's list has no parameters."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 20
     after_id: str | None = None
@@ -34,7 +35,7 @@ class ModelsQuery(msgspec.Struct, kw_only=True):
 
 
 async def list_models(request: Request) -> Response:
-    """List the models that the client can select with its API key."""
+    """List the models that the client's API key may use."""
     key = find_call(request.scope).key
     models = [
         each
@@ -90,7 +91,9 @@ def describe_anthropic_model(model: LoadedModel) -> dict[str, Any]:
 
 
 def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str, Any]:
-    """Return a page of Anthropic's list. Raise `ApiError` (400) if a cursor is not a model."""
+    """Return a page of Anthropic's list. Raise `ApiError` (400) if a cursor is not the name of a
+    model.
+    """
     if query.after_id is not None and query.before_id is not None:
         raise invalid("after_id and before_id exclude each other. Send one of them.", "after_id")
     listed = list(models) if not query.lifecycle or "active" in query.lifecycle else []

@@ -1,4 +1,4 @@
-"""`GET /`: the chat page."""
+"""Handle `GET /`, which returns the chat page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.rendering import read_template
 
 
 async def show_chat_page(request: Request) -> Response:
-    """Return the chat page, which only communicates with this gateway."""
+    """Return the chat page. The page sends requests only to this gateway."""
     page, policy = _load_page()
     return Response(
         page,
@@ -29,7 +29,9 @@ async def show_chat_page(request: Request) -> Response:
 
 @functools.cache
 def _load_page() -> tuple[str, str]:
-    """Return the page, and a content security policy that allows its own script and style only."""
+    """Return the page, and a content security policy that allows only the page's own script and
+    style.
+    """
     page = read_template("gateway/chat.html")
     hashes = {
         tag: " ".join(map(_hash, re.findall(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)))

@@ -1,4 +1,4 @@
-"""`POST /v1/responses` of OpenAI's API, without stored responses.
+"""Handle `POST /v1/responses` of OpenAI's API. Responses are not stored.
 
 Sources of the fields and events: `openai/types/responses/response.py` and
 `response_stream_event.py` of the client openai 3.54. The client's
@@ -28,7 +28,7 @@ from trtllm_serve_cli.gateway.translate.responses import CHAT_PARAMS, convert_bo
 
 _encode = msgspec.json.encode
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
-# Kind of a block -> prefix of the item's id.
+# Kind of a block -> prefix of the ids of its items.
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
@@ -51,7 +51,7 @@ def plan_response(model: LoadedModel, body: ResponsesBody) -> ChatPlan:
 
 
 class ResponseWriter(Writer):
-    """Writes a response, as a whole or as the events of a stream."""
+    """A writer of a response, as a whole or as the events of a stream."""
 
     def __init__(self, model: LoadedModel, body: ResponsesBody, plan: ChatPlan) -> None:
         self._model = model
@@ -142,7 +142,9 @@ class ResponseWriter(Writer):
         return "incomplete" if self._reader.finish_reason == "length" else "completed"
 
     def _item_status(self, block: Block) -> Status:
-        """Return the status of an item. The maximum number of tokens or an error cuts the last."""
+        """Return the status of an item. The last item is incomplete if the maximum number of tokens
+        or an error ended the response.
+        """
         is_last = block is self._reader.blocks[-1]
         return "incomplete" if is_last and self._reader.finish_reason != "stop" else "completed"
 
@@ -247,5 +249,5 @@ def _describe_part(block: Block, text: str) -> dict[str, Any]:
 
 
 def _text_fields(block: Block) -> dict[str, Any]:
-    """Return the fields that events of text have in addition to those of reasoning."""
+    """Return the fields that text events have, but reasoning events do not."""
     return {} if block.kind == "reasoning" else {"logprobs": []}

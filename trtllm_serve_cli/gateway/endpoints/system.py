@@ -1,4 +1,4 @@
-"""`GET /health`, `/metrics` and `/version`."""
+"""Handle `GET /health`, `/metrics` and `/version`."""
 
 from __future__ import annotations
 

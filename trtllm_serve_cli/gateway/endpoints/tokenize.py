@@ -1,6 +1,7 @@
-"""`POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as in vLLM's server (0.26).
+"""Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as vLLM's server (0.26)
+does.
 
-lm-eval uses these endpoints instead of a local tokenizer, and does not send the name of the model.
+lm-eval uses these endpoints instead of a local tokenizer. It does not send the name of a model.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class DetokenizeBody(msgspec.Struct, kw_only=True):
 
 
 async def tokenize(request: Request) -> Response:
-    """Return the token ids of a prompt."""
+    """Encode a prompt or a conversation, and return its token ids."""
     body = await read_json(request, TokenizeBody)
     model = _find_model(request, body.model)
     if (body.prompt is None) == (body.messages is None):
@@ -70,7 +71,7 @@ async def tokenize(request: Request) -> Response:
 
 
 async def detokenize(request: Request) -> Response:
-    """Return the text of token ids."""
+    """Decode token ids, and return their text."""
     body = await read_json(request, DetokenizeBody)
     model = _find_model(request, body.model)
     vocab_size = model.tokenizer.vocab_size
@@ -98,7 +99,9 @@ async def describe_tokenizer(request: Request) -> Response:
 
 
 def _find_model(request: Request, name: str | None) -> LoadedModel:
-    """Return a model, by default the only one. Raise `ApiError` if the key may not use it."""
+    """Return the model with this name, or the only model if there is no name. Raise `ApiError` if
+    the key may not use the model.
+    """
     models: ModelRegistry = request.app.state.models
     name = models.require_only_name() if name is None else name
     check_model(request, name)
