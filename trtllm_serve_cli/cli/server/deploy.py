@@ -26,9 +26,7 @@ deploy_app = typer.Typer(
 
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "-o", "--output", metavar="FILE", help=("File to write. Default: write to stdout.")
-    ),
+    typer.Option("-o", "--output", metavar="FILE", help="File to write. Default: write to stdout."),
 ]
 NodesOption = Annotated[
     int,
@@ -74,7 +72,7 @@ def slurm(
         bool,
         typer.Option(
             "--submit",
-            help=("Submit the script as a Slurm job. `tllm status` then shows the job's state."),
+            help="Submit the script as a Slurm job. `tllm status` then shows the job's state.",
         ),
     ] = False,
     output_file: OutputOption = None,
@@ -114,11 +112,9 @@ def slurm(
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help=(
-                "Container image that includes Triton, which the Slurm plugin pyxis starts. "
-                "`auto` selects NVIDIA's image for the engine. Default: no container. Triton "
-                "must then be installed on the nodes, at the same path as on this machine."
-            ),
+            help="Container image that includes Triton, which the Slurm plugin pyxis starts. "
+            "`auto` selects NVIDIA's image for the engine. Default: no container. Triton "
+            "must then be installed on the nodes, at the same path as on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[
@@ -155,18 +151,17 @@ def slurm(
 
     TLLM_HOME must be on a file system that all nodes of the job can access. --submit writes the
     script to a new folder for the job, and --json prints the path of that folder. The server binds
-    all addresses of its node, so that clients on other machines can connect. Triton's restricted
-    APIs stay restricted. The job also serves the OpenAI-compatible API if its first node has tllm
-    at the same path as this machine. Otherwise, run `tllm gateway` on another machine.
+    all addresses of its node, so that clients on other machines can connect. They cannot use
+    Triton's restricted APIs, which for example load models. The job also serves the
+    OpenAI-compatible API if tllm is installed on its first node, at the same path as on this
+    machine. Otherwise, run `tllm gateway` on another machine.
 
     Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
     if submit and output_file is not None:
         raise typer.BadParameter(
-            (
-                "The option cannot be used with --submit, which writes the script to the job's "
-                "folder. Omit one of the two options."
-            ),
+            "The option cannot be used with --submit, which writes the script to the job's "
+            "folder. Omit one of the two options.",
             param_hint="-o",
         )
     if as_json and not submit:
@@ -224,8 +219,8 @@ def k8s(
         typer.Option(
             "-n",
             "--namespace",
-            help="Namespace of the manifests. Default: the manifests do not set a namespace, "
-            "except for several nodes, which require one: `default`.",
+            help="Namespace of the manifests. Default: none, or `default` for several nodes, "
+            "because their manifests must contain a namespace.",
         ),
     ] = None,
     image: Annotated[
@@ -244,7 +239,7 @@ def k8s(
         int,
         typer.Option(
             min=1,
-            help="Number of server replicas. Each replica runs on as many nodes as --nodes sets.",
+            help="Number of server replicas. Each replica uses --nodes nodes.",
         ),
     ] = 1,
     max_replicas: Annotated[
@@ -254,18 +249,16 @@ def k8s(
         int,
         typer.Option(
             min=1,
-            help=("Target of the autoscaler: the average number of waiting requests per replica."),
+            help="Target of the autoscaler: the average number of waiting requests per replica.",
         ),
     ] = 4,
     claim: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help=(
-                "PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim. "
-                "The files of the model must then be on the nodes, at the same paths as on "
-                "this machine."
-            ),
+            help="PersistentVolumeClaim that contains a copy of TLLM_HOME. Default: no claim. "
+            "The files of the model must then be on the nodes, at the same paths as on "
+            "this machine.",
         ),
     ] = None,
     shared_memory: Annotated[

@@ -31,10 +31,8 @@ def gateway(
             "-m",
             "--model",
             metavar="NAME[=MODEL]",
-            help=(
-                "Model name that clients use. Add =MODEL if the text model in Triton has a "
-                "different name. Repeatable. Default: ensemble."
-            ),
+            help="Model name that clients use. Add =MODEL if the text model in Triton has a "
+            "different name. Repeatable. Default: ensemble.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to bind.")] = "127.0.0.1",
@@ -43,10 +41,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="DIR",
-            help=(
-                "Folder on this machine with the tokenizer for all models. Default: the "
-                "folder that each model's configuration names."
-            ),
+            help="Folder on this machine with the tokenizer for all models. Default: the "
+            "folder that each model's configuration names.",
         ),
     ] = None,
     processes: Annotated[
@@ -74,7 +70,8 @@ def gateway(
         ),
     ] = None,
     log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Format of the log line of each request.")
+        Literal["text", "json"],
+        typer.Option(help="Format of the access log, which has one line per request."),
     ] = "text",
     otlp_endpoint: Annotated[
         str | None,
@@ -94,15 +91,14 @@ def gateway(
     generation_config: Annotated[
         Literal["auto", "off"],
         typer.Option(
-            help="Default sampling parameters of requests. With auto, those in the file "
-            "generation_config.json in the tokenizer's folder. With off, those of OpenAI."
+            help="Source of the default sampling parameters. auto: the file "
+            "generation_config.json in the tokenizer's folder. off: OpenAI's defaults."
         ),
     ] = "auto",
     tool_parser: Annotated[
         ToolParserName | None,
         typer.Option(
-            help="Format in which the models write tool calls. Default: the format that the chat "
-            "template shows.",
+            help="Format of the models' tool calls. Default: detected from the chat template.",
         ),
     ] = None,
     dry_run: DryRunOption = False,

@@ -28,7 +28,7 @@ def logs(
     lines: Annotated[
         int,
         typer.Option(
-            "-n", "--lines", min=0, help=("Number of lines to print from the end of the log.")
+            "-n", "--lines", min=0, help="Number of lines to print from the end of the log."
         ),
     ] = 100,
     level: Annotated[
@@ -46,10 +46,8 @@ def logs(
         str | None,
         typer.Option(
             metavar="MODEL",
-            help=(
-                "Print only the lines that this Triton model logged. `tllm status` shows the "
-                "names of the models. Default: all lines."
-            ),
+            help="Print only the lines that this Triton model logged. `tllm status` shows the "
+            "names of the models. Default: all lines.",
         ),
     ] = None,
 ) -> None:
@@ -80,7 +78,7 @@ def logs(
     if gateway and (source is not None or level != "info"):
         raise BadInput(
             "--gateway cannot be combined with --source and --level.",
-            why="the lines of the gateway's log have no model of Triton and no level",
+            why="the lines in the gateway's log do not have a Triton model or a level",
             next_step="omit --source and --level",
         )
     log = server.plan.gateway_log if gateway else server.plan.log

@@ -14,7 +14,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePol
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# A batch of embeddings has no KV cache, so it may have more tokens than a step of generation.
+# Embeddings do not use the KV cache, so a batch may have more tokens than an engine step that
+# generates text.
 _MAX_NUM_TOKENS = 16384
 # Maps each parameter that has an effect in this layout to its entry in `config.pbtxt`.
 _ENTRIES = {
@@ -48,7 +49,7 @@ def plan_embedding(
         "vocab_size": str(engine.vocab_size),
         "embedding": engine.embedding.to_json(),
     }
-    # The parameter with further arguments for the engine's package, if the kind has one.
+    # This parameter contains further engine arguments, if the engine kind accepts any.
     for parameter in find_kind(engine.kind).serving.merged:
         facts["llm_arguments"] = json.dumps(_find_arguments(engine, options, parameter))
     max_queue_size = int(values["max_queue_size"])

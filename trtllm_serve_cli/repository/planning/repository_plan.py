@@ -101,9 +101,8 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
 
 
 def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
-    """Raise `BadInput` if the layout is for generating models and the model computes embeddings.
-
-    Also raise it in the opposite case.
+    """Raise `BadInput` if the layout generates text but the model computes embeddings, or vice
+    versa.
     """
     if is_embedding_model and layout != "embedding":
         raise BadInput(
