@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.waiting import wait_until
-from trtllm_serve_cli.runtime.worker import stop_forwarding
+from trtllm_serve_cli.runtime.worker import abstract_socket
 from trtllm_serve_cli.runtime.worker.stop_forwarding import (
     StopForwarder,
     forward_stop,
@@ -78,7 +78,7 @@ def test_does_not_forward_to_a_closed_instance(start: Start) -> None:
 def test_ignores_stops_of_another_user(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     sender, _ = start(), start("a")
     uid = os.getuid()
-    monkeypatch.setattr(stop_forwarding.os, "getuid", lambda: uid + 1)
+    monkeypatch.setattr(abstract_socket.os, "getuid", lambda: uid + 1)
     assert not sender.forward("a")
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import socket
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -27,6 +26,7 @@ from trtllm_serve_cli.runtime.engine import (
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 from trtllm_serve_cli.runtime.text.step_decoder import StepDecoder
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
+from trtllm_serve_cli.runtime.worker.abstract_socket import connect
 from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES
 
 _RECONNECT_S = 0.2
@@ -110,7 +110,9 @@ class WorkerBackend:
             if (name := self._find_socket()) is not None:
                 connection = _WorkerConnection(self._receive)
                 with contextlib.suppress(OSError):
-                    sock = _connect(name)
+                    # The standard library opens the connection, because uvloop cannot connect to
+                    # abstract sockets.
+                    sock = connect(name, timeout_s=0)
                     await loop.create_unix_connection(lambda: connection, sock=sock)  # noqa: B023
                     self._connection = connection
                     try:
@@ -167,21 +169,6 @@ def _encode_frame(message: dict[str, Any]) -> bytes:
     if len(payload) > MAX_FRAME_BYTES:
         raise ApiError(413, f"The request exceeds {MAX_FRAME_BYTES} bytes. Send a smaller request.")
     return len(payload).to_bytes(_LENGTH_BYTES, "big") + payload
-
-
-def _connect(name: str) -> socket.socket:
-    """Return a socket that is connected to the abstract socket `name`. Raise `OSError`.
-
-    The standard library opens the connection, because uvloop cannot connect to abstract sockets.
-    """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        sock.connect(f"\0{name}")
-    except OSError:
-        sock.close()
-        raise
-    sock.setblocking(False)
-    return sock
 
 
 class _WorkerConnection(asyncio.Protocol):

@@ -12,11 +12,12 @@ import contextlib
 import hashlib
 import os
 import socket
-import struct
 import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+
+from .abstract_socket import connect, is_same_user
 
 _SOCKETS = Path("/proc/net/unix")
 # The time limit for the response of an instance, in seconds. Instances usually respond much sooner,
@@ -24,7 +25,6 @@ _SOCKETS = Path("/proc/net/unix")
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
-_CREDENTIALS = struct.Struct("3i")
 
 
 class StopForwarder:
@@ -71,7 +71,7 @@ class StopForwarder:
                 return
             with contextlib.suppress(OSError), connection:
                 connection.settimeout(self._timeout_s)
-                if _is_same_user(connection):
+                if is_same_user(connection):
                     request_id = _read_all(connection).decode(errors="replace")
                     connection.sendall(_STOPPED if self._stop(request_id) else _NOT_HERE)
 
@@ -114,22 +114,11 @@ def _prefix_of(group: str) -> str:
 
 def _send_stop(name: str, request_id: str) -> bool:
     # Ignore connection errors: they mean that the instance has just exited, so it runs no request.
-    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as sock:
-        sock.settimeout(_TIMEOUT_S)
-        sock.connect(f"\0{name}")
+    with contextlib.suppress(OSError), connect(name, _TIMEOUT_S) as sock:
         sock.sendall(request_id.encode())
         sock.shutdown(socket.SHUT_WR)
         return sock.recv(1) == _STOPPED
     return False
-
-
-def _is_same_user(connection: socket.socket) -> bool:
-    """Return whether the peer runs as the same user.
-
-    The check is required, because any user can connect to an abstract socket.
-    """
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return bool(_CREDENTIALS.unpack(data)[1] == os.getuid())
 
 
 def _read_all(connection: socket.socket) -> bytes:

@@ -38,6 +38,7 @@ from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
 from ..request_check import check_request, fit_to_vocabulary
 from ..telemetry.traced_engine import trace_engine
+from .abstract_socket import is_same_user
 from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
@@ -184,7 +185,7 @@ class Worker:
                 sock, _ = listener.accept()
             except OSError:  # the listener was closed
                 return
-            if not _is_same_user(sock):
+            if not is_same_user(sock):
                 sock.close()
                 continue
             # Set a timeout, so that a client that does not read cannot block other clients.
@@ -315,12 +316,6 @@ def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate
         open_sequences[update.request_id] -= 1
         if not open_sequences[update.request_id]:
             del open_sequences[update.request_id]
-
-
-def _is_same_user(sock: socket.socket) -> bool:
-    """Return whether the peer runs as the same user."""
-    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return bool(uid == os.getuid())
 
 
 def _as_dict(record: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate, merge_updates
 from ..log import write_log, write_traceback
+from .abstract_socket import connect
 from .protocol import ProtocolError, encode_frame, read_frame, read_frames
 from .response_threads import ResponseThreads
 from .stop_forwarding import identify_server
@@ -20,6 +21,7 @@ from .stop_forwarding import identify_server
 OnUpdate = Callable[[SequenceUpdate], None]
 OnStep = Callable[[Sequence[SequenceUpdate]], None]
 _RECONNECT_S = 0.2
+_CONNECT_TIMEOUT_S = 5.0
 # The time in seconds within which a worker must start listening.
 _START_TIMEOUT_S = 60.0
 
@@ -209,9 +211,12 @@ class SharedWorkerClient(WorkerLink):
         self._response_threads.close()
 
     def _connect(self) -> bool:
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            sock.connect(f"\0{self._name}")
+            sock = connect(self._name, _CONNECT_TIMEOUT_S)
+        except OSError:
+            return False
+        sock.settimeout(None)
+        try:
             ready = self._read_ready(sock)
         except (OSError, ProtocolError):
             ready = None
