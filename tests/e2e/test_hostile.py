@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.e2e.alive import answers
 from tests.e2e.conftest import Tllm
 from tests.e2e.core import gauge
 from tests.e2e.hostile import (
@@ -147,3 +149,25 @@ def test_end_id_beyond_the_vocabulary_is_ignored(stub: Any) -> None:
     beyond = numbers("INT32", [[2**31 - 1]])
     reply = send(stub, plain(CORE, end_id=beyond, min_tokens=numbers("INT32", [[2]])))
     assert reply == send(stub, plain(CORE, pad_id=beyond))
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        (b"Transfer-Encoding: chunked\r\n", b"1\r\n \r\n" * 700_000 + b"0\r\n\r\n"),
+        (b"Content-Length: 200015\r\n", b'{"text_input": ' + b"[" * 200_000),
+    ],
+    ids=["chunks", "depth"],
+)
+def test_request_that_needs_a_large_stack_does_not_end_triton(
+    served: Tllm, endpoint: Endpoint, head: bytes, body: bytes
+) -> None:
+    before = served.state()
+    host, _, port = endpoint.http.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=120) as sock:
+        sock.sendall(
+            b"POST /v2/models/demo/generate HTTP/1.1\r\nHost: x\r\n" + head + b"\r\n" + body
+        )
+        assert sock.recv(64).split()[1] in (b"400", b"500")
+    assert answers(endpoint)
+    assert served.state().server_pid == before.server_pid

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -75,6 +76,8 @@ _MPIRUN_ABORT_S = 4.0
 # Time limit for the attached docker or podman client to exit after its container has exited. On a
 # busy machine, the client can take several seconds to exit.
 _ATTACHED_END_S = 20.0
+# Stack size of Triton's threads. The memory is allocated only when it is used.
+_STACK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +195,7 @@ class Supervisor:
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self._plan.environ, **drain_environ(self._plan.directory)},
                 start_new_session=True,
-                preexec_fn=functools.partial(die_with_parent, _parent_death_signal(self._plan)),
+                preexec_fn=functools.partial(_prepare_server, _parent_death_signal(self._plan)),
             )
         self._reaper.guard(self._process.pid)
         self._write_state("starting" if self._state.ready_at is None else "restarting",
@@ -433,6 +436,25 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
     SIGTERM allows `mpirun` or the container engine's client to stop the processes it started.
     """
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
+
+
+def _prepare_server(parent_death_signal: int) -> None:
+    """Prepare the server's process before it executes its program."""
+    die_with_parent(parent_death_signal)
+    # Triton 2.51 parses JSON and chunked bodies recursively. With the usual 8 MiB, one request with
+    # deeply nested JSON or with millions of chunks ends the process.
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft != resource.RLIM_INFINITY and _overcommits_memory():
+        limit = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, _STACK_BYTES)
+        resource.setrlimit(resource.RLIMIT_STACK, (max(soft, limit), hard))
+
+
+def _overcommits_memory() -> bool:
+    """Return whether the kernel lets processes reserve memory that they do not use."""
+    try:
+        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2"
+    except OSError:
+        return False
 
 
 def _shared_memory_prefix(plan: LaunchPlan) -> str:
