@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.alive import processes_of
 from tests.e2e.conftest import TLLM, Tllm
 from tests.samples.certificates import certify
 from tests.waiting import wait_until
@@ -47,6 +48,9 @@ def test_models_are_loaded_and_unloaded(controlled: Tllm) -> None:
     assert "tensorrt_llm                   1  ready" in controlled.done("status")
     assert max(map(len, controlled.done("status").splitlines()[:13])) <= 80
     assert controlled.done("infer", "hi", "--max-tokens=2")  # over TLS
+    (file,) = (controlled.home / "servers").glob("*/restricted-api-token")
+    token = file.read_text().strip()
+    assert token and all(token not in " ".join(each.cmdline()) for each in processes_of(controlled))
     controlled.done("unload", "demo")
     assert states(controlled) == dict.fromkeys(PARTS, "UNAVAILABLE")
     assert controlled("infer", "hi").returncode == 3

@@ -66,6 +66,7 @@ from trtllm_serve_cli.launch.triton.drain import (
     draining,
     format_in_flight,
 )
+from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_line
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 # Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
@@ -112,6 +113,7 @@ class Supervisor:
         self._stopping = StopSignal()
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
+        self._is_token_hidden = False
         self._log_start = 0
         self._parts: Parts = {}
         self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
@@ -185,7 +187,7 @@ class Supervisor:
         self._remove_container()
         _remove_shared_memory(self._plan)
         clear_drains(self._plan.directory)
-        self._first_pid = None
+        self._first_pid, self._is_token_hidden = None, False
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -219,6 +221,7 @@ class Supervisor:
                 if self._state.ready_at is None:
                     return why
                 self._restart_gateway()
+            self._hide_token()
             if answered.is_set():
                 self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
@@ -233,6 +236,22 @@ class Supervisor:
                 probe = threading.Thread(target=self._probe, args=(answered,), daemon=True)
                 probe.start()
         return ()
+
+    def _hide_token(self) -> None:
+        """Hide the token for the restricted APIs from other users, after Triton has read it.
+
+        Triton logs its first line after it has parsed its arguments. In a container, Triton is not
+        a descendant of this process, so its memory cannot be written.
+        """
+        token = self._plan.endpoint.restricted_token
+        has_logged = self._plan.log.exists() and self._plan.log.stat().st_size > self._log_start
+        if self._is_token_hidden or not token or not has_logged or self._plan.container is not None:
+            return
+        assert self._process is not None
+        for pid in (self._process.pid, *(each.pid for each in list_tree(self._process.pid))):
+            with contextlib.suppress(OSError):
+                hide_in_command_line(pid, token)
+        self._is_token_hidden = True
 
     def _probe(self, answered: threading.Event) -> None:
         loaded = [model for model in self._plan.text_models if model in self._plan.loading]

@@ -1,0 +1,33 @@
+"""Hide a secret in the command line of a running process.
+
+Other users can read the command lines of all processes in `/proc/PID/cmdline`. Triton accepts the
+token for its restricted APIs only as an argument, and copies it when it parses its arguments.
+Afterwards, the token's bytes in the process's memory can be overwritten.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# The positions of `arg_start` and `arg_end` among the fields of /proc/PID/stat after the name. See
+# `man 5 proc_pid_stat`.
+_ARG_START, _ARG_END = 45, 46
+
+
+def hide_in_command_line(pid: int, secret: str) -> None:
+    """Overwrite `secret` in the command line of the process `pid`.
+
+    Raise `OSError` if the process has ended, or if this process may not write its memory. Only the
+    same user may, and with Yama's default setting only the parent process.
+    """
+    stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    fields = stat.rpartition(")")[2].split()
+    start, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+    with Path(f"/proc/{pid}/mem").open("r+b", buffering=0) as memory:
+        memory.seek(start)
+        arguments = memory.read(end - start)
+        position = arguments.find(secret.encode())
+        while position >= 0:
+            memory.seek(start + position)
+            memory.write(b"*" * len(secret))
+            position = arguments.find(secret.encode(), position + 1)
