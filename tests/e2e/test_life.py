@@ -43,14 +43,21 @@ def controlled(quick_home: Callable[[], Tllm], tmp_path: Path) -> Iterator[Tllm]
     tllm("stop", "--all", "--timeout", "0")
 
 
+def assert_other_users_have_no_access(tllm: Tllm) -> None:
+    """Assert that other users can read neither the restricted APIs' token nor the prompts."""
+    (file,) = (tllm.home / "servers").glob("*/restricted-api-token")
+    token = file.read_text().strip()
+    assert token and all(token not in " ".join(each.cmdline()) for each in processes_of(tllm))
+    regions = list(Path("/dev/shm").glob(f"tllm-{file.parent.name}-*"))
+    assert regions and all(region.stat().st_mode & 0o077 == 0 for region in regions)
+
+
 def test_models_are_loaded_and_unloaded(controlled: Tllm) -> None:
     assert states(controlled) == dict.fromkeys(PARTS, "READY")
     assert "tensorrt_llm                   1  ready" in controlled.done("status")
     assert max(map(len, controlled.done("status").splitlines()[:13])) <= 80
     assert controlled.done("infer", "hi", "--max-tokens=2")  # over TLS
-    (file,) = (controlled.home / "servers").glob("*/restricted-api-token")
-    token = file.read_text().strip()
-    assert token and all(token not in " ".join(each.cmdline()) for each in processes_of(controlled))
+    assert_other_users_have_no_access(controlled)
     controlled.done("unload", "demo")
     assert states(controlled) == dict.fromkeys(PARTS, "UNAVAILABLE")
     assert controlled("infer", "hi").returncode == 3

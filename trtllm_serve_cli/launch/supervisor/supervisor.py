@@ -222,6 +222,7 @@ class Supervisor:
                     return why
                 self._restart_gateway()
             self._hide_token()
+            _protect_shared_memory(self._plan)
             if answered.is_set():
                 self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
@@ -270,6 +271,7 @@ class Supervisor:
             if (code := self._find_exit_code()) is not None:
                 return (_describe_exit(code), *self._explain())
             self._rotate_logs()
+            _protect_shared_memory(self._plan)
             self._restart_gateway()
             if may_unload:
                 now = find_parts(self._plan, self._find_first_pid())
@@ -479,6 +481,16 @@ def _overcommits_memory() -> bool:
 def _shared_memory_prefix(plan: LaunchPlan) -> str:
     """Return the prefix of the names of the server's shared memory regions."""
     return f"tllm-{plan.ports['HTTP']}-"
+
+
+def _protect_shared_memory(plan: LaunchPlan) -> None:
+    """Deny other users access to the prompts and responses in the shared memory regions.
+
+    The Python backend creates the regions with the mode 0644, whatever the umask is.
+    """
+    for path in SHARED_MEMORY.glob(f"{_shared_memory_prefix(plan)}*"):
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
 
 
 def _remove_shared_memory(plan: LaunchPlan) -> None:
