@@ -110,3 +110,15 @@ def test_commands_are_found() -> None:
 def test_a_wrong_command_is_refused(command: str) -> None:
     with pytest.raises(click.UsageError):
         parse(command)
+
+
+def test_security_page_names_existing_tests() -> None:
+    page = (CHECKOUT / "docs" / "concepts" / "security.md").read_text()
+    names = re.findall(r"`(tests/[\w/]+\.py)::(test_\w+)`", page)
+    assert len(names) > 15
+    missing = [
+        f"{file}::{name}"
+        for file, name in names
+        if f"def {name}(" not in (CHECKOUT / file).read_text()
+    ]
+    assert missing == []
