@@ -78,9 +78,9 @@ Tensors = dict[str, _Tensor]
 
 @dataclass(frozen=True, slots=True)
 class TokenPipeline:
-    """Three models of a server that generate text and token ids from a prompt in turn.
+    """A chain of the models `preprocessing`, `tensorrt_llm` and `postprocessing` on a server.
 
-    The models are `preprocessing`, `tensorrt_llm` and `postprocessing`.
+    Together, they generate text and token ids from a prompt.
     """
 
     endpoint: Endpoint

@@ -152,7 +152,8 @@ def _open_over_http(url: str, headers: Mapping[str, str], timeout_s: float) -> O
         all_headers = {**headers, "Accept-Encoding": "identity"}
         if start:
             all_headers["Range"] = f"bytes={start}-"
-        if hasattr(session, "build_request"):  # httpx, which huggingface_hub has used since 1.0
+        # The session is a client of httpx, which huggingface_hub has used since 1.0.
+        if hasattr(session, "build_request"):
             with session.stream("GET", url, headers=all_headers, timeout=timeout_s) as response:
                 # Do not set a chunk size, because large chunks would more than double the CPU time.
                 yield _find_start(response), response.iter_raw()

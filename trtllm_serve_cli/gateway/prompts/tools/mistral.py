@@ -53,7 +53,7 @@ class MistralParser(ToolParser):
         return self._give_up()
 
     def _read_header(self) -> bool:
-        """Read the name of a function, up to its arguments."""
+        """Read the name of a function, which ends where its arguments start."""
         header, brace, _ = self._buffer.partition("{")
         if len(header) > _MAX_HEADER or not _HEADER_CHARACTERS.fullmatch(header):
             return self._give_up()

@@ -86,7 +86,7 @@ class ToolParser:
             self._content += self._held_space
         self._buffer = self._held_space = ""
 
-    # States of all formats.
+    # The states that the parsers of all formats share
 
     def _read_content(self) -> bool:
         """Emit text until a tag starts a call. A subclass without tags overrides this state."""

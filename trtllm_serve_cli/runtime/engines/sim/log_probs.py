@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from ...engine import TokenLogProb
 
-# The number of ranks that a token can have. A token is the most likely one in one of four cases.
+# The number of ranks that a token can have after another token. One token in four has the first
+# rank, which is the most likely one.
 _NUM_RANKS = 4
 _FACTOR = 31
 
