@@ -84,6 +84,17 @@ def test_broken_manifest_is_named(tllm: Tllm, home: Home) -> None:
     assert f"Error: {home.models / 'a'} is not a tllm model repository." in err
 
 
+@pytest.mark.parametrize("words", [("a",), ("--all",)])
+def test_remove_deletes_a_model_with_a_broken_manifest(
+    tllm: Tllm, home: Home, words: tuple[str, ...]
+) -> None:
+    model = add_model(home, "a")
+    (model.path / "tllm.json").write_text("{")
+    code, _, err = tllm("remove", *words, "--yes")
+    assert (code, err.splitlines()[0]) == (0, "Removed a.")
+    assert not model.path.exists() and not model.engine_path.exists()
+
+
 def test_remove_deletes_repository_and_engine(tllm: Tllm, home: Home) -> None:
     model, _ = add_model(home, "a"), add_model(home, "b")
     size = find_size(model.path) + find_size(model.engine_path)

@@ -101,3 +101,14 @@ def test_imported_models_are_checked_against_this_machine(home: Home, tmp_path: 
     (big,) = collect_facts(home, environ).models
     assert big.misfit is not None
     assert big.misfit.why == "the engine has 2 ranks, but the folder does not contain rank1.engine"
+
+
+def test_broken_manifest_is_reported_for_its_model_only(home: Home, tmp_path: Path) -> None:
+    for name in ("good", "cut"):
+        engine = tensorrt_engine(tmp_path)
+        write_repository(plan_repository(name, engine, ServingOptions()), home.models / name)
+    (home.models / "cut" / "tllm.json").write_text("{")
+    good, cut = collect_facts(home, write_triton(tmp_path, "exit 1")).models
+    assert (good.name, good.misfit, cut.name) == ("good", None, "cut")
+    assert cut.misfit is not None
+    assert "tllm remove cut" in cut.misfit.next_step

@@ -43,7 +43,7 @@ def add_elsewhere(home: Home, repository: Path, engine: Path, **parameters: str)
 
 def removed(home: Home, *models: ImportedModel, unused: bool = False) -> list[str]:
     """Remove the models, and return the names of the deleted folders."""
-    removal = plan_removal(home, models, unused=unused)
+    removal = plan_removal(home, [model.path for model in models], unused=unused)
     assert remove(home, removal) == []
     assert not any(path.exists() for path in removal.sizes())
     return [path.name for path in removal.sizes()]
@@ -63,7 +63,7 @@ def test_keeps_an_engine_outside_the_store(home: Home, tmp_path: Path) -> None:
 
 def test_never_removes_the_store(home: Home) -> None:
     model = add_model(home, "mine", home.engines)
-    assert plan_removal(home, [model], unused=True).engines == ()
+    assert plan_removal(home, [model.path], unused=True).engines == ()
 
 
 def test_keeps_an_engine_that_another_model_uses(home: Home) -> None:
@@ -161,7 +161,7 @@ def test_keeps_locked_engines(home: Home) -> None:
     model = add_model(home, "mine")
     plan = build_plan(home.engines / "mine-f2", fingerprint="f2")
     resume_or_start(plan, rebuild=True)
-    removal = plan_removal(home, [model], unused=True)
+    removal = plan_removal(home, [model.path], unused=True)
     partial = path_of_partial_build(plan.engine_dir)
     locks = [lock_of(home, home.engines / "x", mark) for mark in ("f1", "f2")]
     with hold_lock(locks[0], lambda: None), hold_lock(locks[1], lambda: None):
@@ -171,12 +171,24 @@ def test_keeps_locked_engines(home: Home) -> None:
 
 def test_keeps_an_engine_that_was_imported_meanwhile(home: Home) -> None:
     model = add_model(home, "mine")
-    removal = plan_removal(home, [model], unused=False)
+    removal = plan_removal(home, [model.path], unused=False)
     add_model(home, "other", model.engine_path)
     assert remove(home, removal) == [model.engine_path]
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"engine": {}}', '{"engine": {"path": 1}}', "null"])
-def test_broken_manifest_references_no_engine(home: Home, text: str) -> None:
-    (add_model(home, "mine").path / "tllm.json").write_text(text)
+def test_broken_manifest_keeps_its_engine_in_use(home: Home, text: str) -> None:
+    model = add_model(home, "mine")
+    (model.path / "tllm.json").write_text(text)
+    assert find_users(home) == {model.engine_path: [model.path]}
+    assert removed(home, unused=True) == []
+    assert removed(home, model) == ["mine", "mine"]
+
+
+def test_broken_manifest_without_configurations_references_no_engine(home: Home) -> None:
+    model = add_model(home, "mine")
+    (model.path / "tllm.json").write_text("{")
+    for config in model.path.glob("*/config.pbtxt"):
+        config.unlink()
+        config.mkdir()
     assert find_users(home) == {}

@@ -52,7 +52,7 @@ def list_models(
     from trtllm_serve_cli.repository.model import store
 
     broken: list[RepositoryError] = []
-    models = store.list_models(find_home(), on_broken=broken.append)
+    models = store.list_models(find_home(), on_broken=lambda _, error: broken.append(error))
     if as_json:
         output.show_json([_describe(model) for model in models])
     elif models:
@@ -106,20 +106,24 @@ def remove(
     from trtllm_serve_cli.sources.disk_space import show_size
 
     home = find_home()
-    models = [store.load_model(home, name)] if name else []
+    names = [store.find_name(home, name)] if name else []
     if everything:
-        models = store.list_models(home)
-    _check_not_served(home, models)
-    removal = engine_references.plan_removal(home, models, unused=engines)
+        names = store.list_names(home)
+    _check_not_served(home, names)
+    repositories = [home.models / each for each in names]
+    used = {
+        path for each in repositories for path in engine_references.engines_of(each, home.engines)
+    }
+    removal = engine_references.plan_removal(home, repositories, unused=engines)
     sizes = removal.sizes()
     _confirm([f"{path}  ({show_size(size)})" for path, size in sizes.items()], yes=yes)
     needed = engine_references.remove(home, removal)
-    for model in models:
-        output.notify(f"Removed {model.name}.")
+    for each in names:
+        output.notify(f"Removed {each}.")
     users = engine_references.find_users(home)
-    for path in sorted({model.engine_path for model in models} & set(users)):
-        names = ", ".join(show_user(home, user) for user in users[path])
-        output.notify(f"Kept the engine {path.name}, used by {names}.")
+    for path in sorted(used & set(users)):
+        user_names = ", ".join(show_user(home, user) for user in users[path])
+        output.notify(f"Kept the engine {path.name}, used by {user_names}.")
     for path in needed:
         output.notify(f"Kept {path}, in use by another tllm process.")
     if sizes:
@@ -127,18 +131,18 @@ def remove(
         output.notify(f"Freed {show_size(freed)}.")
 
 
-def _check_not_served(home: Home, models: list[ImportedModel]) -> None:
+def _check_not_served(home: Home, names: list[str]) -> None:
     from trtllm_serve_cli.launch.servers.running import list_servers
 
     served = {
         model for server in list_servers(home) if not server.is_over for model in server.models
     }
-    for model in models:
-        if model.name in served:
+    for name in names:
+        if name in served:
             raise RepositoryError(
-                f"{model.name} was not removed.",
+                f"{name} was not removed.",
                 why="a running server uses the model repository",
-                next_step=f"stop the server with `tllm stop -m {model.name}`",
+                next_step=f"stop the server with `tllm stop -m {name}`",
             )
 
 

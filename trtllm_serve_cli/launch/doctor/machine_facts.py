@@ -236,7 +236,11 @@ def _query_gpus() -> str | None:
 
 
 def _check_models(home: Home, machine: Machine) -> tuple[ModelFacts, ...]:
-    return tuple(_check_model(model, machine) for model in list_models(home))
+    broken: list[ModelFacts] = []
+    models = list_models(
+        home, on_broken=lambda name, error: broken.append(ModelFacts(name, misfit=error))
+    )
+    return (*(_check_model(model, machine) for model in models), *broken)
 
 
 def _check_model(model: ImportedModel, machine: Machine) -> ModelFacts:

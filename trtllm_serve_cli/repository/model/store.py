@@ -74,26 +74,27 @@ def read_manifest(directory: Path) -> ImportedModel:
             f"{directory} is not a tllm model repository.",
             why=f"its {MANIFEST} cannot be read: {type(error).__name__}: {error}",
             next_step="import the model again with `tllm import "
-            f"-m {shlex.quote(directory.name)} -s SOURCE --force`",
+            f"-m {shlex.quote(directory.name)} -s SOURCE --force`, or delete it with `tllm remove "
+            f"{shlex.quote(directory.name)}`",
         ) from error
 
 
 def list_models(
-    home: Home, *, on_broken: Callable[[RepositoryError], None] | None = None
+    home: Home, *, on_broken: Callable[[str, RepositoryError], None] | None = None
 ) -> list[ImportedModel]:
     """Return all imported models, sorted by name. Folders without a manifest are ignored.
 
     Raise `RepositoryError` if a manifest cannot be read. If `on_broken` is set, call it with the
-    error instead.
+    model's name and the error instead.
     """
     models = []
-    for name in _list_names(home):
+    for name in list_names(home):
         try:
             models.append(read_manifest(home.models / name))
         except RepositoryError as error:
             if on_broken is None:
                 raise
-            on_broken(error)
+            on_broken(name, error)
     return models
 
 
@@ -107,11 +108,22 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
     """Return the imported model named `name`. If `name` is None, return the only model.
 
     Raise `UnknownModel` if no such model exists, or if `name` is None and several models exist.
+    Raise `RepositoryError` if the model's manifest cannot be read.
     """
-    known = _list_names(home)
+    return read_manifest(home.models / find_name(home, name))
+
+
+def find_name(home: Home, name: str | None) -> str:
+    """Return `name` if a model with this name is imported. If `name` is None, return the name of
+    the only model.
+
+    Raise `UnknownModel` if no such model exists, or if `name` is None and several models exist. The
+    model's manifest is not read, so that `tllm remove` can delete a model with a broken manifest.
+    """
+    known = list_names(home)
     if name is None:
         if len(known) == 1:
-            return read_manifest(home.models / known[0])
+            return known[0]
         if not known:
             raise UnknownModel(
                 "No model has been imported yet.", next_step="run `tllm import -m demo`"
@@ -121,7 +133,7 @@ def load_model(home: Home, name: str | None) -> ImportedModel:
             next_step="choose a model with -m NAME",
         )
     if name in known:
-        return read_manifest(home.models / name)
+        return name
     near = difflib.get_close_matches(name, known, n=3)
     raise UnknownModel(
         f"No model {name!r} has been imported.",
@@ -150,7 +162,7 @@ def command_to_import_again(path: Path, name: str) -> str:
     return f"tllm export {target_of(path, name)} > {file} && tllm import -f {file}"
 
 
-def _list_names(home: Home) -> list[str]:
+def list_names(home: Home) -> list[str]:
     """Return the names of imported models. Hidden folders are temporary and are ignored."""
     names = [path.parent.name for path in home.models.glob(f"*/{MANIFEST}")]
     return sorted(name for name in names if not name.startswith("."))

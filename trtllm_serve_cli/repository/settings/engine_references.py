@@ -1,7 +1,8 @@
 """Find the engines in the store that are in use, and remove unused engines.
 
 An engine is in use if a repository's manifest contains the engine's path, either as the engine or
-as a parameter, for example `draft_model_dir`. The store contains a symbolic link to each repository
+as a parameter, for example `draft_model_dir`. If the manifest cannot be read, the paths in the
+Triton model configurations count instead. The store contains a symbolic link to each repository
 that uses one of the store's engines, because repositories may be outside this TLLM_HOME. If a
 repository was deleted, its link is broken and is ignored.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,22 +21,21 @@ from trtllm_serve_cli.build.partial_build import PartialBuild, list_partial_buil
 from trtllm_serve_cli.build.store import StoredEngine, is_store, list_engines, lock_of
 from trtllm_serve_cli.paths import Home, find_size, remove_folder, try_lock
 from trtllm_serve_cli.repository.model.render import MANIFEST
-from trtllm_serve_cli.repository.model.store import ImportedModel
 
 _LINKS = ".used-by"
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The models, engines and partial builds to delete."""
+    """The model repositories, engines and partial builds to delete."""
 
-    models: tuple[ImportedModel, ...]
+    repositories: tuple[Path, ...]
     engines: tuple[StoredEngine, ...]
     unfinished: tuple[PartialBuild, ...]
 
     def sizes(self) -> dict[Path, int]:
         """Return the size in bytes of each folder to delete."""
-        sizes = {model.path: find_size(model.path) for model in self.models}
+        sizes = {path: find_size(path) for path in self.repositories}
         sizes |= {engine.path: engine.num_bytes for engine in self.engines}
         return sizes | {build.path: find_size(build.path) for build in self.unfinished}
 
@@ -57,23 +58,22 @@ def find_users(home: Home, *, without: Collection[Path] = ()) -> dict[Path, list
     """
     users: dict[Path, list[Path]] = {}
     for repository in sorted(_repositories(home) - set(without)):
-        for engine in _engines_of(repository, home.engines):
+        for engine in engines_of(repository, home.engines):
             users.setdefault(engine, []).append(repository)
     return users
 
 
-def plan_removal(home: Home, models: Iterable[ImportedModel], *, unused: bool) -> Removal:
+def plan_removal(home: Home, repositories: Iterable[Path], *, unused: bool) -> Removal:
     """Plan the removal of models, their partial builds, and the engines that only they use.
 
     If `unused` is set, the plan also removes all other unused engines and all partial builds.
     """
-    models = tuple(models)
-    paths = {model.path for model in models}
-    names = {model.name for model in models}
+    paths = tuple(repositories)
+    names = {path.name for path in paths}
     users = find_users(home, without=paths)
-    candidates = {engine for path in paths for engine in _engines_of(path, home.engines)}
+    candidates = {engine for path in paths for engine in engines_of(path, home.engines)}
     return Removal(
-        models,
+        paths,
         tuple(
             each
             for each in list_engines(home.engines)
@@ -93,8 +93,8 @@ def remove(home: Home, removal: Removal) -> list[Path]:
     Keep an engine or a partial build if another process has started to use it since the removal was
     planned. Return the paths of the engines and builds that were kept.
     """
-    for model in removal.models:
-        remove_folder(model.path)
+    for path in removal.repositories:
+        remove_folder(path)
     for link in (home.engines / _LINKS).glob("*"):
         if not link.exists():
             link.unlink(missing_ok=True)
@@ -125,20 +125,33 @@ def _repositories(home: Home) -> set[Path]:
     return {path for path in local if not path.name.startswith(".")} | known
 
 
-def _engines_of(repository: Path, store: Path) -> set[Path]:
-    """Return the folders of the engines in `store` to which the repository's manifest refers."""
+def engines_of(repository: Path, store: Path) -> set[Path]:
+    """Return the folders of the engines in `store` to which the repository refers."""
     paths = [path for path in _paths_in(repository) if store in path.parents]
     return {store / path.relative_to(store).parts[0] for path in paths}
 
 
 def _paths_in(repository: Path) -> list[Path]:
-    """Return the absolute paths in the repository's manifest, or [] if it cannot be read."""
+    """Return the absolute paths in the repository's manifest.
+
+    If the manifest cannot be read, return the absolute paths in the Triton model configurations, so
+    that a broken manifest does not make an engine count as unused.
+    """
     try:
         manifest = json.loads((repository / MANIFEST).read_text(encoding="utf-8"))
         parameters = {**manifest.get("parameters", {}), **manifest.get("set", {})}
-        named = [manifest["engine"]["path"], *parameters.values()]
+        named = [str(Path(manifest["engine"]["path"])), *parameters.values()]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return []
+        configs = repository.glob("*/config.pbtxt")
+        named = [text for config in configs for text in _read_strings(config)]
     return [
         Path(value).resolve() for value in named if isinstance(value, str) and value.startswith("/")
     ]
+
+
+def _read_strings(config: Path) -> list[str]:
+    """Return all quoted strings in a Triton model configuration, or [] if it cannot be read."""
+    try:
+        return re.findall(r'"([^"\n]*)"', config.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return []
