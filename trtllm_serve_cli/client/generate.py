@@ -76,7 +76,9 @@ class GenerateRequest:
         float | None,
         Within(0),
         Option(
-            ("Sampling temperature. With values below 1, likely tokens are sampled more often."),
+            "Sampling temperature. With values below 1, likely tokens are sampled more often. 0 "
+            "selects the most likely token. Without sampling options, the most likely token is "
+            "selected.",
             metavar="T",
         ),
     ] = None
@@ -97,7 +99,9 @@ class GenerateRequest:
         ),
     ] = None
     seed: Annotated[
-        int | None, Within(0, 2**64 - 1), Option("Random seed for sampling.", metavar="N")
+        int | None,
+        Within(0, 2**64 - 1),
+        Option("Random seed for sampling. Default: a random number.", metavar="N"),
     ] = None
     bad_words: Annotated[
         tuple[str, ...],

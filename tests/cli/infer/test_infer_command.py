@@ -79,6 +79,23 @@ def test_options_reach_the_server(triton: FakeTriton, run: Run) -> None:
     assert (sent["stop_words"], sent["bad_words"], sent["top_k"]) == (["a", "b"], ["c"], 1)
 
 
+@pytest.mark.parametrize("option", ["--temperature=1.5", "--top-p=0.9", "--seed=3"])
+def test_one_sampling_option_is_enough_to_sample(triton: FakeTriton, run: Run, option: str) -> None:
+    for _ in range(2):
+        run("go", "-u", triton.endpoint.grpc, option)
+    first, second = triton.received
+    assert (first["top_k"], first["top_p"] > 0) == (0, True)
+    assert (first["seed"] == second["seed"]) == (option == "--seed=3")
+
+
+def test_lines_of_a_batch_have_their_own_seeds(
+    triton: FakeTriton, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "prompts").write_text("a\na\n")
+    run("--batch", str(tmp_path / "prompts"), "--temperature=1", "-u", triton.endpoint.grpc)
+    assert len({sent["seed"] for sent in triton.received}) == 2
+
+
 @pytest.mark.parametrize(
     ("options", "kind", "guide"),
     [

@@ -48,6 +48,14 @@ def test_script_is_named_if_it_is_missing(
     assert "--max_output_len 8" in capsys.readouterr().err
 
 
+def test_script_samples_at_a_temperature(
+    tensorrt: OpenRepository, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(MissingPart):
+        run_script(tensorrt, "hello", InferOptions(), {"temperature": 1.5})
+    assert "--temperature 1.5 --top_k 0 --top_p 1.0 --random_seed" in capsys.readouterr().err
+
+
 def test_script_requires_a_prompt(tensorrt: OpenRepository) -> None:
     with pytest.raises(BadInput, match="requires a prompt"):
         run_script(tensorrt, None, InferOptions(), {})

@@ -49,7 +49,7 @@ def infer_batch(
         return generate(
             target.endpoint,
             target.model,
-            request,
+            target.complete(request),
             target.interface,
             target.timeout_s,
             cancellation,
@@ -112,7 +112,7 @@ def infer_rows(
     if not requests:
         return
     check_num_rows(target.info, len(requests))
-    request = requests[0]
+    request = target.complete(requests[0])
     if target.info.accumulates_tokens:
         request = dataclasses.replace(request, stream=False)
     rows = RowBatch(target.endpoint, target.info, tuple(each.text_input for each in requests))

@@ -64,6 +64,7 @@ def run_script(
     Raise `BadInput` if the script does not support the request, or `MissingPart` if the script or
     MPI is not installed.
     """
+    from trtllm_serve_cli.cli.shared.sampling import complete_sampling
     from trtllm_serve_cli.client.local_engine import read_info
     from trtllm_serve_cli.engine_kinds.tensorrt.run_command import plan_run
 
@@ -87,7 +88,8 @@ def run_script(
     info = read_info(repository)
     text = prompts.plan_prompt(info, options.chat, options.system)(words)
     folder = Path(repository.value("tensorrt_llm", "parameters.gpt_model_path"))
-    command = plan_run(folder, info.tokenizer_dir or str(folder), text, request)
+    fields = {**request, **complete_sampling(request)}
+    command = plan_run(folder, info.tokenizer_dir or str(folder), text, fields)
     output.notify(f"Running {shlex.join(command)}")
     script = next(Path(each) for each in command if each.endswith("run.py"))
     if shutil.which(command[0]) is None or not script.is_file():

@@ -44,6 +44,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
     from trtllm_serve_cli.client.ask import stream_in_thread
     from trtllm_serve_cli.client.generate import summarize_pieces
 
+    request = target.complete(request)
     pieces: list[Piece] = []
     was_interrupted = False
     arriving = stream_in_thread(

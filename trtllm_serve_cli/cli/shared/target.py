@@ -13,7 +13,7 @@ from trtllm_serve_cli.errors import BadInput
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.ask import Responder
     from trtllm_serve_cli.client.endpoint import Endpoint
-    from trtllm_serve_cli.client.generate import Interface, TritonInterface
+    from trtllm_serve_cli.client.generate import GenerateRequest, Interface, TritonInterface
     from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.launch.servers.running import RunningServer
     from trtllm_serve_cli.paths import Home
@@ -45,6 +45,17 @@ class Target:
     interface: Interface
     timeout_s: float | None
     info: ModelInfo | None = None
+
+    def complete(self, request: GenerateRequest) -> GenerateRequest:
+        """Return the request with its sampling parameters completed.
+
+        An OpenAI-compatible server completes them itself.
+        """
+        if self.interface == "openai":
+            return request
+        from trtllm_serve_cli.cli.shared.sampling import complete_request
+
+        return complete_request(request, self.info.inputs if self.info else frozenset())
 
 
 def find_target(

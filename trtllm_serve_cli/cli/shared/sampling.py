@@ -1,0 +1,71 @@
+"""Complete the sampling parameters of a request to Triton.
+
+Upstream's tensors default to greedy decoding: without `top_k`, TensorRT-LLM selects the most likely
+token, and without a seed, it generates the same text each time. The OpenAI-compatible API has other
+defaults. `tllm infer` therefore sends explicit values, so that one sampling option is enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.client.generate import GenerateRequest
+
+_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+# The names of the seed's input in the layouts of model repositories. Models of the vllm layout
+# receive the seed in the input `sampling_parameters`.
+_SEED_INPUTS = frozenset({"seed", "random_seed", "sampling_param_seed", "sampling_parameters"})
+
+
+def draw_seed() -> int:
+    """Return a random seed that fits every engine: a non-negative INT64."""
+    return random.getrandbits(63)
+
+
+def complete_sampling(
+    fields: Mapping[str, Any], draw: Callable[[], int] = draw_seed
+) -> dict[str, Any]:
+    """Return the sampling parameters to add to a request with these `fields`.
+
+    If the request sets a sampling parameter, the result requests sampling from all tokens that the
+    parameter allows, with a random seed unless the request has a seed. The result is empty for beam
+    search, and if the request sets no sampling parameter or values that select the most likely
+    token.
+    """
+    temperature, top_k, top_p, seed = (fields.get(name) for name in _SAMPLING)
+    is_greedy = temperature == 0 or top_k == 1 or (not top_k and top_p == 0)
+    has_beams = fields.get("beam_width") not in (None, 1)
+    if is_greedy or has_beams or all(fields.get(name) is None for name in _SAMPLING):
+        return {}
+    added: dict[str, Any] = {}
+    if top_k is None:
+        added["top_k"] = 0
+    if not top_k and top_p is None:
+        added["top_p"] = 1.0
+    if seed is None:
+        added["seed"] = draw()
+    return added
+
+
+def complete_request(request: GenerateRequest, inputs: frozenset[str]) -> GenerateRequest:
+    """Return the request with its sampling parameters completed, for a model with these inputs.
+
+    A model that does not accept a seed receives none.
+    """
+    fields = {name: getattr(request, name) for name in (*_SAMPLING, "beam_width")}
+    added = complete_sampling(fields)
+    if not has_seed(inputs):
+        added.pop("seed", None)
+    return dataclasses.replace(request, **added)
+
+
+def has_seed(inputs: frozenset[str]) -> bool:
+    """Return whether a model with these inputs accepts a seed.
+
+    If the inputs are unknown, return True.
+    """
+    return not inputs or not inputs.isdisjoint(_SEED_INPUTS)
