@@ -106,7 +106,7 @@ def test_commands_are_found() -> None:
     assert sum(len(list(find_commands(page.read_text("utf-8")))) for page in PAGES) > 100
 
 
-@pytest.mark.parametrize("command", ["tllm startt", "tllm start --mod local", "tllm load"])
+@pytest.mark.parametrize("command", ["tllm startt", "tllm start --mod local", "tllm set"])
 def test_a_wrong_command_is_refused(command: str) -> None:
     with pytest.raises(click.UsageError):
         parse(command)

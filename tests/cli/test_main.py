@@ -79,7 +79,7 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
     [
         (("nonsense",), "No such command 'nonsense'"),
         (("list", "--nonsense"), "--nonsense"),
-        (("import",), "No model was specified. Pass -m NAME"),
+        (("import",), "No model was specified. Pass NAME"),
         (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range x>=1"),
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
@@ -195,4 +195,4 @@ def test_a_misspelt_command_gets_one_suggestion(tllm: Tllm, arguments: tuple[str
 
 def test_help_explains_arguments(tllm: Tllm) -> None:
     _, out, _ = tllm("validate", "--help")
-    assert "[NAME]  Name of the model." in out
+    assert "[NAME]  The same as --model NAME." in out

@@ -307,7 +307,11 @@ class LaunchOptions:
     ] = None
     triton_args: Annotated[
         tuple[str, ...],
-        Option("Additional options for tritonserver.", metavar="[-- OPTION…]", is_argument=True),
+        Option(
+            "Names of models, as with -m, then additional options for tritonserver.",
+            metavar="[NAME…] [-- OPTION…]",
+            is_argument=True,
+        ),
     ] = ()
     log_format: Annotated[
         LogFormat, Option("Format of the log lines from tllm's models.", panel=_TELEMETRY)

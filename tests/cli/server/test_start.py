@@ -375,7 +375,7 @@ def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("start", "m"), "Error: 'm' is not a Triton option."),
+        (("start", "--", "--log-info=true", "m"), "Error: 'm' is not a Triton option."),
         (("start", "--", "--http-port=1"), "Next: use --http-port N instead"),
         (("start", "--load-model", "m"), "add --model-control-mode explicit"),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.launch.triton.passthrough_args import drop_overridden, find_names
+from trtllm_serve_cli.launch.triton.passthrough_args import drop_overridden, find_names, split_names
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_find_names_of_options(words: list[str], names: set[str]) -> None:
 def test_word_that_is_not_an_option_is_rejected(words: list[str]) -> None:
     with pytest.raises(BadInput, match=r"is not a Triton option") as raised:
         find_names(words)
-    assert "`tllm start -m NAME -- --http-thread-count=16`" in raised.value.next_step
+    assert "`tllm start NAME -- --http-thread-count=16`" in raised.value.next_step
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,8 @@ def test_passthrough_options_replace_flags_unless_repeatable() -> None:
         "backend-config": "python,a=1",
         "grpc-keepalive-time": "1",
     }
+
+
+def test_names_of_models_precede_the_options() -> None:
+    assert split_names(("a", "b", "--log-verbose", "1")) == (("a", "b"), ("--log-verbose", "1"))
+    assert split_names(()) == ((), ())

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from trtllm_serve_cli.cli.models.parameters import open_named
+from trtllm_serve_cli.cli.models.parameters import NameOption, open_named
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 
 
+@accepts_name("name")
 def export(
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the model, as shown by `tllm list`.")
-    ] = None,
+    name: NameOption = None,
     repo: Annotated[
         Path | None,
         typer.Option(

@@ -12,6 +12,7 @@ import typer
 
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, parse_pairs, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
 from trtllm_serve_cli.cli.shared.progress_ui import show_work
@@ -59,6 +60,7 @@ DraftOption = Annotated[
 _MODEL, _ENGINE, _BUILD = map(option_fields, (ModelSection, EngineSection, EngineOptions))
 
 
+@accepts_name("model_name")
 @takes_options(
     model=_MODEL, engine=_ENGINE, build=_BUILD, repository=option_fields(RepositorySection)
 )
@@ -118,6 +120,7 @@ def import_model(
     output.notify(f"Next: tllm start {which}")
 
 
+@accepts_name("model_name")
 @takes_options(model=_MODEL, engine=_ENGINE, build=_BUILD)
 def build_model(
     *,
@@ -180,7 +183,7 @@ def _declare(
         declared = Declaration(ModelSection(sections["model"]["name"]))
     else:
         raise typer.BadParameter(
-            "No model was specified. Pass -m NAME, or pass -f with a tllm.yaml that contains "
+            "No model was specified. Pass NAME, or pass -f with a tllm.yaml that contains "
             "the model's name."
         )
     words = parse_pairs(build_options, option="--build-option ")

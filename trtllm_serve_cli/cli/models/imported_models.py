@@ -10,7 +10,8 @@ import typer
 
 from trtllm_serve_cli.cli.models.engines import list_engines, show_user
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.options import JsonOption, YesOption
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
+from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption, YesOption
 from trtllm_serve_cli.errors import BadInput, RepositoryError
 
 if TYPE_CHECKING:
@@ -71,10 +72,9 @@ def list_models(
         raise broken[-1]
 
 
+@accepts_name("name")
 def remove(
-    name: Annotated[
-        str | None, typer.Argument(help="Name of the model, as shown by `tllm list`.")
-    ] = None,
+    name: ModelOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Remove all imported models.")] = False,
     engines: Annotated[
         bool,

@@ -12,6 +12,7 @@ import typer
 from trtllm_serve_cli.cli.models.import_command import notify_unused
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name, choose_name
 from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
 from trtllm_serve_cli.cli.shared.options import JsonOption
 from trtllm_serve_cli.errors import BadInput
@@ -22,9 +23,14 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.repository.model.model_repository import OpenRepository
     from trtllm_serve_cli.repository.settings.settings import Change, Setting
 
-NameArgument = Annotated[
+NameOption = Annotated[
     str | None,
-    typer.Argument(metavar="[NAME]", help="Name of the model. Default: the only imported model."),
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="NAME",
+        help="Name of the model. Default: the only imported model.",
+    ),
 ]
 RepoOption = Annotated[
     Path | None,
@@ -46,7 +52,8 @@ _ORIGINS = {
 }
 
 
-def show(name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
+@accepts_name("name")
+def show(name: NameOption = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
     """Show and explain a model's parameters.
 
     The output contains each parameter's value, the origin of the value, and an explanation.
@@ -83,6 +90,7 @@ def set_(
             help="Name of the model (required if several are imported), and parameters to change.",
         ),
     ],
+    model: NameOption = None,
     repo: RepoOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -106,7 +114,8 @@ def set_(
             "No parameter was specified.",
             next_step=f"add a parameter: `tllm set {words[0]} enable_kv_cache_reuse=false`",
         )
-    repository = open_named(words[0] if has_name else None, repo)
+    name = choose_name(words[0] if has_name else None, model)
+    repository = open_named(name, repo)
     changes = settings.plan_changes(repository, requested)
     texts = settings.apply_changes(repository, changes)
     if changes:
@@ -131,9 +140,8 @@ def set_(
         output.notify(f"A running server uses the old values. Next: tllm restart -m {name}")
 
 
-def validate(
-    name: NameArgument = None, repo: RepoOption = None, as_json: JsonOption = False
-) -> None:
+@accepts_name("name")
+def validate(name: NameOption = None, repo: RepoOption = None, as_json: JsonOption = False) -> None:
     """Check a model repository for errors.
 
     The exit code is 3 if the repository has an error, and 0 if it has only warnings.

@@ -12,6 +12,7 @@ import typer
 from trtllm_serve_cli.choices import ServiceType
 from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.errors import BadInput
@@ -64,6 +65,7 @@ _JOB_GATEWAY = (*_POD_GATEWAY, "openai_cert", "openai_key")
 
 
 @deploy_app.command()
+@accepts_name()
 @takes_options(gateway=option_fields(LaunchOptions, *_JOB_GATEWAY))
 def slurm(
     *,
@@ -209,6 +211,7 @@ def slurm(
 
 
 @deploy_app.command()
+@accepts_name()
 @takes_options(gateway=option_fields(LaunchOptions, "openai_port", *_POD_GATEWAY))
 def k8s(
     *,

@@ -8,12 +8,15 @@ from typing import Annotated
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 
-NameArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        "-m",
+        "--model",
+        metavar="NAME",
         help="Name of an imported model, with all of its Triton models, or of one Triton model.",
     ),
 ]
@@ -25,7 +28,8 @@ TimeoutOption = Annotated[
 ]
 
 
-def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
+@accepts_name("name", is_required=True)
+def load(name: NameOption = None, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
     """Load a model into a server that was started with --model-control-mode explicit.
 
     A model that is already loaded is reloaded, so that changes made with `tllm set` take effect.
@@ -36,13 +40,17 @@ def load(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import exit_on_signals
 
+    assert name is not None
     server = find_controlled(find_home(), name, parse_url(url))
     with exit_on_signals():
         load_models(server, name, timeout, on_model=_notify_each("Loading"))
     output.notify(f"Loaded {name}.")
 
 
-def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption = 300.0) -> None:
+@accepts_name("name", is_required=True)
+def unload(
+    name: NameOption = None, url: ServerOption = None, timeout: TimeoutOption = 300.0
+) -> None:
     """Unload a model after the model's requests in flight have finished.
 
     Other models stay loaded.
@@ -53,6 +61,7 @@ def unload(name: NameArgument, url: ServerOption = None, timeout: TimeoutOption 
     from trtllm_serve_cli.paths import find_home
     from trtllm_serve_cli.processes import exit_on_signals
 
+    assert name is not None
     server = find_controlled(find_home(), name, parse_url(url))
     # A model rejects requests while it is being unloaded. `exit_on_signals` turns a signal into an
     # exception, so that `unload_models` can make the models accept requests again if it is

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from trtllm_serve_cli.cli.server.start import launch_and_notify, prepare_and_notify
 from trtllm_serve_cli.cli.server.stop import DrainOption, stop_and_notify
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.options import ModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 
 
+@accepts_name()
 def restart(
     model: ModelOption = None, url: ServerOption = None, timeout: DrainOption = None
 ) -> None:

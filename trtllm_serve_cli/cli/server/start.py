@@ -63,15 +63,18 @@ def start(
     model's tllm.yaml overrides the defaults of these options. Arguments after -- are passed to
     tritonserver.
 
-    Example:  tllm start -m demo -- --http-thread-count=16
+    Example:  tllm start demo -- --http-thread-count=16
     """
     from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
+    from trtllm_serve_cli.launch.triton.passthrough_args import split_names
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
-    plan = plan_for_this_machine(
-        home, model or (), launch, repositories=repo or (), is_dry_run=dry_run
-    )
+    names, launch["triton_args"] = split_names(launch.get("triton_args", ()))
+    if not launch["triton_args"]:
+        del launch["triton_args"]
+    names = (*names, *(each for each in model or () if each not in names))
+    plan = plan_for_this_machine(home, names, launch, repositories=repo or (), is_dry_run=dry_run)
     if dry_run:
         if as_json:
             output.show_json(plan.as_dict())

@@ -6,7 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.options import JsonOption
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
+from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.launch.servers.running import RunningServer
@@ -14,20 +15,22 @@ if TYPE_CHECKING:
 _PART = "model "
 
 
-def status(as_json: JsonOption = False) -> None:
+@accepts_name()
+def status(model: ModelOption = None, as_json: JsonOption = False) -> None:
     """Show the state, ports, models, memory and GPUs of servers.
 
     Example:  tllm status
     """
-    from trtllm_serve_cli.launch.servers.running import list_servers
+    from trtllm_serve_cli.launch.servers.running import find_servers
     from trtllm_serve_cli.paths import find_home
 
-    servers = [describe_server(server) for server in list_servers(find_home())]
+    servers = [describe_server(server) for server in find_servers(find_home(), model)]
     if as_json:
         output.show_json({"servers": servers})
         return
     if not servers:
-        output.notify("No server is running. Next: tllm start")
+        of_model, option = ("", "") if model is None else (f" for {model}", f" -m {model}")
+        output.notify(f"No server is running{of_model}. Next: tllm start{option}")
     for server in servers:
         _show_server(server)
 

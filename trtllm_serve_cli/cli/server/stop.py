@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.options import ModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import TllmError
@@ -31,6 +32,7 @@ DrainOption = Annotated[
 ]
 
 
+@accepts_name()
 def stop(
     model: ModelOption = None,
     url: ServerOption = None,

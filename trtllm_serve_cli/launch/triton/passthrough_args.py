@@ -39,6 +39,15 @@ _REPEATABLE = frozenset(
 _VALUE = re.compile(r"-?[^-].*|-|")
 
 
+def split_names(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Split the arguments of `tllm start` into the models' names and the options for Triton.
+
+    The names precede the first option.
+    """
+    first = next((at for at, word in enumerate(words) if word.startswith("-")), len(words))
+    return tuple(words[:first]), tuple(words[first:])
+
+
 def find_names(words: Sequence[str]) -> frozenset[str]:
     """Return the names of the Triton options in `words`.
 
@@ -59,8 +68,8 @@ def find_names(words: Sequence[str]) -> frozenset[str]:
                 f"{word!r} is not a Triton option.",
                 why="arguments after -- are passed to tritonserver, and its options have the form "
                 "--name=value",
-                next_step="select models with -m, for example "
-                "`tllm start -m NAME -- --http-thread-count=16`",
+                next_step="put the names of models before --, for example "
+                "`tllm start NAME -- --http-thread-count=16`",
             )
     for name in names:
         _check(name)
