@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from trtllm_serve_cli.errors import BadInput
 
+# The paths of the URLs that `tllm start` prints.
+_PATHS = re.compile(r"/v2(/[\w./-]*)?|/metrics/?")
+
 
 def parse_address(text: str) -> str:
-    """Return the address in `text` as `host:port`, without a scheme or a trailing slash.
+    """Return the address in `text` as `host:port`, without a scheme or a path.
 
-    An IPv6 host is enclosed in brackets. Raise `BadInput` if `text` is not an address with a port.
+    `text` may be a URL that `tllm start` prints, with a path below /v2 or the path /metrics. An
+    IPv6 host is enclosed in brackets. Raise `BadInput` if `text` is not an address with a port, or
+    if it is the URL of an OpenAI-compatible API or of an HTTPS server.
     """
     refusal = BadInput(
         f"{text!r} is not a server address.",
@@ -23,6 +29,21 @@ def parse_address(text: str) -> str:
         host, port = parts.hostname, parts.port
     except ValueError as error:
         raise refusal from error
+    if parts.scheme == "https":
+        raise BadInput(
+            f"{text} cannot be used as the address of a Triton server.",
+            why="Triton does not serve HTTPS",
+            next_step="pass HOST:PORT, or `-i openai -u https://HOST/v1` for an OpenAI-compatible "
+            "server",
+        )
+    if host and parts.path.startswith("/v1"):
+        raise BadInput(
+            f"{text} is the URL of an OpenAI-compatible API.",
+            why="requests to Triton require the address of its gRPC or HTTP port",
+            next_step=f"add -i openai, as in `-i openai -u {text}`, or pass Triton's address",
+        )
+    if _PATHS.fullmatch(parts.path):
+        parts = parts._replace(path="")
     if not host or not port or parts.path.strip("/") or parts.query or parts.username:
         raise refusal
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

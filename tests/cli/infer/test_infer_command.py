@@ -65,6 +65,20 @@ def test_response_goes_to_stdout_and_times_to_stderr(
     assert FIGURES.fullmatch(err)
 
 
+@pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/v2/models/ensemble/generate"])
+@pytest.mark.parametrize("interface", [(), ("-i", "http"), ("-i", "grpc")], ids=str)
+def test_port_determines_the_interface(
+    triton: FakeTriton, run: Run, interface: tuple[str, ...], form: str
+) -> None:
+    for address in (triton.endpoint.http, triton.endpoint.grpc):
+        assert run("go", *interface, "-u", form.format(address))[0] == 0
+
+
+def test_option_for_grpc_is_refused_at_an_http_port(triton: FakeTriton, run: Run) -> None:
+    code, _, err = run("go", "--show-tokens", "-u", triton.endpoint.http)
+    assert (code, "Error: --show-tokens requires gRPC." in err) == (3, True)
+
+
 @pytest.mark.parametrize("arguments", [(), ("",), ("-",), ("", "--raw")], ids=str)
 def test_empty_prompt_is_refused(triton: FakeTriton, run: Run, arguments: tuple[str]) -> None:
     code, out, err = run(*arguments, "-u", triton.endpoint.grpc)

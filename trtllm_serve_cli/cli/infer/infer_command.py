@@ -89,7 +89,7 @@ def infer(
     # - The interface is HTTP, because the server detects a disconnected client only when it sends
     #   a part of the response.
     needs_parts = bool(options.batch or request.get("stop_after_ms"))
-    is_streamed = options.stream or needs_parts or options.interface == "http"
+    is_streamed = options.stream or needs_parts or target.interface == "http"
     # Do not stream requests for logits, so that the logits arrive in one array instead of one per
     # part.
     is_streamed = is_streamed and not logits.list_requested(options)
@@ -153,9 +153,27 @@ def _open_target(
     from trtllm_serve_cli.client.model_info import fetch_model_config
 
     target = find_target(options.url, options.interface, model, options.timeout)
-    assert isinstance(target.endpoint, Endpoint)
-    info = fetch_model_config(target.endpoint, target.model, options.interface)
+    if target.interface != options.interface and (flags := _list_grpc_only(options)):
+        raise BadInput(
+            f"{flags[0]} requires gRPC.",
+            why=f"{options.url} is the address of an HTTP port",
+            next_step=f"pass the server's gRPC port with -u, or omit {flags[0]}",
+        )
+    assert isinstance(target.endpoint, Endpoint) and target.interface != "openai"
+    info = fetch_model_config(target.endpoint, target.model, target.interface)
     return dataclasses.replace(target, info=info)
+
+
+def _list_grpc_only(options: InferOptions) -> list[str]:
+    """Return the options in use that only gRPC supports."""
+    used = {
+        "--batch-inputs": options.batch_inputs,
+        "--lora-dir": options.lora_dir is not None,
+        "--show-tokens": options.show_tokens,
+        "--context-logits": options.context_logits is not None,
+        "--generation-logits": options.generation_logits is not None,
+    }
+    return [flag for flag, is_used in used.items() if is_used]
 
 
 def _check_usage(prompt: str | None, options: InferOptions, request: OptionValues) -> None:

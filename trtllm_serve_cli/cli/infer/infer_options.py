@@ -44,8 +44,8 @@ class InferOptions:
     url: Annotated[
         str | None,
         Option(
-            "gRPC address of the server, HTTP address with -i http, or base URL with -i openai, "
-            "such as http://127.0.0.1:8000/v1. Default: the running server, or the environment "
+            "Address of the server's gRPC or HTTP port, or base URL with -i openai, such as "
+            "http://127.0.0.1:8000/v1. Default: the running server, or the environment "
             "variable OPENAI_BASE_URL with -i openai.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",

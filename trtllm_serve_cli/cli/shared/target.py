@@ -28,6 +28,7 @@ ServerOption = Annotated[
 # templates in triton-inference-server/tensorrtllm_backend contains this model.
 _UPSTREAM_TEXT_MODEL = "tensorrt_llm_bls"
 CORE_MODEL = "tensorrt_llm"
+_TITLES = {"grpc": "gRPC", "http": "HTTP"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,16 +64,20 @@ def find_target(
 ) -> Target:
     """Find the server for a command's requests, and return its text model as the target.
 
-    If `url` is set, `model` is the name of a Triton model on that server. Otherwise, `model` is the
-    name of an imported model, or of a Triton model on a running server. Raise `NoServer` if no
-    server or several servers match, or `BadInput` if the server has several models and `model` is
-    None.
+    If `url` is set, `model` is the name of a Triton model on that server, and the port's response
+    determines the interface. If the port does not respond, `interface` applies. If `url` is None,
+    `model` is the name of an imported model, or of a Triton model on a running server. Raise
+    `NoServer` if no server or several servers match, or `BadInput` if the server has several models
+    and `model` is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
 
     if url is not None:
+        from trtllm_serve_cli.client.transport.port_probe import probe_interface
+
         address = parse_address(url)
+        interface = probe_interface(address) or interface
         endpoint = Endpoint(http=address) if interface == "http" else Endpoint(grpc=address)
         return Target(endpoint, model or _UPSTREAM_TEXT_MODEL, interface, timeout_s)
     from trtllm_serve_cli.launch.servers.running import find_by_triton_model, find_running
@@ -128,6 +133,7 @@ def find_bench_target(
     else:
         ours = [each for each in find_servers(home, model, address) if each.is_running]
         if not ours:
+            _check_interface(address, interface)
             core_or_text = {None: CORE_MODEL, "own": _UPSTREAM_TEXT_MODEL}.get(
                 text_model, text_model
             )
@@ -141,6 +147,19 @@ def find_bench_target(
     else:
         name = running.plan.triton_name(owner, text_model or CORE_MODEL)
     return BenchTarget(_address_of(endpoint, interface), name, endpoint.metrics)
+
+
+def _check_interface(address: str, interface: TritonInterface) -> None:
+    """Raise `BadInput` if the port at `address` serves the other interface."""
+    from trtllm_serve_cli.client.transport.port_probe import probe_interface
+
+    served = probe_interface(address)
+    if served is not None and served != interface:
+        raise BadInput(
+            f"The port {address} serves {_TITLES[served]}, not {_TITLES[interface]}.",
+            why=f"the benchmark sends its requests over {_TITLES[interface]}",
+            next_step=f"add -i {served}, or pass the server's {_TITLES[interface]} port",
+        )
 
 
 def _refuse_embedding_model(home: Home, name: str) -> None:
