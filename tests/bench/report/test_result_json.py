@@ -165,6 +165,25 @@ def test_existing_output_is_rejected_and_unchanged(tmp_path: Path, is_folder: bo
     assert kept.read_text() == "mine"
 
 
+@pytest.mark.parametrize("place", ["/proc/none", "/proc/none/below", "file/below"])
+def test_places_that_cannot_be_written_are_rejected(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    for check in (result_json.check_output_folder, result_json.check_csv):
+        with pytest.raises(BadInput, match="cannot be written"):
+            check(Path(place))
+    with pytest.raises(BadInput, match="cannot be written"):
+        result_json.check_csv(tmp_path)
+
+
+def test_checks_of_places_write_nothing(tmp_path: Path) -> None:
+    result_json.check_output_folder(tmp_path / "new" / "folder")
+    result_json.check_csv(tmp_path / "new" / "file.csv")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("load", [AllAtOnce(), AtConcurrency(4), AtRate(2, "gamma", 0.5, 4, 1.0)])
 def test_files_follow_the_schema(load: Load, tmp_path: Path) -> None:
     result = replace(_result(load), runs=_result(load).runs * 2)

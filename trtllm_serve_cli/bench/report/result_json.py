@@ -9,6 +9,7 @@ import csv
 import json
 import shlex
 import statistics
+import tempfile
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -111,15 +112,47 @@ def to_json(result: BenchmarkResult) -> dict[str, Any]:
 
 
 def check_output_folder(folder: Path) -> None:
-    """Raise `BadInput` if `folder` exists and is not an empty folder."""
-    if folder.is_dir() and not any(folder.iterdir()):
-        return
-    if folder.exists():
+    """Raise `BadInput` if `folder` cannot be written, or exists and is not an empty folder."""
+    is_empty_folder = folder.is_dir() and not any(folder.iterdir())
+    if folder.exists() and not is_empty_folder:
         raise BadInput(
             f"The output path {folder} exists and is not an empty folder.",
             why="writing the result there could overwrite existing files",
             next_step=f"choose a new folder, for example `--output {shlex.quote(f'{folder}-2')}`",
         )
+    _check_place(folder, "--output DIR")
+
+
+def check_csv(file: Path) -> None:
+    """Raise `BadInput` if the metrics cannot be appended to the CSV file."""
+    option = "--op-stats-csv FILE"
+    if not file.exists():
+        _check_place(file, option)
+        return
+    try:
+        with file.open("a", encoding="utf-8"):
+            pass
+    except OSError as error:
+        raise _not_writable(file, error, option) from error
+
+
+def _check_place(path: Path, option: str) -> None:
+    """Raise `BadInput` if `path` cannot be created."""
+    folder = next(each for each in path.absolute().parents if each.exists())
+    try:
+        # Create a folder, because a read-only file system can have permissions to write.
+        with tempfile.TemporaryDirectory(prefix=".tllm-", dir=folder):
+            pass
+    except OSError as error:
+        raise _not_writable(path, error, option) from error
+
+
+def _not_writable(path: Path, error: OSError, option: str) -> BadInput:
+    return BadInput(
+        f"{path} cannot be written.",
+        why=error.strerror or str(error),
+        next_step=f"choose another place with {option}",
+    )
 
 
 def write_result(result: BenchmarkResult, folder: Path) -> None:

@@ -45,6 +45,8 @@ def run_one(
 
     if common.output_folder is not None:
         result_json.check_output_folder(common.output_folder)
+    if common.op_stats_csv is not None:
+        result_json.check_csv(common.op_stats_csv)
     benchmark = open_points([(job, settings)], targets, tokenizer)[0]
     check_answers(job, [benchmark])
     with show_progress(settings, addresses_of(benchmark)) as watch:
