@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trtllm_serve_cli.launch.logs.triton_log import explain_log, find_loading
+from trtllm_serve_cli.launch.logs.triton_log import explain_log, find_loading, is_option_rejected
 
 # A machine without a GPU always logs these lines.
 ALWAYS = """\
@@ -179,3 +179,8 @@ def test_rejected_option_is_found_around_the_usage_text(
     before: str, after: str, causes: list[str]
 ) -> None:
     assert explain_log((before + USAGE + after).splitlines()) == causes
+
+
+def test_usage_message_shows_that_an_option_was_rejected() -> None:
+    assert is_option_rejected(["unrecognized option '--x'", "Usage: tritonserver [options]"])
+    assert not is_option_rejected(["E0101 failed to load 'm' version 1: no"])

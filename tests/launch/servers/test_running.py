@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.samples.launch_plans import fake_plan
+from tests.samples.repositories import add_model
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import NO_ENDPOINT, SlurmJob
 from trtllm_serve_cli.launch.server_state import (
@@ -145,6 +146,17 @@ def test_model_without_a_server(home: Home) -> None:
     add(home, "a", ALIVE)
     with pytest.raises(NoServer) as raised:
         find_running(home, "b")
+    assert str(raised.value) == (
+        "No server is running for b.\n"
+        "Why: neither an imported model nor a model on a running server has this name\n"
+        "Next: list the imported models with `tllm list`, and the servers with `tllm status`"
+    )
+    with pytest.raises(NoServer) as raised:
+        find_to_stop(home, "b")
+    assert raised.value.next_step == "run `tllm status` to list the servers"
+    add_model(home, "b")
+    with pytest.raises(NoServer) as raised:
+        find_running(home, "b")
     assert str(raised.value) == "No server is running for b.\nNext: run `tllm start -m b`"
 
 
@@ -210,9 +222,10 @@ def test_running_server_wins_over_one_in_an_unknown_state(
     assert find_to_stop(home, "a") == [server]
 
 
-def test_ended_jobs_are_found_to_stop(home: Home, listed: list[RunningServer]) -> None:
+def test_ended_servers_are_found_to_stop(home: Home, listed: list[RunningServer]) -> None:
     ended = [add_job(home, "a", FAILED, "FAILED"), add_job(home, "b", FAILED, "FAILED")]
-    listed += [*ended, add(home, "c", GONE)]
+    ended.append(add(home, "c", GONE))
+    listed += ended
     assert find_to_stop(home, None) == ended
     server = add(home, "d", ALIVE)
     listed.append(server)
@@ -221,8 +234,7 @@ def test_ended_jobs_are_found_to_stop(home: Home, listed: list[RunningServer]) -
     with pytest.raises(NoServer) as raised:
         find_running(home, "a")
     assert raised.value.next_step.endswith("then run `tllm deploy slurm -m a --submit`")
-    with pytest.raises(NoServer, match="The server for c is no longer running"):
-        find_to_stop(home, "c")
+    assert find_to_stop(home, "c") == ended[2:]
 
 
 def test_text_model_is_the_name_in_triton(home: Home) -> None:

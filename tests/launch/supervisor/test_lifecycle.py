@@ -101,9 +101,19 @@ def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> 
     assert str(raised.value) == (
         "The server for m did not become ready.\n"
         "Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
-        f"Next: run `tllm doctor` to check this machine; the full log is {plan.log}"
+        "Next: run `tllm validate --repo /models/m` to check the model repository, import the "
+        "model again with --force to build its engine again, or run `tllm doctor` to check this "
+        f"machine; the full log is {plan.log}"
     )
     assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
+
+
+def test_stop_clears_a_failed_start(home: Home) -> None:
+    plan = fake_plan(home.servers, "fail")
+    start_and_fail(plan)
+    (failed,) = list_servers(home)
+    assert stop_server(failed) == ()
+    assert list_servers(home) == [] and plan.log.exists()
 
 
 def test_progress_lists_models_still_loading(home: Home) -> None:

@@ -89,7 +89,7 @@ def test_unknown_model_error_suggests_similar_names(home: Home) -> None:
         load_model(home, "lama-7b")
     assert str(raised.value) == (
         "No model 'lama-7b' has been imported.\nWhy: did you mean llama-7b?\n"
-        "Next: run `tllm import -m lama-7b`, or list the imported models with `tllm list`"
+        "Next: run the command with llama-7b, or list the imported models with `tllm list`"
     )
 
 

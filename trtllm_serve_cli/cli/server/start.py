@@ -164,8 +164,22 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
         output.notify(f"  OpenAI   {gateway.url}/v1")
         output.notify(f"  chat     {gateway.url}")
     output.notify(f"  log      {server.plan.log}")
-    chosen = f" -m {name}" if are_several else ""
+    chosen = f" -m {name}" if are_several else _select(server)
     output.notify(f'Next: tllm infer{chosen} "What is ML?"')
+
+
+def _select(server: RunningServer) -> str:
+    """Return the options that select the server, or "" if no other server is running."""
+    from trtllm_serve_cli.launch.servers.running import find_servers
+    from trtllm_serve_cli.paths import find_home
+
+    running = [each for each in find_servers(find_home(), None) if each.is_running]
+    if len(running) <= 1:
+        return ""
+    name = server.models[0]
+    if sum(name in each.models for each in running) == 1:
+        return f" -m {name}"
+    return f" -u {server.endpoint.grpc} -m {server.text_model()}"
 
 
 @contextmanager

@@ -42,7 +42,8 @@ def stop(
     """Finish the requests in flight, then stop a server.
 
     New requests are rejected immediately. The server's engine workers, Triton models and MPI ranks
-    stop with it. A Slurm job that has already ended is removed from the output of `tllm status`.
+    stop with it. A server or Slurm job that has already ended is removed from the output of `tllm
+    status`.
 
     Example:  tllm stop --timeout 120
     """

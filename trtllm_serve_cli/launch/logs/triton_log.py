@@ -67,6 +67,11 @@ def explain_log(lines: Iterable[str], *, limit: int = 6) -> list[str]:
     return list(dict.fromkeys(chosen))[-limit:]
 
 
+def is_option_rejected(lines: Iterable[str]) -> bool:
+    """Return whether Triton exited because it does not accept one of its options."""
+    return _USAGE in lines
+
+
 def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
     """Return the models in `expected` that have not been loaded yet, in the order of `expected`."""
     loaded = {found[1] for line in lines if (found := _LOADED.search(line))}

@@ -15,6 +15,7 @@ from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import last_lines
+from trtllm_serve_cli.repository.model.store import list_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +201,17 @@ def find_running(home: Home, model: str | None, address: str | None = None) -> R
             f"No tllm server is running on {address}.",
             next_step="run `tllm status` to list the running servers",
         )
-    suffix = f" -m {model}" if model else ""
+    if model is None:
+        raise NoServer("No server is running.", next_step="run `tllm start`")
+    is_imported = model in list_names(home)
     raise NoServer(
-        f"No server is running{' for ' + model if model else ''}.",
-        next_step=f"run `tllm start{suffix}`",
+        f"No server is running for {model}.",
+        why=""
+        if is_imported
+        else "neither an imported model nor a model on a running server has this name",
+        next_step=f"run `tllm start -m {model}`"
+        if is_imported
+        else "list the imported models with `tllm list`, and the servers with `tllm status`",
     )
 
 
@@ -254,24 +262,23 @@ def find_to_stop(
     """Return the servers to stop or to clean up, except servers on other machines.
 
     By default, return the only matching server that may be running. If all matching servers have
-    ended, return those that need cleanup. Raise `NoServer` if no server matches or if several
-    matching servers may be running. If `everything` is set, return all matching servers that may be
-    running or need cleanup. A server that has ended needs cleanup if it is a Slurm job or if its
-    container may still be running.
+    ended, return all of them, so that they are no longer listed. Raise `NoServer` if no server
+    matches or if several matching servers may be running. If `everything` is set, return all
+    matching servers.
     """
     found = find_servers(home, model, address)
     servers = [server for server in found if not server.state.is_elsewhere]
     active = [server for server in servers if not server.is_over]
-    ended = [
-        server
-        for server in servers
-        if (server.job is not None and server.is_over)
-        or (server.plan.container is not None and server.phase == "died")
-    ]
+    ended = [server for server in servers if server.is_over]
     if everything:
         return active + ended
     if len(active) > 1:
         raise _ambiguous(active)
+    if not found and model is not None:
+        raise NoServer(
+            f"No server is running for {model}.",
+            next_step="run `tllm status` to list the servers",
+        )
     return active or ended or [find_running(home, model, address)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import shlex
@@ -18,7 +19,7 @@ import psutil
 from trtllm_serve_cli.containers.container_engine import remove_container
 from trtllm_serve_cli.errors import BadInput, LaunchFailed, NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import cancel_job
-from trtllm_serve_cli.launch.logs.triton_log import find_loading
+from trtllm_serve_cli.launch.logs.triton_log import find_loading, is_option_rejected
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
@@ -26,12 +27,14 @@ from trtllm_serve_cli.launch.server_state import (
     read_state,
     read_stop_timeout_s,
     reset_state_files,
+    write_state,
     write_stop_timeout,
 )
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
 from trtllm_serve_cli.processes import die_with_parent, last_lines
+from trtllm_serve_cli.repository.model.store import target_of
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
@@ -142,6 +145,22 @@ def remove_stale_container(directory: Path) -> None:
                 remove_container(server.plan.container)
 
 
+def _forget(directory: Path) -> None:
+    """Record a stop of the server in `directory`, which has ended, so that it is not listed again.
+
+    If another process is starting the server, change nothing.
+    """
+    import filelock
+
+    with (
+        contextlib.suppress(NoServer, filelock.Timeout),
+        filelock.FileLock(directory / "start.lock", timeout=0),
+    ):
+        server = read_server(directory)
+        if server.is_over:
+            write_state(directory, dataclasses.replace(server.state, phase="stopped"))
+
+
 def _check_not_supervised(plan: LaunchPlan) -> None:
     """Raise `LaunchFailed` if the server already exists, even if it does not use its ports yet."""
     state = read_state(plan.directory)
@@ -216,6 +235,7 @@ def stop_server(
         return ()
     if not server.state.is_supervised:
         remove_stale_container(server.directory)
+        _forget(server.directory)
         return ()
     processes = _list_processes(server)
     if timeout_s is not None:
@@ -279,7 +299,7 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
         check_ports(plan.host, plan.every_port)
     why = state.why or tuple(last_lines(plan.log, 5))
     known_failure = explain_failure(state.exit_code or 1, why, among=_ENGINE_FAILURES)
-    next_step = "run `tllm doctor` to check this machine"
+    next_step = _suggest_checks(plan, why)
     if known_failure is not None:
         why = (*why, f"this means that {known_failure.why}")
         next_step = known_failure.next_step
@@ -287,6 +307,25 @@ def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
         f"The server for {', '.join(plan.models)} did not become ready.",
         why="\n       ".join(why),
         next_step=f"{next_step}; the full log is {plan.log}",
+    )
+
+
+def _suggest_checks(plan: LaunchPlan, why: Sequence[str]) -> str:
+    """Return what to check after a failure whose cause is unknown.
+
+    `why` contains the causes from the server's log.
+    """
+    if is_option_rejected(last_lines(plan.log, 400)):
+        return "fix the options after --; Triton's documentation lists its options"
+    if not any(line.startswith(f"{model}: ") for line in why for model in plan.loading):
+        return "run `tllm doctor` to check this machine"
+    targets = [
+        target_of(path, name) for name, path in zip(plan.models, plan.repositories, strict=False)
+    ]
+    checks = " and ".join(f"`tllm validate {target}`" for target in targets)
+    return (
+        f"run {checks} to check the model repository, import the model again with --force to "
+        "build its engine again, or run `tllm doctor` to check this machine"
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trtllm_serve_cli.catalog.entries import find_alias
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.model.render import MANIFEST
@@ -138,7 +139,9 @@ def find_name(home: Home, name: str | None) -> str:
     raise UnknownModel(
         f"No model {name!r} has been imported.",
         why=f"did you mean {', '.join(near)}?" if near else "",
-        next_step=f"run `tllm import -m {name}`, or list the imported models with `tllm list`",
+        next_step=f"run the command with {near[0]}, or list the imported models with `tllm list`"
+        if near and find_alias(name) is None
+        else f"run `tllm import -m {name}`, or list the imported models with `tllm list`",
     )
 
 
