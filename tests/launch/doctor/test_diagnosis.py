@@ -291,3 +291,11 @@ def test_vllm_is_checked_only_with_a_gpu() -> None:
     assert found(machine=without_vllm)["engine vllm"].verdict == "note"
     without_openvino = dataclasses.replace(MACHINE, versions={})
     assert found(machine=without_openvino)["engine openvino"].verdict == "note"
+
+
+def test_home_that_triton_cannot_use_is_a_problem() -> None:
+    found = {
+        each.what: each.verdict
+        for each in diagnose(dataclasses.replace(GOOD, home=Path("/home/josé")))
+    }
+    assert found["TLLM_HOME"] == "problem"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 from trtllm_serve_cli.build.tensorrt.versions import load_containers
 from trtllm_serve_cli.choices import ContainerEngine
@@ -14,6 +15,7 @@ from trtllm_serve_cli.engine_kinds.registry import EMBEDDED, all_kinds
 from trtllm_serve_cli.launch.doctor.driver import MIN_DRIVERS, newest_cuda
 from trtllm_serve_cli.launch.doctor.machine_facts import MachineFacts, ModelFacts
 from trtllm_serve_cli.launch.doctor.schedulers import Scheduler
+from trtllm_serve_cli.launch.triton.stub_paths import WHY, is_usable
 
 _GIB = 1 << 30
 _MIB = 1 << 20
@@ -35,6 +37,7 @@ def diagnose(facts: MachineFacts) -> list[Finding]:
         *_engines(facts.machine),
         _gateway(facts),
         *(_port(port, holder) for port, holder in facts.ports.items()),
+        *_home(facts.home),
         _at_least("disk", facts.disk_free, _MIN_DISK, f"for {facts.home}",
                   "free some space, or set TLLM_HOME to a folder on another disk"),
         _at_least("memory", facts.memory_available, _MIN_MEMORY, "available",
@@ -138,6 +141,14 @@ def _port(port: int, holder: str | None) -> Finding:
         return Finding(f"port {port}", "ok", "free")
     detail = f"in use by {holder}"
     return Finding(f"port {port}", "note", detail, "tllm stop, or tllm start with other ports")
+
+
+def _home(home: Path) -> list[Finding]:
+    """Report TLLM_HOME only if Triton cannot use the folder."""
+    if is_usable(home):
+        return []
+    fix = "set TLLM_HOME to a folder with another path"
+    return [Finding("TLLM_HOME", "problem", f"{home} cannot be used: {WHY}", fix)]
 
 
 def _at_least(what: str, found: int, required: int, where: str, fix: str) -> Finding:

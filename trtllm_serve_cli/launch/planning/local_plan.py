@@ -22,6 +22,7 @@ from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.planning.requirements import Requirements
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
+from trtllm_serve_cli.launch.triton.stub_paths import check_paths
 from trtllm_serve_cli.launch.triton.triton_command import check_backend
 from trtllm_serve_cli.launch.triton.triton_install import (
     IN_CONTAINER,
@@ -121,6 +122,10 @@ def _plan(
         if setup is not None
         else requirements.find(lambda: _find_triton(models), IN_CONTAINER)
     )
+    if setup is None:
+        check_paths(
+            home.servers, [model.path for model in models], [each.engine_path for each in models]
+        )
     libpython_dir = requirements.find(lambda: _find_libpython(triton), "")
     return plan_launch(
         models,

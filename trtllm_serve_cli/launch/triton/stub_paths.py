@@ -1,0 +1,44 @@
+"""Check the paths that Triton passes to its Python stub.
+
+Triton 2.51 starts the stub with `bash -c` and does not quote the paths of the stub and of the model
+(src/stub_launcher.cc in triton-inference-server/python_backend). The stub's Python interpreter
+encodes paths as ASCII in every locale.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+
+from trtllm_serve_cli.errors import BadInput
+
+WHY = (
+    "Triton's Python backend supports only ASCII paths without spaces and without characters that "
+    "are special in a shell"
+)
+
+
+def is_usable(path: Path) -> bool:
+    """Return whether Triton's Python stub can be started with this path."""
+    # A tilde is special only at the start of a word, and the path is absolute.
+    words = str(path).replace("~", "")
+    return shlex.quote(words) == words
+
+
+def check_paths(servers: Path, repositories: Iterable[Path], engines: Iterable[Path]) -> None:
+    """Raise `BadInput` if Triton's Python stub cannot use one of the folders.
+
+    `servers` is the folder of all servers in TLLM_HOME. `engines` are only opened by the engine
+    workers, so their paths may contain spaces.
+    """
+    for path in (servers, *repositories):
+        if not is_usable(path):
+            raise _unusable(path, "set TLLM_HOME or --repo to a folder with another path")
+    for path in engines:
+        if not str(path).isascii():
+            raise _unusable(path, "move the engine, and import the model again with --engine-dir")
+
+
+def _unusable(path: Path, next_step: str) -> BadInput:
+    return BadInput(f"Triton cannot use the folder {path}.", why=WHY, next_step=next_step)
