@@ -12,6 +12,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.paths import (
     Home,
     check_model_name,
+    expand_user,
     find_home,
     remove_folder,
     write_aside,
@@ -158,3 +159,10 @@ def test_removing_a_missing_folder_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         remove_folder(tmp_path / "final")
     assert names_in(tmp_path) == []
+
+
+def test_home_of_an_unknown_user_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        find_home({"TLLM_HOME": "~nosuchuser/tllm"})
+    assert raised.value.what == "The path ~nosuchuser/tllm cannot be used."
+    assert expand_user(Path("~/x")) == Path.home() / "x"

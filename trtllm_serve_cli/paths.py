@@ -68,13 +68,28 @@ def find_home(environ: Mapping[str, str] = os.environ) -> Home:
     paths, and tllm could delete files under one path while they are in use under the other path.
     """
     if named := environ.get("TLLM_HOME"):
-        root = Path(named).expanduser().resolve()
+        root = expand_user(Path(named)).resolve()
     else:
         import platformdirs
 
         root = Path(platformdirs.user_data_dir("tllm", appauthor=False)).resolve()
     engines = Path(environ.get("ENGINE_DEST_PATH") or root / "engines")
-    return Home(root, engines.expanduser().resolve())
+    return Home(root, expand_user(engines).resolve())
+
+
+def expand_user(path: Path) -> Path:
+    """Return the path with a home folder instead of a leading `~` or `~USER`.
+
+    Raise `BadInput` if the home folder is unknown, for example because no such user exists.
+    """
+    try:
+        return path.expanduser()
+    except RuntimeError as error:
+        raise BadInput(
+            f"The path {path} cannot be used.",
+            why=f"this machine has no home folder for {path.parts[0]}",
+            next_step="pass the full path, without ~",
+        ) from error
 
 
 def check_model_name(name: str) -> str:

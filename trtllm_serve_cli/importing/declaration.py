@@ -14,6 +14,7 @@ from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.option_fields import PartOf
+from trtllm_serve_cli.paths import expand_user
 from trtllm_serve_cli.repository.model.model_repository import UPSTREAM_LAYOUTS, OpenRepository
 from trtllm_serve_cli.repository.model.parameters import resolve_paths
 from trtllm_serve_cli.repository.model.render import MANIFEST
@@ -97,7 +98,7 @@ def with_absolute_paths(options: EngineOptions, folder: Path) -> EngineOptions:
     """Return the options with their paths resolved against `folder`."""
 
     def join(text: str) -> str:
-        return str(folder / Path(text).expanduser())
+        return str(folder / expand_user(Path(text)))
 
     dataset = options.calib_dataset
     return dataclasses.replace(
@@ -194,4 +195,4 @@ def _in_folder(source: str | None, folder: Path) -> str | None:
 
 
 def _join(folder: Path, path: Path | None) -> Path | None:
-    return path and folder / path.expanduser()
+    return path and folder / expand_user(path)

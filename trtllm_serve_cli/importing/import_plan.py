@@ -33,7 +33,7 @@ from trtllm_serve_cli.engine_kinds.selection import (
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, MissingPart, RepositoryError
 from trtllm_serve_cli.importing.declaration import Declaration, override
-from trtllm_serve_cli.paths import Home, check_model_name
+from trtllm_serve_cli.paths import Home, check_model_name, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
@@ -372,7 +372,7 @@ def _with_tokenizer(
     """
     parameters = declaration.repository.parameters
     default = kept.get("tokenizer_dir", source.path)
-    folder = Path(parameters.get("tokenizer_dir", default)).expanduser().absolute()
+    folder = expand_user(Path(parameters.get("tokenizer_dir", default))).absolute()
     parameters = {**parameters, "tokenizer_dir": str(folder)}
     repository = dataclasses.replace(declaration.repository, parameters=parameters)
     return dataclasses.replace(declaration, repository=repository)

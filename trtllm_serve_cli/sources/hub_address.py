@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_serve_cli.paths import expand_user
 from trtllm_serve_cli.sources.disk_space import find_free_bytes
 
 
@@ -53,4 +54,4 @@ def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
         environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE")
         for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
     )
-    return Hub(endpoint, cache.expanduser().absolute(), is_offline)
+    return Hub(endpoint, expand_user(cache).absolute(), is_offline)

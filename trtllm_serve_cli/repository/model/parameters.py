@@ -16,6 +16,7 @@ from typing import Any, Literal
 from trtllm_serve_cli.engine_kinds.registry import find_kind, kind_names
 from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.paths import expand_user
 from trtllm_serve_cli.repository.model.contract import Contract, Tensor, is_in_versions
 
 ValueType = Literal[
@@ -168,7 +169,7 @@ def resolve_paths(values: Mapping[str, str], folder: Path) -> dict[str, str]:
 
 
 def _absolute(name: str, value: str, folder: Path) -> str:
-    path = folder / Path(value).expanduser()
+    path = folder / expand_user(Path(value))
     is_path = name not in _MAY_BE_NAMES or value.startswith((".", "~")) or path.exists()
     return str(path) if is_path else value
 
