@@ -53,7 +53,14 @@ class LaunchOptions:
             panel=_SERVER,
         ),
     ] = "127.0.0.1"
-    http_port: Annotated[int, PORT, Option("Port for HTTP.", panel=_SERVER)] = 8000
+    http_port: Annotated[
+        int,
+        PORT,
+        Option(
+            "Port for HTTP. The default ports for the other protocols move with this port.",
+            panel=_SERVER,
+        ),
+    ] = 8000
     grpc_port: Annotated[int, PORT, Option("Port for gRPC.", panel=_SERVER)] = 8001
     metrics_port: Annotated[int, PORT, Option("Port for metrics.", panel=_SERVER)] = 8002
     timeout_s: Annotated[
@@ -335,6 +342,7 @@ class LaunchOptions:
     ] = None
 
 
+_LAST_PORT = 65535
 _MPI_OPTIONS = ("world_size", "multi_model", "disable_spawn_processes", "oversubscribe")
 _CONTAINER_OPTIONS = ("image", "container_engine")
 # Maps each option that applies only in some modes to these modes. In other modes, tllm ignores the
@@ -377,10 +385,26 @@ def choose_options(
                     f"{_format_option(name, first_value)}",
                 )
     chosen = {**{name: value for name, (_, value) in merged.items()}, **overrides}
+    chosen = {**_ports_after(chosen.get("http_port")), **chosen}
     if chosen.get("mode") not in _MODES_OF["image"]:
         _check_no_container(chosen)
     fields = {each.name: each for each in option_fields(LaunchOptions)}
     return LaunchOptions(**{name: _convert(fields[name], value) for name, value in chosen.items()})
+
+
+def _ports_after(http_port: int | None) -> dict[str, int]:
+    """Return the ports for the other protocols, at the same distance from the HTTP port as the
+    default ports.
+
+    If the HTTP port is None, return no ports.
+    """
+    if http_port is None:
+        return {}
+    shifts = {"grpc_port": 1, "metrics_port": 2, "openai_port": 1000}
+    moved = {name: http_port + shift for name, shift in shifts.items()}
+    if moved["openai_port"] > _LAST_PORT:
+        moved["openai_port"] = http_port + 3
+    return {name: port for name, port in moved.items() if port <= _LAST_PORT}
 
 
 def _convert(field: OptionField, value: Any) -> Any:

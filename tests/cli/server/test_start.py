@@ -121,12 +121,23 @@ def test_port_in_use_names_the_process(tllm: Tllm, ports: list[str]) -> None:
     assert "(pid " in err
 
 
+def test_second_server_of_a_model_names_the_first(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    tllm("start", *ports)
+    numbers = free_ports(3)
+    names = ("http", "grpc", "metrics")
+    other = [f"--{name}-port={n}" for name, n in zip(names, numbers, strict=True)]
+    code, _, err = tllm("start", *other, "--no-openai")
+    assert (code, f"m is already served on 127.0.0.1:{ports[1]}.\n" in err) == (0, True)
+    assert f'Next: tllm infer -u 127.0.0.1:{numbers[1]} -m m "What is ML?"' in err
+    assert tllm("stop", "--all")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
         (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models named m."),
-        (("start", "--http-port", "8001"), "are not distinct."),
+        (("start", "--http-port", "8001", "--grpc-port", "8001"), "are not distinct."),
         (("start", "--image", "mine:1"), "Error: --image requires container mode."),
         (("start", "--host", "::1"), "Error: The server cannot listen on ::1."),
         (("start", "--host", "203.0.113.7"), "Error: The server cannot listen on 203.0.113.7"),

@@ -236,9 +236,9 @@ def test_backend_that_only_containers_have(changes: dict[str, str], backend: str
 
 
 def test_overrides_win_over_declared_options():
-    declared = {"a": {"http_port": 9000, "timeout_s": 60.0}, "b": {"http_port": 9000}}
+    declared = {"a": {"grpc_port": 9000, "timeout_s": 60.0}, "b": {"grpc_port": 9000}}
     assert choose_options({"timeout_s": 5.0}, declared) == LaunchOptions(
-        http_port=9000, timeout_s=5.0
+        grpc_port=9000, timeout_s=5.0
     )
 
 
@@ -368,3 +368,21 @@ def test_hostfile_is_rejected_in_container_mode():
     options = LaunchOptions(mode="container", hostfile=Path("/hosts"))
     with pytest.raises(BadInput, match="--hostfile cannot be used with containers"):
         plan_ranks([], options)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "ports"),
+    [
+        ({}, (8000, 8001, 8002, 9000)),
+        ({"http_port": 18000}, (18000, 18001, 18002, 19000)),
+        ({"http_port": 65000}, (65000, 65001, 65002, 65003)),
+        ({"http_port": 18000, "grpc_port": 7}, (18000, 7, 18002, 19000)),
+        ({"grpc_port": 7}, (8000, 7, 8002, 9000)),
+    ],
+)
+def test_default_ports_follow_the_http_port(chosen: dict[str, int], ports: tuple[int, ...]) -> None:
+    options = choose_options(chosen, {})
+    assert ports == (
+        options.http_port, options.grpc_port, options.metrics_port, options.openai_port,
+    )  # fmt: skip
+    assert choose_options({}, {"m": chosen}) == options

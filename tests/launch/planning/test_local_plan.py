@@ -256,7 +256,7 @@ def test_auto_prefers_the_local_triton(home: Home, podman: Path) -> None:
 
 def test_auto_reports_an_error_of_both_modes_once(home: Home, podman: Path) -> None:
     add_model(home, "m")
-    with pytest.raises(BadInput, match=r"^The ports 1, 1, 2, 9000 are not distinct"):
+    with pytest.raises(BadInput, match=r"^The ports 1, 1, 2, 1001 are not distinct"):
         ports = {"http_port": 1, "grpc_port": 1, "metrics_port": 2}
         plan_for_this_machine(home, [], {"mode": "auto", "image": "mine:1", **ports})
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.containers.container import Container
     from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
     from trtllm_serve_cli.launch.servers.running import RunningServer
+    from trtllm_serve_cli.paths import Home
 
 
 @takes_options(launch=option_fields(LaunchOptions))
@@ -86,11 +87,22 @@ def start(
 
         for each in repo:
             record_references(home, each.absolute())
+    _notify_served(home, plan)
     prepare_and_notify(plan)
     if foreground:
         _serve_attached(plan)
         return
     launch_and_notify(plan, as_json=as_json)
+
+
+def _notify_served(home: Home, plan: LaunchPlan) -> None:
+    """Print a line for each model of `plan` that a running server already serves."""
+    from trtllm_serve_cli.launch.servers.running import find_servers
+
+    for name in plan.models:
+        for server in find_servers(home, name):
+            if server.is_running and server.directory != plan.directory:
+                output.notify(f"{name} is already served on {server.location}.")
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
