@@ -146,6 +146,30 @@ def test_import_options_override_settings(home: Home, builder: Builder, gguf: st
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("kept", "new", "problem"),
+    [
+        ({"priority_levels": "2", "default_priority_level": "2"}, {"priority_levels": "1"},
+         "default_priority_level is 2, but priority_levels is 1."),
+        ({"priority_levels": "1", "default_priority_level": "1"},
+         {"default_priority_level": "3"},
+         "default_priority_level is 3, but priority_levels is 1."),
+    ],
+)  # fmt: skip
+def test_setting_that_contradicts_the_import_is_refused_before_the_build(
+    home: Home, builder: Builder, gguf: str, kept: dict[str, str], new: dict[str, str], problem: str
+) -> None:
+    run(home, builder, "mine", gguf)
+    change(home.models / "mine", **kept)
+    num_built = builder.num_built
+    with pytest.raises(BadInput, match=problem):
+        run(
+            home, builder, "mine", gguf, force=True,
+            build=EngineOptions(max_batch_size=3), repository=RepositorySection(parameters=new),
+        )  # fmt: skip
+    assert builder.num_built == num_built
+
+
 def test_setting_that_empties_a_parameter_is_kept(home: Home, builder: Builder, gguf: str) -> None:
     served = RepositorySection(parameters={"engine_python": "/py"})
     run(home, builder, "mine", gguf, repository=served)

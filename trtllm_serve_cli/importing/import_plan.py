@@ -37,6 +37,7 @@ from trtllm_serve_cli.paths import Home, check_model_name, expand_user
 from trtllm_serve_cli.repository.model.parameters import check_parameters, refuse_of_upstream
 from trtllm_serve_cli.repository.model.store import find_model, read_manifest
 from trtllm_serve_cli.repository.planning.repository_plan import (
+    check_combination,
     check_layout,
     check_name_is_free_in_layout,
     check_task,
@@ -169,6 +170,7 @@ def plan_import(
     fetch = plan_fetch(source, home=home, needs_weights=options.needs_weights)
     repository = declaration.repository.dir or home.models / declaration.model.name
     preserved = find_preserved_settings(declaration, source, choice.kind, repository)
+    check_combination({**preserved.kept, **declaration.repository.parameters}, choice.kind)
     build = None
     if isinstance(source, EngineSource):
         declaration = _with_tokenizer(declaration, source, preserved.kept)
@@ -182,7 +184,9 @@ def plan_import(
             declared = override(declaration, {"repository": {"layout": "embedding"}})
             return plan_import(declared, home, machine=machine, is_dry_run=is_dry_run)
         check_task(declaration.repository.layout, is_embedding_model=checkpoint.is_embedding_model)
-        build = plan_engine(request_build(declaration, choice, checkpoint, home), declaration, home)
+        build = plan_engine(
+            request_build(declaration, choice, checkpoint, home, preserved.kept), declaration, home
+        )
     return ImportPlan(declaration, source, fetch, choice, build, repository, preserved)
 
 
@@ -244,16 +248,23 @@ def describe_engine_source(declaration: Declaration, source: EngineSource) -> En
 
 
 def request_build(
-    declaration: Declaration, choice: EngineChoice, checkpoint: Checkpoint, home: Home
+    declaration: Declaration,
+    choice: EngineChoice,
+    checkpoint: Checkpoint,
+    home: Home,
+    kept: Mapping[str, str],
 ) -> BuildRequest:
-    """Return the request to build an engine from the checkpoint."""
+    """Return the request to build an engine from the checkpoint.
+
+    `kept` are the settings from `tllm set` that the import keeps. The engine must support them.
+    """
     return BuildRequest(
         model_name=declaration.model.name,
         checkpoint=checkpoint,
         engine_dir=declaration.engine.dir or home.engines,
         kind=choice.kind,
         options=find_kind(choice.kind).building.complete_options(
-            declaration.build, declaration.repository.parameters
+            declaration.build, {**kept, **declaration.repository.parameters}
         ),
         trust_remote_code=declaration.model.trust_remote_code,
         gpu=declaration.engine.gpu,

@@ -161,7 +161,7 @@ def _obtain_engine(
     checkpoint = fetch_checkpoint(
         source, home=home, options=options, notify=display.notify, watch=display.watch
     )
-    request = request_build(declaration, plan.choice, checkpoint, home)
+    request = request_build(declaration, plan.choice, checkpoint, home, plan.preserved.kept)
     if find_kind(request.kind).serves_checkpoints:
         yield describe_checkpoint(request, find_build_tools(declaration))
         return

@@ -47,3 +47,11 @@ def test_disabled_paged_context_contradicts_reuse() -> None:
     assert (
         raised.value.what == "use_paged_context_fmha=false contradicts enable_kv_cache_reuse=true."
     )
+
+
+def test_beam_width_beyond_the_build_is_refused() -> None:
+    with pytest.raises(BadInput) as raised:
+        complete_options(EngineOptions(), {"max_beam_width": "4"})
+    assert raised.value.next_step == "add --max-beam-width 4, or set max_beam_width=1"
+    options = EngineOptions(max_beam_width=4)
+    assert complete_options(options, {"max_beam_width": "4"}) == options

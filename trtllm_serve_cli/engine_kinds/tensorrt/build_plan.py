@@ -105,11 +105,12 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
     """Add the options that the repository's parameters or the decoding mode require.
 
     If the parameters contain the folder of a draft engine, select the decoding mode
-    draft_tokens_external. Enable paged context FMHA if a parameter or this mode requires it, or
-    raise `BadInput` if `options` disables it. The mode requires paged context FMHA, because the
-    runtime checks draft tokens only with KV cache reuse ("KV cache block reuse must be enabled for
-    speculative decoding target model").
+    draft_tokens_external. Enable paged context FMHA if a parameter or this mode requires it. The
+    mode requires it, because the runtime checks draft tokens only with KV cache reuse ("KV cache
+    block reuse must be enabled for speculative decoding target model"). Raise `BadInput` if
+    `options` disables paged context FMHA, or if `max_beam_width` exceeds the engine's limit.
     """
+    _check_beam_width(options, parameters)
     if parameters.get("draft_engine_dir") and options.speculative_decoding_mode is None:
         options = replace(
             options,
@@ -130,6 +131,17 @@ def complete_options(options: EngineOptions, parameters: Mapping[str, str]) -> E
             next_step="omit one of these two settings",
         )
     return replace(options, use_paged_context_fmha=True)
+
+
+def _check_beam_width(options: EngineOptions, parameters: Mapping[str, str]) -> None:
+    width = parameters.get("max_beam_width") or "1"
+    limit = options.max_beam_width or 1  # the default of trtllm-build
+    if width.isdecimal() and int(width) > limit:
+        raise BadInput(
+            f"max_beam_width={width} contradicts this build.",
+            why=f"the engine would be built for at most {limit}",
+            next_step=f"add --max-beam-width {width}, or set max_beam_width={limit}",
+        )
 
 
 def _stamp_folders(options: EngineOptions) -> dict[str, list[list[Any]]]:

@@ -87,6 +87,15 @@ def plan_repository(name: str, engine: Engine, options: ServingOptions) -> Repos
     )
 
 
+def check_combination(parameters: Mapping[str, str], engine_kind: str) -> None:
+    """Raise `BadInput` if a parameter is invalid for the engine kind or contradicts another one.
+
+    Unlike `plan_repository`, this check does not require an engine, so it runs before a build.
+    """
+    overrides = with_instance_count(check_parameters(parameters, engine_kind), engine_kind)
+    _queue_policy(defaults_for(engine_kind) | overrides)
+
+
 def check_layout(layout: Layout, engine_kind: str) -> None:
     """Raise `BadInput` if the engine kind cannot be served in the layout."""
     layouts = find_kind(engine_kind).serving.layouts
