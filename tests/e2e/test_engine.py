@@ -147,6 +147,16 @@ def test_invalid_guide_does_not_affect_other_requests(
     assert [tokens(each) for each in answers] == [tokens(each) for each in alone]
 
 
+def test_check_of_a_wrong_guide_logs_no_error(
+    engine_dir: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check = grammar_check.GrammarCheck(engine_dir, 49152)
+    assert check.find_problem("regex", "(") is not None
+    assert check.find_problem("regex", "[a-z]+") is None
+    check.close()
+    assert "[ERROR]" not in "".join(capfd.readouterr())
+
+
 def test_the_guide_of_a_cancelled_request_is_not_checked(
     engine_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections import OrderedDict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -210,8 +211,27 @@ def main() -> None:
             signal.alarm(0)
             responses.write(json.dumps(problem) + "\n")
             if problem:
-                # Create a new pipeline, because a pipeline does not recover from a failed step.
+                # Create a new pipeline, because a pipeline does not recover from a failed step. The
+                # old pipeline would log an error about the request's blocks when it is deleted.
+                with _discard_output():
+                    del pipeline
                 pipeline = _load(folder)
+
+
+@contextlib.contextmanager
+def _discard_output() -> Iterator[None]:
+    """Discard what the libraries write to stdout and stderr until the block ends."""
+    saved = {number: os.dup(number) for number in (1, 2)}
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        for number in saved:
+            os.dup2(null, number)
+        yield
+    finally:
+        for number, copy in saved.items():
+            os.dup2(copy, number)
+            os.close(copy)
+        os.close(null)
 
 
 def _load(folder: str) -> Any:
