@@ -23,6 +23,7 @@ from trtllm_serve_cli.errors import BadInput, LaunchFailed
 from trtllm_serve_cli.launch.clusters.slurm_job import SlurmJob
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
+    PLAN_FILE,
     ServerState,
     describe_supervisor,
     read_state,
@@ -197,6 +198,19 @@ def test_starting_server_is_not_started_twice(home: Home) -> None:
     stop_server(read_server(plan.directory))
     first.join()
     assert is_gone(pids_in(plan.log)[0])
+
+
+def test_of_two_starts_at_the_same_time_the_second_one_is_refused(home: Home) -> None:
+    """The first server has a plan, but its supervisor has not written a state yet."""
+    first, second = fake_plan(home.servers), fake_plan(home.servers)
+    shared = dataclasses.replace(second.endpoint, metrics=first.endpoint.metrics)
+    first.directory.mkdir(parents=True)
+    (first.directory / PLAN_FILE).write_text(first.to_json())
+    with filelock.FileLock(first.directory / "start.lock"):
+        with pytest.raises(LaunchFailed, match=r"The metrics port \d+ is reserved") as raised:
+            start(dataclasses.replace(second, endpoint=shared))
+        assert raised.value.why == ("the server for m, which is starting, will listen on this port")
+    assert not second.directory.exists()
 
 
 def test_port_of_a_loading_server_is_reserved(home: Home) -> None:

@@ -101,7 +101,7 @@ def _notify_served(home: Home, plan: LaunchPlan) -> None:
 
     for name in plan.models:
         for server in find_servers(home, name):
-            if server.is_running and server.directory != plan.directory:
+            if server.is_running:
                 output.notify(f"{name} is already served on {server.location}.")
 
 

@@ -113,17 +113,21 @@ def read_server(directory: Path) -> RunningServer:
     """Return the server in `directory`. Raise `NoServer` if the folder contains no server."""
     if (directory / JOB_FILE).exists() and (found := read_job(directory)) is not None:
         return RunningServer(directory, *found)
-    state = read_state(directory)
-    try:
-        plan = LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError):
-        plan = None
+    state, plan = read_state(directory), read_plan(directory)
     if state is None or plan is None:
         raise NoServer(
             f"{directory} does not contain the state of a server.",
             next_step="run `tllm start` to start a server",
         )
     return RunningServer(directory, plan, state)
+
+
+def read_plan(directory: Path) -> LaunchPlan | None:
+    """Return the plan of the server in `directory`, or None if it is missing or invalid."""
+    try:
+        return LaunchPlan.from_json((directory / PLAN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def list_servers(home: Home) -> list[RunningServer]:

@@ -30,9 +30,10 @@ from trtllm_serve_cli.launch.server_state import (
     write_state,
     write_stop_timeout,
 )
-from trtllm_serve_cli.launch.servers.running import RunningServer, read_server
+from trtllm_serve_cli.launch.servers.running import RunningServer, read_plan, read_server
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
+from trtllm_serve_cli.paths import try_lock
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.model.store import target_of
 from trtllm_serve_cli.repository.planning.combined import write_combination
@@ -50,6 +51,7 @@ _ENGINE_FAILURES = (
     "too_few_gpus",
 )
 TOKEN_FILE = "restricted-api-token"
+_START_LOCK = "start.lock"
 
 
 def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
@@ -98,14 +100,24 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     import filelock
 
     remove_stale_container(plan.directory)
-    check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
-    plan.directory.mkdir(parents=True, exist_ok=True)
-    # Deny other users access, because the folder contains the token for the restricted APIs.
-    plan.directory.chmod(0o700)
+    servers = plan.directory.parent
+    ports_lock = servers.with_name("locks") / "ports.lock"
+    ports_lock.parent.mkdir(parents=True, exist_ok=True)
     try:
-        with filelock.FileLock(plan.directory / "start.lock", timeout=0):
-            _check_not_supervised(plan)
-            _write_folder(plan)
+        with contextlib.ExitStack() as until_started:
+            # Hold the lock until the plan is written, so that of two starts with a common port, the
+            # second one finds the plan of the first one.
+            with filelock.FileLock(ports_lock):
+                check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
+                plan.directory.mkdir(parents=True, exist_ok=True)
+                # Deny other users access, because the folder contains the token for the restricted
+                # APIs.
+                plan.directory.chmod(0o700)
+                until_started.enter_context(
+                    filelock.FileLock(plan.directory / _START_LOCK, timeout=0)
+                )
+                _check_not_supervised(plan)
+                _write_folder(plan)
             yield
     except filelock.Timeout as error:
         raise _already_exists(plan, "another tllm process is starting the server") from error
@@ -115,17 +127,26 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
     """Map each port of a server that is starting or restarting to a description of the server."""
     reserved: dict[int, str] = {}
     for path in plan.directory.parent.glob(f"*/{PLAN_FILE}"):
-        with contextlib.suppress(NoServer):
-            other = read_server(path.parent)
-            is_loading = other.is_running and other.phase in ("starting", "restarting")
-            shares_address = other.plan.host == plan.host or "0.0.0.0" in (
-                other.plan.host,
-                plan.host,
-            )
-            if is_loading and shares_address and other.directory != plan.directory:
-                owner = f"the server for {' and '.join(other.models)}, which is {other.phase},"
-                reserved |= dict.fromkeys(other.plan.every_port.values(), owner)
+        phase, other = _find_loading_phase(path.parent), read_plan(path.parent)
+        if phase is None or other is None or path.parent == plan.directory:
+            continue
+        if other.host == plan.host or "0.0.0.0" in (other.host, plan.host):
+            owner = f"the server for {' and '.join(other.models)}, which is {phase},"
+            reserved |= dict.fromkeys(other.every_port.values(), owner)
     return reserved
+
+
+def _find_loading_phase(directory: Path) -> str | None:
+    """Return whether the server in `directory` is "starting" or "restarting", or else None.
+
+    A server without a state is starting if another process holds its start lock.
+    """
+    with contextlib.suppress(NoServer):
+        server = read_server(directory)
+        if server.is_running:
+            return server.phase if server.phase in ("starting", "restarting") else None
+    with try_lock(directory / _START_LOCK) as is_free:
+        return None if is_free else "starting"
 
 
 def remove_stale_container(directory: Path) -> None:
@@ -140,7 +161,7 @@ def remove_stale_container(directory: Path) -> None:
         if server.plan.container is None or not server.is_over:
             return
         # Hold the lock, because a server that is starting may not have written its state yet.
-        with filelock.FileLock(directory / "start.lock", timeout=0):
+        with filelock.FileLock(directory / _START_LOCK, timeout=0):
             if read_server(directory).is_over:
                 remove_container(server.plan.container)
 
@@ -154,7 +175,7 @@ def _forget(directory: Path) -> None:
 
     with (
         contextlib.suppress(NoServer, filelock.Timeout),
-        filelock.FileLock(directory / "start.lock", timeout=0),
+        filelock.FileLock(directory / _START_LOCK, timeout=0),
     ):
         server = read_server(directory)
         if server.is_over:
