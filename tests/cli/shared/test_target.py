@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import socket
+import threading
 
 import pytest
 
@@ -73,3 +75,21 @@ def test_embedding_models_are_not_benchmarked(
     write_repository(plan, home.models / "repo")
     with pytest.raises(BadInput, match="repo cannot be benchmarked"):
         find_bench_target(None, "grpc", model)
+
+
+def test_benchmark_is_refused_at_the_port_of_the_other_interface(home: Home) -> None:
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BadInput) as raised:
+            find_bench_target(f"http://{address}", "grpc", None)
+        thread.join()
+    assert raised.value.what == f"The port {address} serves HTTP, not gRPC."
+    assert raised.value.next_step == "add -i http, or pass the server's gRPC port"

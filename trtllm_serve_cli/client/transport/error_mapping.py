@@ -65,10 +65,18 @@ def refused(model: str, message: str) -> RequestFailed:
             why=message,
             next_step="list the server's models with `tllm status`, and select a model with -m",
         )
+    if not message:
+        return RequestFailed(
+            f"The request to {model} failed.",
+            why="the server did not report a reason",
+            next_step="read the server's log with `tllm logs`",
+        )
+    # The server does not log the requests that it rejects, so do not refer to its log.
     return RequestFailed(
         f"The request to {model} failed.",
-        why=message or "the server did not report a reason",
-        next_step="fix the reported problem, or read the server's log with `tllm logs`",
+        why=message,
+        next_step="correct the request; if the reason is an error of the server, check the server "
+        "with `tllm status`",
     )
 
 
