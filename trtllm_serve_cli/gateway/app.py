@@ -40,6 +40,12 @@ from trtllm_serve_cli.gateway.model_registry import ModelRegistry
 from trtllm_serve_cli.gateway.telemetry.access_log import AccessLog
 from trtllm_serve_cli.gateway.telemetry.metrics import Metrics
 from trtllm_serve_cli.gateway.telemetry.tracing import Tracer, open_tracer
+from trtllm_serve_cli.runtime.pulse import (
+    PERIOD_S,
+    PulseFile,
+    PulseWriter,
+    register_stacks_signal,
+)
 
 ROUTES = (
     Route("/", page.show_chat_page, methods=["GET"]),
@@ -86,7 +92,8 @@ def build_app(
     """
     known = ModelRegistry(config) if registry is None else registry
     limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes, table=usage)
-    metrics = Metrics(limits)
+    directory = config.server_directory
+    metrics = Metrics(limits, None if directory is None else Path(directory))
     log = AccessLog(config.log_format)
     tracer = open_tracer(config)
 
@@ -100,9 +107,11 @@ def build_app(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         known.start()
         sharing = asyncio.create_task(metrics.share_gauges())
+        beating = asyncio.create_task(_beat())
         async with kserve.open_session() as app.state.triton_session:
             yield
         sharing.cancel()
+        beating.cancel()
         await known.close()
         if tracer is not None:
             await asyncio.to_thread(tracer.close)
@@ -118,6 +127,19 @@ def build_app(
     app.state.limits = limits
     app.state.metrics = metrics
     return app
+
+
+async def _beat() -> None:
+    """Count signs of life in the event loop, so that the supervisor detects a blocked loop."""
+    register_stacks_signal()
+    file = PulseFile("gateway", "api")
+    try:
+        pulse = PulseWriter(file.path)
+        while True:
+            pulse.beat()
+            await asyncio.sleep(PERIOD_S)
+    finally:
+        file.close()
 
 
 def _plan_middleware(

@@ -26,6 +26,7 @@ from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER
 from trtllm_serve_cli.processes import die_with_parent
+from trtllm_serve_cli.runtime.pulse import PulseFile, PulseWriter, register_stacks_signal
 
 # The option of `python -m trtllm_serve_cli.gateway` that starts one of several processes.
 MEMBER_OPTION = "--member"
@@ -87,14 +88,19 @@ def serve_processes(config: GatewayConfig) -> int:
     # This socket does not listen, so it receives no connections, but it reserves the port while
     # processes are restarted.
     with bind_shared(config), _shared_folder(config) as folder:
+        pulse_file = PulseFile("gateway", "pool")
+        pulse = PulseWriter(pulse_file.path)
+        register_stacks_signal()
         pool = [Member(config, folder, index) for index in range(config.num_processes)]
         try:
             while not stopping.wait(_POLL_S):
+                pulse.beat()
                 for member in pool:
                     if (code := member.restart_if_dead()) is not None:
                         return code
             return 0
         finally:
+            pulse_file.close()
             _stop_all(pool, config.drain_s + _EXIT_S)
 
 

@@ -23,10 +23,12 @@ from trtllm_serve_cli.choices import (
     ToolParserName,
 )
 from trtllm_serve_cli.errors import BadInput
-from trtllm_serve_cli.option_fields import Option, OptionField, option_fields
+from trtllm_serve_cli.option_fields import Option, OptionField, Within, option_fields
 
 # Default number of seconds that requests in flight have to finish when a server stops.
 DRAIN_S = 30
+# Default time in seconds after which an engine that completes no step is restarted.
+HANG_TIMEOUT_S = 120.0
 
 _SERVER = "Server"
 _PROCESSES = "Processes and containers"
@@ -73,6 +75,18 @@ class LaunchOptions:
             panel=_SERVER,
         ),
     ] = 300.0
+    hang_timeout_s: Annotated[
+        float,
+        Within(0),
+        Option(
+            "Time in seconds after which the supervisor restarts an engine that has requests but "
+            "completes no step. Processes that do not respond at all are restarted after 30 s. "
+            "With 0, hangs are only reported.",
+            flags=("--hang-timeout",),
+            metavar="SECONDS",
+            panel=_SERVER,
+        ),
+    ] = HANG_TIMEOUT_S
     log_verbose: Annotated[
         int,
         VERBOSITY,

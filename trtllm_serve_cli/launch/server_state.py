@@ -29,9 +29,18 @@ _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # full.
 _RESERVED_BYTES = 4096
 
-# Only Slurm jobs can be "queued". The phase is "unknown" if tllm cannot determine it.
+# Only Slurm jobs can be "queued". A server that was ready is "unresponsive" while one of its
+# processes does not respond. The phase is "unknown" if tllm cannot determine it.
 Phase = Literal[
-    "queued", "starting", "ready", "restarting", "stopping", "failed", "stopped", "unknown"
+    "queued",
+    "starting",
+    "ready",
+    "unresponsive",
+    "restarting",
+    "stopping",
+    "failed",
+    "stopped",
+    "unknown",
 ]
 
 
@@ -41,11 +50,12 @@ class ServerState:
 
     `ready_at` is in seconds since the epoch. `host` is the machine that runs the supervisor, and
     `boot_id` identifies this machine's boot. `supervisor_started_at` is in seconds since this boot.
-    `why` explains in a few lines why the server failed or is restarting, or which requests were
-    cancelled when it stopped. `in_flight` maps each engine to the number of requests that must
-    finish before the server stops. `exit_code` is set if the server exited without a stop request.
-    If a signal ended the server, the code is the signal's number with a minus sign. `gateway_pid`
-    and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
+    `why` explains in a few lines why the server failed, is unresponsive or is restarting, or which
+    requests were cancelled when it stopped. `in_flight` maps each engine to the number of requests
+    that must finish before the server stops. `exit_code` is set if the server exited without a stop
+    request. If a signal ended the server, the code is the signal's number with a minus sign.
+    `gateway_pid` and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
+    `hangs` counts the processes that were killed because they did not respond.
     """
 
     phase: Phase
@@ -61,6 +71,7 @@ class ServerState:
     host: str = ""
     gateway_pid: int | None = None
     gateway_restarts: int = 0
+    hangs: int = 0
 
     @property
     def is_from_this_boot(self) -> bool:

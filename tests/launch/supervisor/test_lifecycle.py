@@ -81,6 +81,7 @@ def test_folder_with_the_token_is_private(home: Home) -> None:
     assert modes == {
         server.directory.name: 0o700,
         "plan.json": 0o600,
+        "pulses": 0o700,
         "restricted-api-token": 0o600,
     }
     assert (server.directory / "restricted-api-token").read_text() == "secret\n"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.gateway.errors import unavailable
 from trtllm_serve_cli.gateway.http import json_response
+from trtllm_serve_cli.gateway.server_status import read_server_status
 from trtllm_serve_cli.gateway.telemetry.metrics import CONTENT_TYPE
 
 
@@ -17,8 +20,16 @@ async def metrics(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Return 200 if every model can receive requests. Raise `ApiError` (503) otherwise."""
-    if problems := request.app.state.models.find_problems():
+    """Return 200 if every model can receive requests and the server responds.
+
+    Raise `ApiError` (503) otherwise.
+    """
+    problems = list(request.app.state.models.find_problems())
+    directory = request.app.state.config.server_directory
+    status = None if directory is None else read_server_status(Path(directory))
+    if status is not None and status.problem:
+        problems.append(f"The server does not respond: {status.problem}")
+    if problems:
         raise unavailable(f"{'; '.join(problems)}; retry the request.")
     return Response()
 

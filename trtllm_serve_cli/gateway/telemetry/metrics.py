@@ -15,13 +15,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 from trtllm_serve_cli.gateway.access.call import Call
 from trtllm_serve_cli.gateway.access.limits import Limits
+from trtllm_serve_cli.gateway.server_status import read_server_status
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
@@ -46,15 +50,41 @@ _PER_TOKEN_BUCKETS = (
 _FIRST_TOKEN_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
+SERVER_READY = "1 if the server is ready, 0 if it is starting, restarting or unresponsive."
+SERVER_HANGS = "Processes of the server that were killed because they did not respond."
+SERVER_RESTARTS = "Restarts of the server."
 _LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "key")
 
 
-class Metrics:
-    """The metrics of a gateway process."""
+class _ServerCollector(Collector):
+    """The metrics of the server in `directory`, as its supervisor has recorded them."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def collect(self) -> Iterator[Metric]:
+        if (status := read_server_status(self._directory)) is None:
+            return
+        for family, name, description, value in (
+            (GaugeMetricFamily, "tllm_server_ready", SERVER_READY, status.is_ready),
+            (CounterMetricFamily, "tllm_server_hangs", SERVER_HANGS, status.num_hangs),
+            (CounterMetricFamily, "tllm_server_restarts", SERVER_RESTARTS, status.num_restarts),
+        ):
+            yield family(name, description, value=value)
+
+
+class Metrics:
+    """The metrics of a gateway process.
+
+    `server_directory` is the state folder of the gateway's server, or None if it has none.
+    """
+
+    def __init__(self, limits: Limits, server_directory: Path | None = None) -> None:
         self._limits = limits
         self._registry = CollectorRegistry()
+        self._server = None if server_directory is None else _ServerCollector(server_directory)
+        if self._server is not None and MULTIPROCESS_FOLDER not in os.environ:
+            self._registry.register(self._server)
         self._durations = Histogram(
             "gen_ai_server_request_duration_seconds",
             "Time from the request to the last byte of the response.",
@@ -151,4 +181,6 @@ class Metrics:
         self._update_gauges()
         merged = CollectorRegistry()
         MultiProcessCollector(merged)  # type: ignore[no-untyped-call]
+        if self._server is not None:
+            merged.register(self._server)
         return generate_latest(merged)

@@ -17,7 +17,7 @@ from trtllm_serve_cli.containers.container import Container, ContainerSetup, con
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.containers.server_container import name_container
-from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+from trtllm_serve_cli.launch.launch_options import DRAIN_S, HANG_TIMEOUT_S, LaunchOptions
 from trtllm_serve_cli.launch.planning.gateway_plan import plan_gateway
 from trtllm_serve_cli.launch.topology.mpi import (
     MpiHost,
@@ -82,6 +82,7 @@ class LaunchPlan:
     `replicas` are the endpoints of all ranks except the first, if each rank is a separate server.
     `loading` are the Triton models to load at startup.
     `exit_timeout_s` is the time limit for requests in flight when the server stops.
+    `hang_timeout_s` is the time after which an engine that completes no step is restarted, or 0.
     `container` is set if the server runs in a container.
     `reason` explains why the mode `auto` selected a container.
     `gateway` is the configuration of the OpenAI-compatible gateway, or None without a gateway.
@@ -105,6 +106,7 @@ class LaunchPlan:
     backends: dict[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
     exit_timeout_s: int = DRAIN_S
+    hang_timeout_s: float = HANG_TIMEOUT_S
     model_control_mode: ModelControlMode = "none"
     request: LaunchRequest | None = None
     missing: tuple[str, ...] = ()
@@ -367,6 +369,7 @@ def plan_launch(
         host=options.host,
         backends=backend_links(triton),
         timeout_s=options.timeout_s,
+        hang_timeout_s=options.hang_timeout_s,
         model_control_mode=options.model_control_mode,
         gateway=plan_gateway(options, text_models, endpoints, directory, keys_file, num_cores),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from trtllm_serve_cli.gateway.health import find_gateway_problem
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.supervisor.hang_watch import pulse_environ
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 CONFIG_FILE = "gateway.json"
@@ -57,6 +59,7 @@ class GatewayProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **pulse_environ(self._plan.directory)},
                 start_new_session=True,
                 preexec_fn=functools.partial(die_with_parent, signal.SIGTERM),
             )

@@ -3,9 +3,10 @@
     python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
 
 The supervisor is the only writer of the server's state. If the supervisor ends for any reason, the
-server ends too. The supervisor restarts a server if the server or a model's process dies after the
-server has become ready. It monitors the models' processes itself, because Triton still reports that
-it is ready after one of them has died. A server that never became ready is not restarted.
+server ends too. The supervisor restarts a server if the server or a model's process dies or hangs
+after the server has become ready. It monitors the models' processes itself, because Triton still
+reports that it is ready after one of them has died. A server that never became ready is not
+restarted.
 
 For a server in a container, the supervisor's child process is the attached client of the container
 engine. The client forwards SIGTERM to the container. The supervisor removes the container by its
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,13 @@ from trtllm_serve_cli.launch.server_state import (
 )
 from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
 from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
+from trtllm_serve_cli.launch.supervisor.hang_report import (
+    describe_silence,
+    kill_alone,
+    report_hang,
+)
+from trtllm_serve_cli.launch.supervisor.hang_watch import HangWatch, pulse_environ
+from trtllm_serve_cli.launch.supervisor.liveness import HangLimits
 from trtllm_serve_cli.launch.supervisor.reaper import SHARED_MEMORY, Reaper
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
@@ -102,6 +110,7 @@ class SupervisorLimits:
     exit_s: float = 30.0
     metrics_timeout_s: float = IN_FLIGHT_TIMEOUT_S
     max_log_bytes: int = 64 * 1024 * 1024
+    hangs: HangLimits = field(default_factory=HangLimits)
 
 
 class Supervisor:
@@ -110,6 +119,11 @@ class Supervisor:
     def __init__(self, plan: LaunchPlan, limits: SupervisorLimits = SupervisorLimits()) -> None:
         self._plan = plan
         self._limits = limits
+        hang_limits = dataclasses.replace(
+            limits.hangs, hang_timeout_s=plan.hang_timeout_s, load_timeout_s=plan.timeout_s
+        )
+        self._hang_watch = HangWatch(plan, hang_limits)
+        self._has_hang = False
         self._stopping = StopSignal()
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
@@ -131,6 +145,7 @@ class Supervisor:
         # time, `tllm status` and `tllm stop` must already find the server.
         self._write_state("starting")
         try:
+            self._hang_watch.prepare()
             if self._gateway is not None:
                 self._gateway.start()
                 self._state = dataclasses.replace(self._state, gateway_pid=self._gateway.pid)
@@ -187,7 +202,9 @@ class Supervisor:
         self._remove_container()
         _remove_shared_memory(self._plan)
         clear_drains(self._plan.directory)
+        self._hang_watch.prepare()
         self._first_pid, self._is_token_hidden = None, False
+        self._has_hang = False
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
@@ -195,7 +212,12 @@ class Supervisor:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **self._plan.environ, **drain_environ(self._plan.directory)},
+                env={
+                    **os.environ,
+                    **self._plan.environ,
+                    **drain_environ(self._plan.directory),
+                    **pulse_environ(self._plan.directory),
+                },
                 start_new_session=True,
                 preexec_fn=functools.partial(_prepare_server, _parent_death_signal(self._plan)),
             )
@@ -267,6 +289,7 @@ class Supervisor:
         assert self._process is not None
         may_unload = self._plan.model_control_mode != "none"
         dead: Parts = {}
+        self._hang_watch.begin()
         while not self._stopping.wait(self._limits.watch_s):
             if (code := self._find_exit_code()) is not None:
                 return (_describe_exit(code), *self._explain())
@@ -284,7 +307,32 @@ class Supervisor:
                 if self._has_container_ended():
                     continue
                 return (*describe_dead(confirmed), *self._explain())
+            if why := self._check_hangs():
+                return why
         return ()
+
+    def _check_hangs(self) -> tuple[str, ...]:
+        """Report the processes that do not respond, and kill those that hang.
+
+        Return the reasons to restart the server.
+        """
+        silent = self._hang_watch.observe(self._find_first_pid())
+        messages = tuple(describe_silence(each) for each in silent)
+        if silent and (self._state.phase, self._state.why) != ("unresponsive", messages):
+            self._write_state("unresponsive", why=messages)
+        elif not silent and self._state.phase == "unresponsive":
+            self._write_state("ready")
+        if not (hanging := [each for each in silent if each.is_hang]):
+            return ()
+        self._write_state("unresponsive", hangs=self._state.hangs + len(hanging))
+        assert self._process is not None
+        processes = [psutil.Process(self._process.pid), *list_tree(self._process.pid)]
+        report_hang(self._plan, hanging, processes)
+        killed = [each for each in hanging if kill_alone(each)]
+        for silence in killed:
+            self._hang_watch.forget(silence)
+        self._has_hang = len(killed) < len(hanging)
+        return messages if self._has_hang else ()
 
     def _has_container_ended(self) -> bool:
         """Return whether the container has ended and its attached client has exited.
@@ -383,9 +431,9 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # Send SIGKILL if one of Triton's processes has died, because Triton would then not exit
-        # after SIGTERM until its exit timeout has passed.
-        may_wait = not find_dead(self._parts) and (
+        # Send SIGKILL if one of Triton's processes hangs or has died, because Triton would then not
+        # exit after SIGTERM until its exit timeout has passed.
+        may_wait = not (self._has_hang or find_dead(self._parts)) and (
             not self._stopping.is_set() or self._drain(process)
         )
         self._signal_tritons(signal.SIGTERM if may_wait else signal.SIGKILL)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from ..pulse import start_beating
 from ..text.detokenize import decode_whole
 from ..text.tokenizer import load_tokenizer
 from ..triton.parameters import Parameters
@@ -32,6 +33,7 @@ class TritonPythonModel:
         parameters = Parameters(args)
         self._tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
         self._skips_special_tokens = parameters.flag("skip_special_tokens", True)
+        start_beating("model", parameters.model_name)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]

@@ -8,6 +8,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 
 from ..engine import InvalidRequest
+from ..pulse import start_beating
 from ..text.preprocessor import Preprocessor
 from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
@@ -17,7 +18,9 @@ class TritonPythonModel:
     """The model that Triton's Python backend loads and calls."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        self._preprocessor = Preprocessor.of(Parameters(args))
+        parameters = Parameters(args)
+        self._preprocessor = Preprocessor.of(parameters)
+        start_beating("model", parameters.model_name)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         return [self._respond(request) for request in requests]

@@ -23,6 +23,7 @@ import triton_python_backend_utils as pb_utils
 from ..engine import InvalidRequest
 from ..engines.kinds import find_kind, list_supported_inputs, reject_tensors
 from ..engines.worker_config import embedding_config
+from ..pulse import PulseFile, PulseWriter, start_beating
 from ..requests.cancel_watch import CancelWatch
 from ..requests.in_flight import InFlight, reject
 from ..requests.request_record import RequestLedger, RequestRecord
@@ -69,6 +70,7 @@ class TritonPythonModel:
         self._has_queue_policy = parameters.has_queue_policy
         self._ledger = RequestLedger(pb_utils, parameters.model_name, parameters.model_version)
         self._metrics = _create_metrics(parameters) if parameters.has_engine else None
+        self._worker_pulse: PulseFile | None = None
         try:
             self._worker = self._start_worker(parameters)
         except WorkerFailed as error:
@@ -79,6 +81,7 @@ class TritonPythonModel:
         self._stop_forwarder = StopForwarder(
             stop_socket_name(parameters.model_name), self._in_flight.stop
         )
+        start_beating("model", parameters.model_name)
 
     def _start_worker(self, parameters: Parameters) -> WorkerProcess | SharedWorkerClient:
         """Start a worker for this instance, or connect to the first instance's worker."""
@@ -92,16 +95,26 @@ class TritonPythonModel:
             client = SharedWorkerClient(shared_socket_name(parameters.model_name))
             client.wait_until_open()
             return client
+        metrics = self._metrics
+        self._worker_pulse = PulseFile("worker", parameters.model_name)
+        pulse = PulseWriter(self._worker_pulse.path)
+
+        def publish_state(is_up: bool, num_restarts: int) -> None:
+            if not is_up:
+                pulse.fail()
+            metrics.publish_state(is_up, num_restarts)
+
         worker = WorkerProcess(
             self._engine_kind,
             {
                 **engine_config(parameters),
                 "guests": _name_shared_socket(parameters),
                 "for_guests": {"excludes_input": self._exclude_input},
+                "pulse": str(self._worker_pulse.path or ""),
             },
             python=parameters.text("engine_python", ""),
-            on_stats=self._metrics.publish,
-            on_state=self._metrics.publish_state,
+            on_stats=metrics.publish,
+            on_state=publish_state,
         )
         worker.start()
         return worker
@@ -122,6 +135,8 @@ class TritonPythonModel:
         self._watch.close()
         self._stop_forwarder.close()
         self._worker.close()
+        if self._worker_pulse is not None:
+            self._worker_pulse.close()
         if self._metrics is not None:
             self._metrics.close()
         self._ledger.close()

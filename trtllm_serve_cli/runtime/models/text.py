@@ -26,6 +26,7 @@ from ..engine import PERF_OUTPUTS, InvalidRequest
 from ..engines.kinds import is_supported, list_supported_inputs, reject_tensors
 from ..log import write_traceback
 from ..lora.adapter_request import read_lora_name
+from ..pulse import start_beating
 from ..requests.cancel_watch import CancelWatch
 from ..requests.core_adapter import CoreAdapter
 from ..requests.core_calls import CoreCaller, RequestError
@@ -121,6 +122,7 @@ class TritonPythonModel:
             shared_socket_name(self._engine), self._decoder.decode_ahead
         )
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
+        start_beating("model", parameters.model_name)
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -36,6 +37,7 @@ from ..engine import (
 from ..engines.embedding_engine import load_embedding_engine
 from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
+from ..pulse import PulseWriter, register_stacks_signal
 from ..request_check import check_request, fit_to_vocabulary
 from ..telemetry.traced_engine import trace_engine
 from .abstract_socket import is_same_user
@@ -108,8 +110,10 @@ class Worker:
         num_slots: int = 0,
         max_queue_size: int = 0,
         stats_period_s: float = 0.1,
+        pulse: PulseWriter | None = None,
     ) -> None:
         self._engine = engine
+        self._pulse = pulse or PulseWriter(None)
         self._owner = _Client(0, sock)
         self._clients = {0: self._owner}
         self._listener = listener
@@ -145,7 +149,10 @@ class Worker:
                     self._stats_due_s = 0.0
                     self._send_updates(updates)
                     updates = []
-                updates += self._step()
+                self._pulse.work(self._num_in_flight)
+                if step_updates := self._step():
+                    self._pulse.note_updates()
+                    updates += step_updates
             self._send_updates(updates)
 
     def _step(self) -> list[SequenceUpdate]:
@@ -209,9 +216,13 @@ class Worker:
         updates: list[SequenceUpdate] = []
         try:
             if self._engine.has_work():
+                self._pulse.work(self._num_in_flight)
                 client, command = self._commands.get_nowait()
             else:
+                self._pulse.beat()
                 client, command = self._commands.get(timeout=IDLE_STATS_PERIOD_S)
+                # Some commands, for example requests with a grammar, take long to handle.
+                self._pulse.work(self._num_in_flight)
             while command is not None or client is not self._owner:
                 updates += self._handle(client, command)
                 client, command = self._commands.get_nowait()
@@ -272,10 +283,13 @@ class Worker:
         client.open[request.id] = request.num_return_sequences
         return []
 
+    @property
+    def _num_in_flight(self) -> int:
+        return sum(len(client.open) for client in self._clients.values())
+
     def _check_room(self) -> None:
         """Raise `InvalidRequest` if the queue is full (`max_queue_size`)."""
-        num_in_flight = sum(len(client.open) for client in self._clients.values())
-        if self._max_queue_size and num_in_flight >= self._num_slots + self._max_queue_size:
+        if self._max_queue_size and self._num_in_flight >= self._num_slots + self._max_queue_size:
             # Use the message of Triton's queue, so that clients need to match only one message.
             # NVIDIA's backend uses a different message.
             raise InvalidRequest(
@@ -301,7 +315,9 @@ class Worker:
         for number, entries in entries_by_client.items():
             message: dict[str, Any] = {"is": "step", "updates": entries}
             if number == 0 and is_stats_due:
-                message["stats"] = _as_dict(self._engine.stats())
+                stats = self._engine.stats()
+                self._pulse.note_iteration(stats.iteration)
+                message["stats"] = _as_dict(stats)
                 self._stats_due_s = now_s + self._stats_period_s
             if entries or "stats" in message:
                 client = self._clients[number]
@@ -357,6 +373,8 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     socket_name = arguments.config.pop("guests", "")
     listener = _listen(socket_name)
     client_settings = arguments.config.pop("for_guests", {})
+    register_stacks_signal()
+    pulse_path = arguments.config.pop("pulse", "")
     close_in_children(sock, *([listener] if listener else ()))
     try:
         engine = trace_engine(load(arguments.engine, arguments.config))
@@ -370,6 +388,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
         client_settings=client_settings,
         num_slots=int(arguments.config.get("max_batch_size", 0)),
         max_queue_size=int(arguments.config.get("max_queue_size", 0)),
+        pulse=PulseWriter(Path(pulse_path) if pulse_path else None),
     )
     if socket_name and listener is None:
         threading.Thread(target=_listen_when_free, args=(socket_name, worker), daemon=True).start()

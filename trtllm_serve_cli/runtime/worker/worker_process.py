@@ -33,10 +33,11 @@ _END_TIMEOUT_S = 15.0
 class WorkerProcess(WorkerLink):
     """An engine worker process, which is restarted whenever it dies until `close` is called.
 
-    `on_state(is_up, num_restarts)` is called when the worker starts or dies. Exceptions in
-    `on_stats` and `on_state` are logged. `command` is the command that starts a worker, without the
-    worker's options. By default, the interpreter `python` runs this package's worker. `python_path`
-    is the folder of the worker's package, by default the folder of this package.
+    `on_state(is_up, num_restarts)` is called when the worker starts, dies or cannot be restarted.
+    Exceptions in `on_stats` and `on_state` are logged. `command` is the command that starts a
+    worker, without the worker's options. By default, the interpreter `python` runs this package's
+    worker. `python_path` is the folder of the worker's package, by default the folder of this
+    package.
     """
 
     def __init__(
@@ -166,6 +167,7 @@ class WorkerProcess(WorkerLink):
                 self._spawn()
             except WorkerFailed as error:
                 write_log("E", str(error))
+                self._notify(self._on_state, False, self._num_restarts)
                 continue
             self._notify(self._on_state, True, self._num_restarts)
             break

@@ -1,0 +1,37 @@
+"""Read what the supervisor has recorded about the gateway's server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    """The supervisor's latest record.
+
+    `problem` is why the server is unresponsive, or "" if it is not. `num_hangs` counts the
+    processes that the supervisor killed because they hung. `num_restarts` counts the restarts of
+    the server.
+    """
+
+    is_ready: bool
+    problem: str = ""
+    num_hangs: int = 0
+    num_restarts: int = 0
+
+
+def read_server_status(directory: Path) -> ServerStatus | None:
+    """Return the status of the server in `directory`, or None if there is no record."""
+    try:
+        state = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        is_unresponsive = state["phase"] == "unresponsive"
+        return ServerStatus(
+            is_ready=state["phase"] == "ready",
+            problem="; ".join(state["why"]) if is_unresponsive else "",
+            num_hangs=int(state.get("hangs", 0)),
+            num_restarts=int(state["restarts"]),
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return None

@@ -1,0 +1,133 @@
+"""Report parts of a server that hang, and kill their processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.supervisor.liveness import Silence
+from trtllm_serve_cli.processes import last_lines
+from trtllm_serve_cli.runtime.pulse import STACKS_SIGNAL
+
+REPORT_FILE = "hang-report.txt"
+_NUM_LOG_LINES = 30
+_NUM_STACK_LINES = 2000
+# Time for the processes to write their stacks to the log.
+_STACKS_S = 1.0
+_TOOL_TIMEOUT_S = 10.0
+
+
+def describe_silence(silence: Silence) -> str:
+    """Return the message about a part that is silent."""
+    with contextlib.suppress(psutil.Error):
+        if psutil.Process(silence.sign.pid).status() == psutil.STATUS_STOPPED:
+            return f"{silence.sign.what} (stopped by a signal)"
+    return silence.sign.what
+
+
+def report_hang(
+    plan: LaunchPlan, hanging: Sequence[Silence], processes: Sequence[psutil.Process]
+) -> None:
+    """Write a report about parts that hang to the server's folder, and a line per part to its log.
+
+    The report contains the state of `processes`, the stacks of the processes that hang, the GPUs
+    and the last lines of the log.
+    """
+    path = plan.directory / REPORT_FILE
+    states = [_describe(process) for process in processes]
+    # Triton does not write stacks. It would be killed by the signal.
+    pids = [each.sign.pid for each in hanging if each.sign.owner != "triton"]
+    before = last_lines(plan.log, _NUM_LOG_LINES)
+    stacks = _read_stacks(pids, plan.log)
+    now = datetime.now().astimezone().isoformat(timespec="seconds")
+    messages = [describe_silence(each) for each in hanging]
+    sections = [
+        ("Hang", [f"{now} {message}" for message in messages]),
+        ("Processes", states),
+        *((f"py-spy dump --pid {pid}", _run("py-spy", "dump", "--pid", str(pid))) for pid in pids),
+        ("nvidia-smi", _run("nvidia-smi")),
+        ("Stacks, and what the server logged after them", stacks),
+        ("Server log before the stacks", before),
+    ]
+    text = "\n\n".join("\n".join((f"== {title}", *lines)) for title, lines in sections if lines)
+    # A full disk must not prevent the restart.
+    with contextlib.suppress(OSError):
+        path.write_text(f"{text}\n", encoding="utf-8")
+    with contextlib.suppress(OSError), plan.log.open("a", encoding="utf-8") as log:
+        for message in messages:
+            log.write(f"E supervisor] {message}; restarting it; report: {path}\n")
+
+
+def kill_alone(silence: Silence) -> bool:
+    """Kill a process that hangs if the server can run on without it until its parent restarts it.
+
+    Return False if the server must be restarted.
+    """
+    if silence.sign.owner not in ("worker", "gateway"):
+        return False
+    try:
+        process = psutil.Process(silence.sign.pid)
+        is_dead = process.status() == psutil.STATUS_ZOMBIE
+        process.kill()
+    except psutil.Error:
+        return False
+    return not is_dead
+
+
+def _describe(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        times = process.cpu_times()
+        return (
+            f"{process.pid:>8} {process.status():<12} {process.num_threads():>4} threads "
+            f"{times.user + times.system:>9.1f} s CPU {_read_wait_channel(process.pid):<24} "
+            f"{' '.join(process.cmdline())[:120]}"
+        )
+    return f"{process.pid:>8} ended"
+
+
+def _read_wait_channel(pid: int) -> str:
+    """Return the kernel function in which the process waits, or "" if it is unknown."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8")
+    return ""
+
+
+def _read_stacks(pids: Sequence[int], log: Path) -> list[str]:
+    """Let the processes write their stacks to the log, and return the lines."""
+    start = 0
+    with contextlib.suppress(OSError):
+        start = log.stat().st_size
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, STACKS_SIGNAL)
+    if not pids:
+        return []
+    time.sleep(_STACKS_S)
+    return list(last_lines(log, _NUM_STACK_LINES, since=start))
+
+
+def _run(*command: str) -> list[str]:
+    """Return the output of a diagnostic program, or no lines if it is not installed."""
+    if shutil.which(command[0]) is None:
+        return []
+    return list(_read_output(command))
+
+
+def _read_output(command: Sequence[str]) -> Iterator[str]:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        yield f"failed: {error}"
+        return
+    yield from (done.stdout + done.stderr).splitlines()

@@ -1,0 +1,126 @@
+"""Observe whether the parts of a running server respond."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.supervisor.liveness import (
+    HangLimits,
+    Sign,
+    Silence,
+    sign_of_pulse,
+    update_silences,
+)
+from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, read_pulses
+
+_FOLDER = "pulses"
+_LIVE_PATH = "/v2/health/live"
+# The timeout of a request to Triton.
+_LIVE_TIMEOUT_S = 5.0
+
+
+def pulse_environ(directory: Path) -> dict[str, str]:
+    """Return the environment variable with the folder in which processes count their signs of life.
+
+    The folder is in the server's folder `directory`.
+    """
+    return {PULSES_VARIABLE: str(directory / _FOLDER)}
+
+
+class HangWatch:
+    """Observes the processes of a server. `clock` returns the time in seconds."""
+
+    def __init__(
+        self, plan: LaunchPlan, limits: HangLimits, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._plan = plan
+        self._limits = limits
+        self._clock = clock
+        self._folder = plan.directory / _FOLDER
+        self._silences: dict[str, Silence] = {}
+        self._probes: list[_LivenessProbe] = []
+        self._observed_s = 0.0
+
+    def prepare(self) -> None:
+        """Create an empty folder for the processes that are about to start."""
+        # Ignore a full disk. Without the folder, only Triton is observed.
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+        for path in self._folder.glob("*"):
+            # The gateway keeps running when Triton is restarted.
+            if not path.name.startswith("gateway."):
+                path.unlink(missing_ok=True)
+
+    def begin(self) -> None:
+        """Begin to observe a server that has become ready."""
+        self._silences = {}
+        endpoints = (self._plan.endpoint, *self._plan.replicas)
+        self._probes = [
+            _LivenessProbe(each, self._limits.probe_period_s, self._clock) for each in endpoints
+        ]
+        self._observed_s = self._clock()
+
+    def observe(self, triton_pid: int) -> list[Silence]:
+        """Return the parts that are silent."""
+        now_s = self._clock()
+        self._silences = update_silences(
+            self._silences, self._read_signs(triton_pid), now_s - self._observed_s
+        )
+        self._observed_s = now_s
+        return [each for each in self._silences.values() if each.is_silent]
+
+    def forget(self, silence: Silence) -> None:
+        """Observe a part from the beginning, because its process was killed."""
+        self._silences.pop(silence.sign.part, None)
+
+    def _read_signs(self, triton_pid: int) -> Iterator[Sign]:
+        for pulse in read_pulses(self._folder):
+            if (sign := sign_of_pulse(pulse, self._limits)) is not None:
+                yield sign
+        for probe in self._probes:
+            address = probe.endpoint.http
+            yield Sign(
+                f"triton {address}",
+                probe.count_responses(),
+                f"Triton has not responded on {address} for {self._limits.idle[0]:g} s",
+                *self._limits.idle,
+                "triton",
+                triton_pid,
+            )
+
+
+class _LivenessProbe:
+    """Sends requests to a Triton from a thread, one after another."""
+
+    def __init__(self, endpoint: Endpoint, period_s: float, clock: Callable[[], float]) -> None:
+        self.endpoint = endpoint
+        self._period_s = period_s
+        self._clock = clock
+        self._num_responses = 0
+        self._due_s = 0.0
+        self._thread: threading.Thread | None = None
+
+    def count_responses(self) -> int:
+        """Return the number of responses so far, and send the next request if it is due."""
+        is_running = self._thread is not None and self._thread.is_alive()
+        if not is_running and self._clock() >= self._due_s:
+            self._due_s = self._clock() + self._period_s
+            self._thread = threading.Thread(target=self._send, daemon=True)
+            self._thread.start()
+        return self._num_responses
+
+    def _send(self) -> None:
+        # Any response shows that Triton is alive, even one with an error status.
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            connection = http.client.HTTPConnection(self.endpoint.http, timeout=_LIVE_TIMEOUT_S)
+            with contextlib.closing(connection):
+                connection.request("GET", _LIVE_PATH)
+                connection.getresponse().read()
+                self._num_responses += 1

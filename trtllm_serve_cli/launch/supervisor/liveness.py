@@ -1,0 +1,146 @@
+"""Decide from observations which parts of a server hang.
+
+A part of a server is alive while its observed mark changes: a process counts, an engine completes
+steps, Triton responds. A part whose mark stays the same is silent. After a first time limit, the
+server is no longer ready. After a second time limit, the part hangs, and the supervisor restarts
+it.
+
+A busy engine has long time limits, because a prefill or a compilation may take a long step. An idle
+process counts twice per second, so its time limits are short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trtllm_serve_cli.runtime.pulse import Pulse, PulseState, Role
+
+# The maximum time between two observations that counts as silence. If the supervisor itself was
+# stopped or had no processor time, the server's processes probably had none either.
+_MAX_ELAPSED_S = 5.0
+# The process to restart if a part hangs. For a model's process, Triton is restarted, too.
+Owner = Literal["model", "worker", "gateway", "triton"]
+_OWNERS: Mapping[Role, str] = {
+    "worker": "the engine worker of ",
+    "model": "the process of model ",
+    "gateway": "the OpenAI-compatible gateway",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class HangLimits:
+    """The time limits for parts that do not respond, in seconds.
+
+    An engine that works on requests hangs if it completes no step for `hang_timeout_s`. Other
+    processes hang if they do not respond for `hang_timeout_s`, but at least `min_idle_hang_s` and
+    at most `idle_hang_s`. If `hang_timeout_s` is 0, nothing is restarted. A server is not ready
+    after `idle_silence_s` or `busy_silence_s`. An engine that is loaded again after its worker has
+    died has `load_timeout_s`. `probe_period_s` is the interval between two requests to Triton.
+    """
+
+    hang_timeout_s: float = 120.0
+    load_timeout_s: float = 300.0
+    idle_silence_s: float = 10.0
+    idle_hang_s: float = 30.0
+    min_idle_hang_s: float = 5.0
+    busy_silence_s: float = 30.0
+    probe_period_s: float = 1.0
+
+    @property
+    def idle(self) -> tuple[float, float]:
+        """When an idle process is silent, and when it hangs."""
+        if not self.hang_timeout_s:
+            return self.idle_silence_s, math.inf
+        hangs_s = min(self.idle_hang_s, max(self.hang_timeout_s, self.min_idle_hang_s))
+        return min(self.idle_silence_s, hangs_s / 2), hangs_s
+
+    @property
+    def busy(self) -> tuple[float, float]:
+        """When an engine with requests is silent, and when it hangs."""
+        return min(self.busy_silence_s, self._timeout_s / 2), self._timeout_s
+
+    @property
+    def reload(self) -> tuple[float, float]:
+        """When an engine without a worker is silent, and when it hangs."""
+        return 0.0, max(self.load_timeout_s, self._timeout_s)
+
+    @property
+    def _timeout_s(self) -> float:
+        return self.hang_timeout_s or math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """An observation of the part `part`, which is alive while its `mark` changes.
+
+    `what` is the message for users if the part is silent. `owner` and `pid` describe its process.
+    """
+
+    part: str
+    mark: Hashable
+    what: str
+    silent_after_s: float
+    hangs_after_s: float
+    owner: Owner
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The latest sign of a part, and how long its mark has been the same."""
+
+    sign: Sign
+    lasted_s: float = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """True if the server is not ready because of this part."""
+        return self.lasted_s >= self.sign.silent_after_s
+
+    @property
+    def is_hang(self) -> bool:
+        """True if the part must be restarted."""
+        return self.lasted_s >= self.sign.hangs_after_s
+
+
+def sign_of_pulse(pulse: Pulse, limits: HangLimits) -> Sign | None:
+    """Return the sign for a process that counts, or None while it starts for the first time."""
+    part = f"{pulse.role} {pulse.model} {pulse.pid}"
+    who = f"{_OWNERS[pulse.role]}{'' if pulse.role == 'gateway' else pulse.model}"
+    process = f"{who} (process {pulse.pid})"
+    match pulse.state:
+        case PulseState.LOADING:
+            return None
+        case PulseState.IDLE:
+            what = f"{process} has not responded for {limits.idle[0]:g} s"
+            return Sign(part, pulse.num_beats, what, *limits.idle, pulse.role, pulse.pid)
+        case PulseState.BUSY:
+            mark = (pulse.num_beats, pulse.num_updates, pulse.iteration)
+            requests = f"{pulse.num_in_flight} request{'s' * (pulse.num_in_flight != 1)}"
+            what = (
+                f"{process} has completed no step for {limits.busy[0]:g} s, with {requests} in "
+                "flight"
+            )
+            return Sign(part, mark, what, *limits.busy, pulse.role, pulse.pid)
+        case PulseState.FAILED:
+            what = f"{who} died, and the engine has not been loaded again"
+            return Sign(f"{part} reload", "failed", what, *limits.reload, "model", pulse.pid)
+
+
+def update_silences(
+    before: Mapping[str, Silence], signs: Iterable[Sign], elapsed_s: float
+) -> dict[str, Silence]:
+    """Return the silence of each part that was observed, `elapsed_s` after the last observation.
+
+    The silence of a part starts when it is observed for the first time.
+    """
+    return {sign.part: _follow(before.get(sign.part), sign, elapsed_s) for sign in signs}
+
+
+def _follow(known: Silence | None, sign: Sign, elapsed_s: float) -> Silence:
+    if known is None or known.sign.mark != sign.mark:
+        return Silence(sign)
+    return Silence(sign, known.lasted_s + min(elapsed_s, _MAX_ELAPSED_S))

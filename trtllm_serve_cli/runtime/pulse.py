@@ -1,0 +1,186 @@
+"""Count signs of life in a small file, which the server's supervisor reads.
+
+The folder `$TLLM_PULSES` contains one file for each model process and each engine worker. A process
+that hangs stops counting. A file works where a request could not: the supervisor does not have to
+wait for a response, and a process that hangs cannot block the supervisor.
+
+Each file is locked by the model's process. The lock ends with the process, so the supervisor
+ignores the files of models that were unloaded. The file of an engine worker belongs to the model
+that starts the worker, so the supervisor also detects that a worker is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import mmap
+import os
+import signal
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Literal, cast
+
+PULSES_VARIABLE = "TLLM_PULSES"
+# A process that receives this signal writes the stacks of its threads to the server's log.
+STACKS_SIGNAL = signal.SIGUSR2
+# The interval in seconds at which a model's process counts. An idle engine worker counts at a
+# similar interval.
+PERIOD_S = 0.5
+_RECORD = struct.Struct("<6q")
+
+Role = Literal["model", "worker", "gateway"]
+
+
+class PulseState(IntEnum):
+    """What a process is doing.
+
+    `LOADING` is the state before the first start has finished. `IDLE` processes count regularly.
+    `BUSY` engine workers count steps. A worker is `FAILED` from its death until the next worker has
+    loaded the engine.
+    """
+
+    LOADING = 0
+    IDLE = 1
+    BUSY = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """The content of a file.
+
+    `num_beats` counts while the process is idle. `num_updates` counts the engine steps that
+    generated tokens, and `iteration` is the engine's own number of its latest step.
+    """
+
+    role: Role
+    model: str
+    pid: int
+    state: PulseState
+    num_beats: int = 0
+    num_updates: int = 0
+    iteration: int = 0
+    num_in_flight: int = 0
+
+
+class PulseWriter:
+    """Count the signs of life of a process in a file, or nowhere if `path` is None."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._record: mmap.mmap | bytearray = bytearray(_RECORD.size)
+        self._num_beats = self._num_updates = self._iteration = 0
+        if path is not None:
+            # Continue without the file if it was removed.
+            with contextlib.suppress(OSError), path.open("r+b") as file:
+                self._record = mmap.mmap(file.fileno(), _RECORD.size)
+
+    def beat(self) -> None:
+        """Record that the process is idle and responds."""
+        self._num_beats += 1
+        self._write(PulseState.IDLE, 0)
+
+    def work(self, num_in_flight: int) -> None:
+        """Record that an engine is working on this number of requests."""
+        self._write(PulseState.BUSY, num_in_flight)
+
+    def note_updates(self) -> None:
+        """Record that an engine step has generated tokens. The next `work` writes the record."""
+        self._num_updates += 1
+
+    def note_iteration(self, iteration: int) -> None:
+        """Record the engine's number of its latest step. The next `work` writes the record."""
+        self._iteration = iteration
+
+    def fail(self) -> None:
+        """Record that the engine worker has died."""
+        self._write(PulseState.FAILED, 0)
+
+    def _write(self, state: PulseState, num_in_flight: int) -> None:
+        counts = (self._num_beats, self._num_updates, self._iteration)
+        _RECORD.pack_into(self._record, 0, os.getpid(), state, *counts, num_in_flight)
+
+
+class PulseFile:
+    """A file for the signs of life of `role`, which is removed when `close` is called.
+
+    `path` is None if no supervisor reads the file or if the disk is full.
+    """
+
+    def __init__(self, role: Role, model: str) -> None:
+        self.path: Path | None = None
+        self._fd = -1
+        if folder := os.environ.get(PULSES_VARIABLE):
+            with contextlib.suppress(OSError):
+                self._create(Path(folder, f"{role}.{model}.{os.getpid()}.{time.monotonic_ns()}"))
+
+    def _create(self, path: Path) -> None:
+        temporary = path.with_name(f".{path.name}")
+        self._fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        # Write the whole file, because a write to a mapped file on a full disk kills the process.
+        os.write(self._fd, bytes(_RECORD.size))
+        temporary.rename(path)
+        self.path = path
+
+    def close(self) -> None:
+        """Remove the file."""
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def start_beating(role: Role, model: str) -> None:
+    """Count the signs of life of this process from a thread until the process ends."""
+    register_stacks_signal()
+    file = PulseFile(role, model)
+    if file.path is None:
+        return
+    writer = PulseWriter(file.path)
+
+    def beat(file: PulseFile = file) -> None:  # the argument keeps the file open
+        while file.path is not None:
+            writer.beat()
+            time.sleep(PERIOD_S)
+
+    threading.Thread(target=beat, daemon=True, name="pulse").start()
+
+
+def register_stacks_signal() -> None:
+    """Write the stacks of all threads to stderr when the process receives `STACKS_SIGNAL`."""
+    # A process without a stderr cannot write stacks. In this case, the signal has no effect.
+    with contextlib.suppress(ValueError, RuntimeError, OSError, AttributeError):
+        faulthandler.register(STACKS_SIGNAL, all_threads=True)
+
+
+def read_pulses(folder: Path) -> Iterator[Pulse]:
+    """Yield the signs of life in `folder`, and remove the files of processes that have ended."""
+    for path in sorted(folder.glob("[!.]*.*.*.*")):
+        # Ignore files that are removed or truncated while they are read.
+        with contextlib.suppress(OSError, ValueError, struct.error):
+            if (record := _read_record(path)) is None:
+                continue
+            role, _, rest = path.name.partition(".")
+            pid, state, *counts = record
+            yield Pulse(cast(Role, role), rest.rsplit(".", 2)[0], pid, PulseState(state), *counts)
+
+
+def _read_record(path: Path) -> tuple[int, ...] | None:
+    """Return the record in a file.
+
+    If the process that owns the file has ended, remove the file and return None.
+    """
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _RECORD.unpack(file.read(_RECORD.size))
+    path.unlink(missing_ok=True)
+    return None
