@@ -50,7 +50,7 @@ def _load_pytorch(folder: Path) -> Any:
     from trtllm_serve_cli.build.engine_options import EngineOptions
     from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
     from trtllm_serve_cli.runtime.engines.engine_arguments import merge_arguments
-    from trtllm_serve_cli.runtime.worker.worker import load_engine
+    from trtllm_serve_cli.runtime.worker.worker_main import load_engine
 
     version = importlib.metadata.version("tensorrt_llm")
     options = EngineOptions(max_batch_size=16, max_seq_len=1024, max_num_tokens=1024)

@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.engine import (
     InvalidRequest,
     SequenceUpdate,
 )
-from trtllm_serve_cli.runtime.worker.worker import main
+from trtllm_serve_cli.runtime.worker.worker_main import main
 
 # Count up, one token a step: 10, 11, 12 … in the first sequence, 20, 21, 22 … in the next.
 COUNT = 1

@@ -11,7 +11,7 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path[:1] = [str(Path(__file__).with_name("stand_in")), str(Path(__file__).parents[2])]
 
-from trtllm_serve_cli.runtime.worker.worker import main
+from trtllm_serve_cli.runtime.worker.worker_main import main
 
 if __name__ == "__main__":
     main()

@@ -170,6 +170,14 @@ def is_same_process(pid: int, started_s: float) -> bool:
         return False
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped the process `pid`."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
 def started_at_s(pid: int) -> float:
     """Return a process's start time in seconds since the boot (on Linux) or since the epoch."""
     if sys.platform != "linux":

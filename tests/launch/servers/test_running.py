@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.samples.launch_plans import fake_plan
 from tests.samples.repositories import add_model
+from tests.waiting import wait_until
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import NO_ENDPOINT, SlurmJob
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
     ServerState,
     describe_supervisor,
+    started_at_s,
     write_state,
 )
 from trtllm_serve_cli.launch.servers.running import (
@@ -61,6 +65,26 @@ def test_phase_considers_whether_the_supervisor_runs(
     home: Home, state: ServerState, phase: str
 ) -> None:
     assert add(home, "m", state).phase == phase
+
+
+def test_server_whose_supervisor_is_stopped_is_unresponsive(home: Home) -> None:
+    with subprocess.Popen(("sleep", "600")) as supervisor:
+        try:
+            state = dataclasses.replace(
+                ALIVE,
+                supervisor_pid=supervisor.pid,
+                supervisor_started_at=started_at_s(supervisor.pid),
+            )
+            server = add(home, "m", state)
+            assert server.phase == "ready"
+            supervisor.send_signal(signal.SIGSTOP)
+            wait_until(lambda: server.phase == "unresponsive")
+            assert server.why == (
+                "the server's supervisor was stopped by a signal; run "
+                f"`kill -CONT {supervisor.pid}`",
+            )
+        finally:
+            supervisor.kill()
 
 
 def test_server_is_read_back(home: Home) -> None:

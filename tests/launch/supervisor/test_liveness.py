@@ -69,6 +69,11 @@ def test_limits_and_message_of_a_pulse(
     assert (sign.silent_after_s, sign.hangs_after_s, sign.what) == (silent_s, hang_s, what)
 
 
+def test_stopped_engine_has_the_limits_of_an_idle_one() -> None:
+    sign = sign_of_pulse(BUSY, LIMITS, is_stopped=True)
+    assert sign is not None and (sign.silent_after_s, sign.hangs_after_s) == LIMITS.idle
+
+
 def test_process_that_loads_for_the_first_time_is_not_judged() -> None:
     assert sign_of_pulse(Pulse("worker", "m", 0, PulseState.LOADING), LIMITS) is None
 

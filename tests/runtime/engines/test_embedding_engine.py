@@ -23,7 +23,7 @@ from trtllm_serve_cli.runtime.engines.embedding_engine import (
 from trtllm_serve_cli.runtime.engines.sim.embedder import SimEmbedder
 from trtllm_serve_cli.runtime.engines.sim.timing import Simulation, StepTiming
 from trtllm_serve_cli.runtime.request_check import check_request
-from trtllm_serve_cli.runtime.worker.worker import load_engine
+from trtllm_serve_cli.runtime.worker.worker_main import load_engine
 
 CONFIG = {"max_batch_size": 3, "max_num_tokens": 12, "max_seq_len": 8, "vocab_size": 100}
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,14 +22,24 @@ from tests.fakes.scripted_worker import (
     REJECT,
     ScriptedEngine,
 )
+from tests.waiting import wait_until
 from trtllm_serve_cli.runtime.engine import (
     OPTIONAL_FIELDS,
     EngineStats,
     GenerationRequest,
     SequenceUpdate,
 )
-from trtllm_serve_cli.runtime.worker.protocol import encode_frame, read_frame
-from trtllm_serve_cli.runtime.worker.worker import Worker, load_engine
+from trtllm_serve_cli.runtime.pulse import (
+    PULSES_VARIABLE,
+    Pulse,
+    PulseFile,
+    PulseState,
+    PulseWriter,
+    read_pulses,
+)
+from trtllm_serve_cli.runtime.worker.protocol import ProtocolError, encode_frame, read_frame
+from trtllm_serve_cli.runtime.worker.worker import Worker
+from trtllm_serve_cli.runtime.worker.worker_main import load_engine
 
 _TIMEOUT_S = 60.0
 
@@ -34,11 +47,13 @@ _TIMEOUT_S = 60.0
 class Model:
     """The model's end of the socket, and the thread in which the worker runs."""
 
-    def __init__(self, stats_period_s: float, engine: ScriptedEngine | None = None) -> None:
+    def __init__(
+        self, stats_period_s: float, engine: ScriptedEngine | None = None, **options: Any
+    ) -> None:
         self.sock, self._theirs = socket.socketpair()
         self.sock.settimeout(_TIMEOUT_S)
-        engine = engine or ScriptedEngine()
-        worker = Worker(engine, self._theirs, stats_period_s=stats_period_s)
+        self.engine = engine or ScriptedEngine()
+        worker = Worker(self.engine, self._theirs, stats_period_s=stats_period_s, **options)
         self.thread = threading.Thread(target=worker.run)
         self.thread.start()
 
@@ -204,3 +219,71 @@ def test_rejects_an_unknown_engine_kind() -> None:
         ValueError, match=r"^unknown engine kind 'abacus'; correct the parameter engine_kind$"
     ):
         load_engine("abacus", {})
+
+
+def test_owner_that_does_not_read_does_not_block_other_clients(tmp_path: Path) -> None:
+    name = str(tmp_path / "clients")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        owner = Model(stats_period_s=0.0, listener=listener, send_timeout_s=0.1)
+        assert owner.read()["is"] == "ready"
+        owner.submit(7, COUNT, max_new_tokens=4000)
+        owner.submit(8, HANG)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(name)
+            client.settimeout(_TIMEOUT_S)
+            # The worker accepts the client after it has stopped to wait for the owner.
+            wait_until(lambda: owner.engine.stats().iteration == 2)
+            assert (read_frame(client) or {})["is"] == "ready"
+            request = GenerationRequest(id=1, input_ids=(COUNT,), max_new_tokens=1)
+            client.sendall(encode_frame({"do": "submit", "request": request.to_message()}))
+            assert (read_frame(client) or {})["updates"][0][2] == [10]
+            # The owner finds the end of the connection after what it has not read.
+            with contextlib.suppress(ProtocolError):
+                while read_frame(owner.sock) is not None:
+                    pass
+            owner.close()
+        assert not owner.thread.is_alive()
+
+
+def test_idle_engine_tests_itself_and_sends_nobody_the_token() -> None:
+    model = Model(stats_period_s=0.0, self_test_period_s=0.0)
+    assert model.read()["is"] == "ready"
+    requests: list[GenerationRequest] = []
+    submit = model.engine.submit
+
+    def record(request: GenerationRequest) -> None:
+        requests.append(request)
+        submit(request)
+
+    model.engine.submit = record  # type: ignore[method-assign]
+    wait_until(lambda: len(requests) > 1)
+    assert (requests[0].input_ids, requests[0].max_new_tokens) == ((1,), 1)
+    assert [model.read()["updates"] for _ in range(4)] == [[]] * 4
+    model.close()
+
+
+def test_signs_of_life_tell_an_idle_worker_from_an_engine_without_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PULSES_VARIABLE, str(tmp_path))
+    file = PulseFile("worker", "m")
+    engine = SlowEngine()
+    model = Model(stats_period_s=0.0, engine=engine, pulse=PulseWriter(file.path))
+
+    def pulse() -> Pulse:
+        (found,) = read_pulses(tmp_path)
+        return found
+
+    wait_until(lambda: pulse().state is PulseState.IDLE and pulse().num_beats > 1)
+    model.submit(7, COUNT, max_new_tokens=2)
+    wait_until(lambda: pulse().state is PulseState.BUSY and pulse().num_in_flight == 1)
+    stuck = pulse()
+    time.sleep(0.1)
+    assert pulse() == stuck
+    engine.may_step.set()
+    wait_until(lambda: pulse().state is PulseState.IDLE)
+    assert pulse().num_updates == 2
+    model.close()
+    file.close()

@@ -12,7 +12,12 @@ from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.clusters.slurm_job import JOB_FILE, NO_ENDPOINT, SlurmJob, read_job
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state
+from trtllm_serve_cli.launch.server_state import (
+    PLAN_FILE,
+    ServerState,
+    is_stopped,
+    read_state,
+)
 from trtllm_serve_cli.paths import Home
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.repository.model.store import list_names
@@ -88,10 +93,19 @@ class RunningServer:
 
     @property
     def phase(self) -> str:
-        """The current phase, or "died" if the supervisor was killed before it recorded an end."""
+        """The current phase, or "died" if the supervisor was killed before it recorded an end.
+
+        A server whose supervisor is stopped is unresponsive, because nothing restarts it.
+        """
+        if self._has_stopped_supervisor:
+            return "unresponsive"
         if self.job is not None or self.is_running or self.state.phase in ("failed", "stopped"):
             return self.state.phase
         return "unknown" if self.state.is_elsewhere else "died"
+
+    @property
+    def _has_stopped_supervisor(self) -> bool:
+        return self.job is None and self.is_running and is_stopped(self.state.supervisor_pid)
 
     @property
     def why(self) -> tuple[str, ...]:
@@ -101,6 +115,12 @@ class RunningServer:
         """
         if self.state.is_elsewhere:
             return (f"only {self.state.host}, which started the server, can determine its state",)
+        if self._has_stopped_supervisor:
+            pid = self.state.supervisor_pid
+            return (
+                f"the server's supervisor was stopped by a signal; run `kill -CONT {pid}`",
+                *self.state.why,
+            )
         if self.phase != "died":
             return self.state.why
         if not self.state.is_from_this_boot:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.server_state import is_stopped
 from trtllm_serve_cli.launch.supervisor.liveness import Silence
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.runtime.pulse import STACKS_SIGNAL
@@ -28,10 +29,8 @@ _TOOL_TIMEOUT_S = 10.0
 
 def describe_silence(silence: Silence) -> str:
     """Return the message about a part that is silent."""
-    with contextlib.suppress(psutil.Error):
-        if psutil.Process(silence.sign.pid).status() == psutil.STATUS_STOPPED:
-            return f"{silence.sign.what} (stopped by a signal)"
-    return silence.sign.what
+    suffix = " (stopped by a signal)" if is_stopped(silence.sign.pid) else ""
+    return f"{silence.sign.what}{suffix}"
 
 
 def report_hang(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.server_state import is_stopped
 from trtllm_serve_cli.launch.supervisor.liveness import (
     HangLimits,
     Sign,
@@ -82,7 +83,8 @@ class HangWatch:
 
     def _read_signs(self, triton_pid: int) -> Iterator[Sign]:
         for pulse in read_pulses(self._folder):
-            if (sign := sign_of_pulse(pulse, self._limits)) is not None:
+            sign = sign_of_pulse(pulse, self._limits, is_stopped=is_stopped(pulse.pid))
+            if sign is not None:
                 yield sign
         for probe in self._probes:
             address = probe.endpoint.http

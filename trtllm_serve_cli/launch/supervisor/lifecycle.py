@@ -263,6 +263,8 @@ def stop_server(
         write_stop_timeout(server.directory, timeout_s)
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.state.supervisor_pid, signal.SIGTERM)
+        # A supervisor that was stopped by a signal must continue to handle SIGTERM.
+        os.kill(server.state.supervisor_pid, signal.SIGCONT)
     started_s = time.monotonic()
     while server.state.is_supervised and not _is_late(server, started_s, ending_s):
         on_progress(state.in_flight if (state := read_state(server.directory)) else {})

@@ -106,8 +106,11 @@ class Silence:
         return self.lasted_s >= self.sign.hangs_after_s
 
 
-def sign_of_pulse(pulse: Pulse, limits: HangLimits) -> Sign | None:
-    """Return the sign for a process that counts, or None while it starts for the first time."""
+def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False) -> Sign | None:
+    """Return the sign for a process that counts, or None while it starts for the first time.
+
+    If `is_stopped` is set, a signal has stopped the process, so even a long step makes no progress.
+    """
     part = f"{pulse.role} {pulse.model} {pulse.pid}"
     who = f"{_OWNERS[pulse.role]}{'' if pulse.role == 'gateway' else pulse.model}"
     process = f"{who} (process {pulse.pid})"
@@ -119,7 +122,12 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits) -> Sign | None:
             return Sign(part, pulse.num_beats, what, *limits.idle, pulse.role, pulse.pid)
         case PulseState.BUSY:
             mark = (pulse.num_beats, pulse.num_updates, pulse.iteration)
-            requests = f"{pulse.num_in_flight} request{'s' * (pulse.num_in_flight != 1)}"
+            if is_stopped:
+                what = f"{process} has not responded for {limits.idle[0]:g} s"
+                return Sign(part, mark, what, *limits.idle, pulse.role, pulse.pid)
+            # A self-test of the engine worker is not a request of a client.
+            count = max(pulse.num_in_flight, 1)
+            requests = f"{count} request{'s' * (count != 1)}"
             what = (
                 f"{process} has completed no step for {limits.busy[0]:g} s, with {requests} in "
                 "flight"

@@ -1,5 +1,5 @@
 """Run an engine worker: `python -m tllm_runtime.worker`."""
 
-from .worker import main
+from .worker_main import main
 
 main()

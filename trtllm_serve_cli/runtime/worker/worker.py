@@ -1,6 +1,4 @@
-"""The engine worker, a process that runs one engine and receives commands over a socket.
-
-    python3 -m tllm_runtime.worker --engine openvino --fd 5 --config '{"engine_dir": ...}'
+"""The main loop of an engine worker, which receives commands over sockets.
 
 The main thread runs the engine's steps, and reader threads convert frames to commands. The worker
 ends when the socket closes, so it never outlives the Triton model that started it.
@@ -8,21 +6,16 @@ ends when the socket closes, so it never outlives the Triton model that started 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import itertools
-import json
-import os
 import queue
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -34,14 +27,10 @@ from ..engine import (
     SequenceUpdate,
     last_line,
 )
-from ..engines.embedding_engine import load_embedding_engine
-from ..engines.kinds import find_kind
 from ..log import write_log, write_traceback
-from ..pulse import PulseWriter, register_stacks_signal
+from ..pulse import PulseWriter
 from ..request_check import check_request, fit_to_vocabulary
-from ..telemetry.traced_engine import trace_engine
 from .abstract_socket import is_same_user
-from .inherited_fds import close_in_children
 from .protocol import ProtocolError, encode_frame, read_frame
 
 # The interval in seconds at which an idle worker sends statistics, so that gauges return to zero.
@@ -51,24 +40,11 @@ IDLE_STATS_PERIOD_S = 0.5
 _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
 # The time in seconds after which a client that does not read is disconnected.
-_SEND_TIMEOUT_S = 5
-_NAME_RETRY_S = 0.2
-
-
-def load_engine(kind: str, config: dict[str, Any]) -> Engine:
-    """Load an engine of this kind.
-
-    If the configuration contains `embedding`, the engine computes embeddings. Raise `ValueError` if
-    the kind is unknown or has no such engine.
-    """
-    if "embedding" in config:
-        return load_embedding_engine(kind, config)
-    load = find_kind(kind).load
-    if load is None:
-        raise ValueError(
-            f"the engine kind {kind} has no engine worker, because it runs in a Triton backend"
-        )
-    return load(config)
+_SEND_TIMEOUT_S = 5.0
+# An engine that has been idle for this time in seconds generates a token. Its id has the number of
+# a client that does not exist.
+_SELF_TEST_PERIOD_S = 30.0
+_SELF_TEST_ID = 1 << 60
 
 
 class _Client:
@@ -83,6 +59,8 @@ class _Client:
         self.sock = sock
         # Engine id of a request -> number of its sequences that have not ended.
         self.open: dict[int, int] = {}
+        # Whether the client still reads what the worker sends.
+        self.reads = True
 
     def engine_id(self, request_id: int) -> int:
         return self.number << _CLIENT_SHIFT | request_id
@@ -110,11 +88,17 @@ class Worker:
         num_slots: int = 0,
         max_queue_size: int = 0,
         stats_period_s: float = 0.1,
+        send_timeout_s: float = _SEND_TIMEOUT_S,
+        self_test_period_s: float = _SELF_TEST_PERIOD_S,
         pulse: PulseWriter | None = None,
     ) -> None:
         self._engine = engine
         self._pulse = pulse or PulseWriter(None)
+        self._send_timeout_s = send_timeout_s
+        self._self_test_period_s = self_test_period_s
+        self._self_test_due_s = time.monotonic() + self_test_period_s
         self._owner = _Client(0, sock)
+        self._limit_sending(sock)
         self._clients = {0: self._owner}
         self._listener = listener
         self._client_settings = dict(client_settings)
@@ -152,6 +136,7 @@ class Worker:
                 self._pulse.work(self._num_in_flight)
                 if step_updates := self._step():
                     self._pulse.note_updates()
+                    self._self_test_due_s = time.monotonic() + self._self_test_period_s
                     updates += step_updates
             self._send_updates(updates)
 
@@ -195,10 +180,14 @@ class Worker:
             if not is_same_user(sock):
                 sock.close()
                 continue
-            # Set a timeout, so that a client that does not read cannot block other clients.
-            timeout = struct.pack("ll", _SEND_TIMEOUT_S, 0)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+            self._limit_sending(sock)
             self._commands.put((_Client(number, sock), {"do": "join"}))
+
+    def _limit_sending(self, sock: socket.socket) -> None:
+        """Set a timeout, so that a client that does not read cannot block other clients."""
+        seconds, fraction = divmod(self._send_timeout_s, 1)
+        timeout = struct.pack("ll", int(seconds), int(fraction * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
     def _read_commands(self, client: _Client) -> None:
         try:
@@ -227,8 +216,20 @@ class Worker:
                 updates += self._handle(client, command)
                 client, command = self._commands.get_nowait()
         except queue.Empty:
+            if not self._engine.has_work() and time.monotonic() >= self._self_test_due_s:
+                self._start_self_test()
             return updates, True
         return updates, False
+
+    def _start_self_test(self) -> None:
+        """Submit a request for one token, whose updates are not sent to any client."""
+        self._self_test_due_s = time.monotonic() + self._self_test_period_s
+        limits = self._engine.limits
+        token, num_tokens = min(1, limits.vocab_size - 1), int(not limits.computes_embeddings)
+        try:
+            self._engine.submit(GenerationRequest(_SELF_TEST_ID, (token,), num_tokens))
+        except Exception as error:  # an engine that rejects the request is alive
+            write_log("W", f"the engine rejected its self-test: {last_line(error)}")
 
     def _handle(self, client: _Client, command: dict[str, Any] | None) -> list[SequenceUpdate]:
         if command is None:
@@ -253,16 +254,36 @@ class Worker:
     def _disconnect_on_error(self, client: _Client, action: Callable[[], None]) -> None:
         """Run `action`. If it raises `OSError`, disconnect the client.
 
-        If the client is the owner, reraise the error instead.
+        If the client is the owner and its connection broke, reraise the error instead.
         """
         try:
             action()
+        except BlockingIOError:
+            if client is self._owner:
+                self._stop_sending_to_owner()
+            else:
+                self._disconnect(client)
         except OSError:
             if client is self._owner:
                 raise
             self._disconnect(client)
 
+    def _stop_sending_to_owner(self) -> None:
+        """Cancel the requests of the owner, which does not read, and keep serving other clients.
+
+        When the owner reads again, it finds that the connection has ended, and restarts the worker.
+        """
+        write_log("E", "the model that started the engine worker does not read its responses")
+        self._owner.reads = False
+        for engine_id in self._owner.open:
+            self._engine.cancel(engine_id)
+        self._owner.open.clear()
+        with contextlib.suppress(OSError):
+            self._owner.sock.shutdown(socket.SHUT_WR)
+
     def _execute(self, client: _Client, command: dict[str, Any]) -> list[SequenceUpdate]:
+        if not client.reads:
+            return []
         if command["do"] == "cancel":
             engine_id = client.engine_id(command["id"])
             client.open.pop(engine_id, None)
@@ -319,8 +340,8 @@ class Worker:
                 self._pulse.note_iteration(stats.iteration)
                 message["stats"] = _as_dict(stats)
                 self._stats_due_s = now_s + self._stats_period_s
-            if entries or "stats" in message:
-                client = self._clients[number]
+            client = self._clients[number]
+            if client.reads and (entries or "stats" in message):
                 self._disconnect_on_error(client, partial(client.send, message))
 
 
@@ -336,80 +357,3 @@ def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate
 
 def _as_dict(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
-
-
-def _listen(name: str) -> socket.socket | None:
-    """Listen on the abstract socket `name`. Return None if the name is empty or in use."""
-    if not name:
-        return None
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(f"\0{name}")
-        listener.listen()
-    except OSError:
-        listener.close()
-        return None
-    return listener
-
-
-def _listen_when_free(name: str, worker: Worker) -> None:
-    """Wait until the socket name `name` is free, then accept clients.
-
-    While Triton reloads a model, the previous worker still uses the name.
-    """
-    while (listener := _listen(name)) is None:
-        time.sleep(_NAME_RETRY_S)
-    worker.accept(listener)
-
-
-def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
-    """Load the engine, send `ready` or the error, and serve the socket given by `--fd`."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--engine", required=True)
-    parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--config", type=json.loads, required=True)
-    arguments = parser.parse_args()
-    sock = socket.socket(fileno=arguments.fd)
-    socket_name = arguments.config.pop("guests", "")
-    listener = _listen(socket_name)
-    client_settings = arguments.config.pop("for_guests", {})
-    register_stacks_signal()
-    pulse_path = arguments.config.pop("pulse", "")
-    close_in_children(sock, *([listener] if listener else ()))
-    try:
-        engine = trace_engine(load(arguments.engine, arguments.config))
-    except Exception as error:  # an engine's packages may raise any type of exception
-        sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
-        raise
-    worker = Worker(
-        engine,
-        sock,
-        listener=listener,
-        client_settings=client_settings,
-        num_slots=int(arguments.config.get("max_batch_size", 0)),
-        max_queue_size=int(arguments.config.get("max_queue_size", 0)),
-        pulse=PulseWriter(Path(pulse_path) if pulse_path else None),
-    )
-    if socket_name and listener is None:
-        threading.Thread(target=_listen_when_free, args=(socket_name, worker), daemon=True).start()
-    os._exit(_run_and_close(worker, engine, sock))
-
-
-def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
-    """Run the worker, close the engine, and return the exit code.
-
-    `main` passes the exit code to `os._exit`, because a regular exit would wait several seconds for
-    the engine's threads to end.
-    """
-    code = 0
-    try:
-        worker.run()
-    except Exception:  # `_step` has already reported the error to all requests
-        write_traceback()
-        code = 1
-    # Disconnect the model first, because closing the engine may take time.
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-    engine.close()
-    sys.stderr.flush()
-    return code

@@ -19,7 +19,7 @@ from trtllm_serve_cli.runtime.engine import (
 from trtllm_serve_cli.runtime.engines.capabilities import FEATURES
 from trtllm_serve_cli.runtime.engines.kinds import explain_rejection, find_kind
 from trtllm_serve_cli.runtime.engines.sim.engine import RealClock, SimEngine, load_simulation
-from trtllm_serve_cli.runtime.worker.worker import load_engine
+from trtllm_serve_cli.runtime.worker.worker_main import load_engine
 
 PROMPT = tuple(range(10, 20))
 

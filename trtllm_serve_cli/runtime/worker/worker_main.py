@@ -1,0 +1,123 @@
+"""Start an engine worker, a process that runs one engine and receives commands over a socket.
+
+python3 -m tllm_runtime.worker --engine openvino --fd 5 --config '{"engine_dir": ...}'
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..engine import Engine, last_line
+from ..engines.embedding_engine import load_embedding_engine
+from ..engines.kinds import find_kind
+from ..log import write_traceback
+from ..pulse import PulseWriter, register_stacks_signal
+from ..telemetry.traced_engine import trace_engine
+from .inherited_fds import close_in_children
+from .protocol import encode_frame
+from .worker import Worker
+
+_NAME_RETRY_S = 0.2
+
+
+def load_engine(kind: str, config: dict[str, Any]) -> Engine:
+    """Load an engine of this kind.
+
+    If the configuration contains `embedding`, the engine computes embeddings. Raise `ValueError` if
+    the kind is unknown or has no such engine.
+    """
+    if "embedding" in config:
+        return load_embedding_engine(kind, config)
+    load = find_kind(kind).load
+    if load is None:
+        raise ValueError(
+            f"the engine kind {kind} has no engine worker, because it runs in a Triton backend"
+        )
+    return load(config)
+
+
+def _listen(name: str) -> socket.socket | None:
+    """Listen on the abstract socket `name`. Return None if the name is empty or in use."""
+    if not name:
+        return None
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(f"\0{name}")
+        listener.listen()
+    except OSError:
+        listener.close()
+        return None
+    return listener
+
+
+def _listen_when_free(name: str, worker: Worker) -> None:
+    """Wait until the socket name `name` is free, then accept clients.
+
+    While Triton reloads a model, the previous worker still uses the name.
+    """
+    while (listener := _listen(name)) is None:
+        time.sleep(_NAME_RETRY_S)
+    worker.accept(listener)
+
+
+def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
+    """Load the engine, send `ready` or the error, and serve the socket given by `--fd`."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--engine", required=True)
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--config", type=json.loads, required=True)
+    arguments = parser.parse_args()
+    sock = socket.socket(fileno=arguments.fd)
+    socket_name = arguments.config.pop("guests", "")
+    listener = _listen(socket_name)
+    client_settings = arguments.config.pop("for_guests", {})
+    register_stacks_signal()
+    pulse_path = arguments.config.pop("pulse", "")
+    close_in_children(sock, *([listener] if listener else ()))
+    try:
+        engine = trace_engine(load(arguments.engine, arguments.config))
+    except Exception as error:  # an engine's packages may raise any type of exception
+        sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
+        raise
+    worker = Worker(
+        engine,
+        sock,
+        listener=listener,
+        client_settings=client_settings,
+        num_slots=int(arguments.config.get("max_batch_size", 0)),
+        max_queue_size=int(arguments.config.get("max_queue_size", 0)),
+        pulse=PulseWriter(Path(pulse_path) if pulse_path else None),
+    )
+    if socket_name and listener is None:
+        threading.Thread(target=_listen_when_free, args=(socket_name, worker), daemon=True).start()
+    os._exit(_run_and_close(worker, engine, sock))
+
+
+def _run_and_close(worker: Worker, engine: Engine, sock: socket.socket) -> int:
+    """Run the worker, close the engine, and return the exit code.
+
+    `main` passes the exit code to `os._exit`, because a regular exit would wait several seconds for
+    the engine's threads to end.
+    """
+    code = 0
+    try:
+        worker.run()
+    except Exception:  # `_step` has already reported the error to all requests
+        write_traceback()
+        code = 1
+    # Disconnect the model first, because closing the engine may take time.
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+    engine.close()
+    sys.stderr.flush()
+    return code
