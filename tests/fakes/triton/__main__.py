@@ -10,6 +10,7 @@ writes log lines like Triton's and its process id to stdout. Run it from the rep
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import signal
@@ -35,6 +36,7 @@ BEHAVIOURS = {
     "once": "serve in the first run, and `fail` in all later ones (in the same working folder)",
     "closed": "run without listening",
     "silent": "accept requests and never respond",
+    "mute": "respond to the first request of each run, and to none of the later ones",
     "crash": "die of SIGSEGV on the prompt `crash`",
     "brief": "exit with code 7 once the phase in the supervisor's state file is `ready`",
     "stubborn": "ignore SIGTERM",
@@ -123,8 +125,12 @@ def load_or_die(behaviours: frozenset[str]) -> None:
 def choose_answer(behaviours: frozenset[str]) -> Answer:
     """Return the function that answers each request."""
 
+    numbers = itertools.count()
+
     def answer(request: Request) -> Iterator[Outputs]:
         if "silent" in behaviours:
+            raise Silence
+        if "mute" in behaviours and next(numbers):
             raise Silence
         if "crash" in behaviours and request.inputs.get("text_input") == "crash":
             signal.raise_signal(signal.SIGSEGV)  # in this thread, which then sends no response

@@ -46,9 +46,9 @@ while True:
 
 
 @contextmanager
-def supervised(plan: LaunchPlan) -> Iterator[None]:
+def supervised(plan: LaunchPlan, limits: SupervisorLimits = QUICK) -> Iterator[None]:
     plan.directory.mkdir(parents=True)
-    supervisor = Supervisor(plan, QUICK)
+    supervisor = Supervisor(plan, limits)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
@@ -156,6 +156,16 @@ def test_server_without_an_engine_is_not_ready_and_is_restarted(tmp_path: Path) 
         what = "the engine worker of m died, and the engine has not been loaded again"
         assert state_of(plan).why == (what,)
         wait_until(lambda: (state_of(plan).phase, state_of(plan).restarts) == ("ready", 1))
+
+
+def test_server_whose_engine_generates_no_token_is_restarted(tmp_path: Path) -> None:
+    """Nothing else than requests for tokens shows that the engine hangs."""
+    plan = dataclasses.replace(fake_plan(tmp_path, "mute"), hang_timeout_s=1.5)
+    hangs = dataclasses.replace(QUICK.hangs, token_period_s=0.2)
+    with supervised(plan, dataclasses.replace(QUICK, hangs=hangs)):
+        wait_until(lambda: state_of(plan).phase == "unresponsive")
+        assert state_of(plan).why == ("m has not generated a token for 0.75 s",)
+        wait_until(lambda: state_of(plan).restarts > 0)
 
 
 def test_hanging_server_can_be_stopped(tmp_path: Path) -> None:

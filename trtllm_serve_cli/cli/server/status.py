@@ -40,6 +40,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
     import dataclasses
 
     from trtllm_serve_cli.launch.servers.live_status import read_gpu_status, read_model_states
+    from trtllm_serve_cli.launch.supervisor.hang_report import REPORT_FILE
     from trtllm_serve_cli.launch.supervisor.server_processes import measure_memory
 
     state, endpoint, job = server.state, server.plan.endpoint, server.job
@@ -51,6 +52,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "why": list(server.why),
         "uptime_s": round(time.time() - state.ready_at) if state.ready_at else None,
         "restarts": state.restarts,
+        "hangs": state.hangs,
         "http": endpoint.http or None,
         "grpc": endpoint.grpc or None,
         "grpc_tls": endpoint.tls is not None,
@@ -69,6 +71,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
         "gpus": [dataclasses.asdict(each) for each in read_gpu_status(server)] if answers else [],
         "repository": str(server.plan.repository),
         "log": str(server.plan.log),
+        "hang_report": str(server.directory / REPORT_FILE) if state.hangs else None,
         "mode": server.plan.mode,
         "model_control_mode": server.plan.model_control_mode,
         "replicas": [
@@ -104,6 +107,8 @@ def _show_server(server: dict[str, Any]) -> None:
         print(f"  GPU {_describe_gpu(gpu)}")
     print(f"  repository {server['repository']}")
     print(f"  log {server['log']}")
+    if server["hang_report"]:
+        print(f"  hang report {server['hang_report']}")
 
 
 def _describe_restarts(count: int) -> str:

@@ -19,6 +19,7 @@ from trtllm_serve_cli.launch.supervisor.liveness import (
     sign_of_pulse,
     update_silences,
 )
+from trtllm_serve_cli.launch.supervisor.token_probe import TokenProbe
 from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, read_pulses
 
 _FOLDER = "pulses"
@@ -47,6 +48,7 @@ class HangWatch:
         self._folder = plan.directory / _FOLDER
         self._silences: dict[str, Silence] = {}
         self._probes: list[_LivenessProbe] = []
+        self._token_probes: list[TokenProbe] = []
         self._observed_s = 0.0
 
     def prepare(self) -> None:
@@ -67,6 +69,28 @@ class HangWatch:
             _LivenessProbe(each, self._limits.probe_period_s, self._clock) for each in endpoints
         ]
         self._observed_s = self._clock()
+        has_workers = any(pulse.role == "worker" for pulse in read_pulses(self._folder))
+        self._token_probes = (
+            [] if has_workers else [self._plan_probe(each) for each in self._models]
+        )
+
+    def _plan_probe(self, model: str) -> TokenProbe:
+        # The request ends after the engine is considered to hang.
+        timeout_s = 2 * (self._limits.hang_timeout_s or self._limits.load_timeout_s)
+        return TokenProbe(
+            self._plan.endpoint,
+            model,
+            idle_s=self._limits.token_period_s,
+            timeout_s=timeout_s,
+            clock=self._clock,
+        )
+
+    @property
+    def _models(self) -> tuple[str, ...]:
+        """The text models that are always loaded."""
+        if self._plan.model_control_mode == "explicit":
+            return ()
+        return tuple(each for each in self._plan.text_models if each in self._plan.loading)
 
     def observe(self, triton_pid: int) -> list[Silence]:
         """Return the parts that are silent."""
@@ -96,6 +120,16 @@ class HangWatch:
                 "triton",
                 triton_pid,
             )
+        for token_probe in self._token_probes:
+            if (mark := token_probe.read()) is not None:
+                yield Sign(
+                    f"token {token_probe.model}",
+                    mark,
+                    f"{token_probe.model} has not generated a token for {self._limits.busy[0]:g} s",
+                    *self._limits.busy,
+                    "triton",
+                    triton_pid,
+                )
 
 
 class _LivenessProbe:

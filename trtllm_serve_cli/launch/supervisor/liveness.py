@@ -39,6 +39,7 @@ class HangLimits:
     at most `idle_hang_s`. If `hang_timeout_s` is 0, nothing is restarted. A server is not ready
     after `idle_silence_s` or `busy_silence_s`. An engine that is loaded again after its worker has
     died has `load_timeout_s`. `probe_period_s` is the interval between two requests to Triton.
+    An engine that does not count is requested to generate a token after `token_period_s`.
     """
 
     hang_timeout_s: float = 120.0
@@ -48,6 +49,7 @@ class HangLimits:
     min_idle_hang_s: float = 5.0
     busy_silence_s: float = 30.0
     probe_period_s: float = 1.0
+    token_period_s: float = 30.0
 
     @property
     def idle(self) -> tuple[float, float]:

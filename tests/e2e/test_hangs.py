@@ -1,0 +1,185 @@
+"""Processes of a server that hang under load are reported and restarted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.alive import answers, find_process
+from tests.e2e.conftest import Tllm
+from tests.ports import free_ports
+from tests.waiting import wait_until
+from trtllm_serve_cli.client.ask import generate
+from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
+from trtllm_serve_cli.runtime.engine import GenerationRequest
+from trtllm_serve_cli.runtime.worker.protocol import encode_frame
+
+pytestmark = pytest.mark.e2e
+
+# Makes the engine's steps wait while this file exists in the model's folder.
+STEP = "    def step(self) -> list[SequenceUpdate]:\n"
+WAIT = """        import time
+        while Path("{marker}").exists():
+            time.sleep(0.05)
+"""
+
+
+@pytest.fixture(scope="module")
+def tllm(
+    imported: Tllm, quick_engine: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Tllm]:
+    """Serve a quick engine, and restart processes that hang for 8 s."""
+    home = tmp_path_factory.mktemp("hangs")
+    (home / "models").mkdir()
+    source = imported.home / "models" / "demo"
+    subprocess.run(("cp", "-r", str(source), str(home / "models")), check=True)
+    for config in (home / "models" / "demo").glob("*/config.pbtxt"):
+        text = config.read_text()
+        config.write_text(text.replace(str(imported.engine("demo")), str(quick_engine)))
+    engine = home.joinpath(
+        "models", "demo", "tensorrt_llm", "1", "tllm_runtime", "engines", "openvino", "engine.py"
+    )
+    text = engine.read_text()
+    assert STEP in text
+    engine.write_text(text.replace(STEP, STEP + WAIT.format(marker=marker_of(home))))
+    tllm = Tllm(home)
+    (port,) = free_ports(1)
+    started = tllm.start("--openai", f"--openai-port={port}", "--hang-timeout=8")
+    assert started.returncode == 0, started.stdout + started.stderr
+    yield tllm
+    tllm("stop", "--all")
+
+
+@pytest.fixture(scope="module")
+def hanging_endpoint(tllm: Tllm) -> Endpoint:
+    return tllm.endpoint()
+
+
+def marker_of(home: Path) -> Path:
+    return home / "steps-wait"
+
+
+def health_of(tllm: Tllm) -> tuple[int, str]:
+    """Return the status and the message of `/health`; 0 if the gateway does not respond."""
+    url = json.loads(next((tllm.home / "servers").glob("*/plan.json")).read_text())["gateway"]
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{url['port']}/health", timeout=2) as answer:
+            return answer.status, ""
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())["error"]["message"]
+    except OSError:
+        return 0, ""
+
+
+@contextmanager
+def loaded(endpoint: Endpoint) -> Iterator[None]:
+    """Send requests from four threads. Assert that each request ends."""
+    is_over = threading.Event()
+
+    def send() -> None:
+        while not is_over.is_set():
+            try:
+                generate(endpoint, "demo", GenerateRequest("go", max_tokens=64), "grpc")
+            except TllmError:
+                is_over.wait(0.1)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        for thread in threads:
+            thread.join(120)
+        assert not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "restarts"),
+    [
+        ("tllm_runtime.worker", "the engine worker of tensorrt_llm (process {}) has", 0),
+        ("--model-repository", "Triton has not responded", 1),
+        ("/tensorrt_llm/1/model.py", "the process of model tensorrt_llm (process {}) has", 1),
+        ("/demo/1/model.py", "the process of model demo (process {}) has not", 1),
+        ("trtllm_serve_cli.gateway", "the OpenAI-compatible gateway (process {}) has", 0),
+    ],
+    ids=["worker", "Triton", "tensorrt_llm", "text model", "gateway"],
+)
+def test_stopped_process_is_reported_and_restarted(
+    tllm: Tllm, hanging_endpoint: Endpoint, words: str, what: str, restarts: int
+) -> None:
+    before = tllm.state()
+    victim = find_process(tllm, words)
+    with loaded(hanging_endpoint):
+        victim.send_signal(signal.SIGSTOP)
+        start = what.format(victim.pid)
+        wait_until(lambda: any(line.startswith(start) for line in tllm.state().why), 60)
+        assert tllm.status()["state"] == "unresponsive"
+        assert health_of(tllm)[0] in (503, 0)
+        wait_until(lambda: not victim.is_running(), 60)
+        wait_until(lambda: tllm.is_back(before.restarts + restarts), 180)
+        wait_until(lambda: health_of(tllm)[0] == 200, 60)
+    assert answers(hanging_endpoint)
+    assert tllm.state().hangs > before.hangs
+
+
+def test_step_that_never_returns_is_reported_and_the_worker_restarted(
+    tllm: Tllm, hanging_endpoint: Endpoint
+) -> None:
+    before, marker = tllm.state(), marker_of(tllm.home)
+    with loaded(hanging_endpoint):
+        marker.touch()
+        wait_until(lambda: tllm.state().phase == "unresponsive", 60)
+        assert "has completed no step" in tllm.state().why[0]
+        code, message = health_of(tllm)
+        assert (code, "has completed no step" in message) == (503, True)
+        result = tllm("infer", "hi")
+        marker.unlink()
+        wait_until(lambda: tllm.is_back(before.restarts), 180)
+    assert (result.returncode, "engine worker" in result.stderr) == (3, True)
+    assert tllm.state().hangs == before.hangs + 1
+    report = next((tllm.home / "servers").glob("*/hang-report.txt")).read_text()
+    assert "engine.py" in report and "in step" in report
+    assert answers(hanging_endpoint)
+
+
+def test_long_load_and_a_client_that_never_reads_are_not_hangs(
+    tllm: Tllm, hanging_endpoint: Endpoint
+) -> None:
+    (directory,) = (tllm.home / "servers").iterdir()
+    name = find_worker_socket(directory, "tensorrt_llm")
+    before = tllm.state()
+    with loaded(hanging_endpoint), socket.socket(socket.AF_UNIX) as client:
+        client.connect(f"\0{name}")
+        for number in range(1, 33):
+            request = GenerationRequest(number, (1, 2, 3), 200, min_tokens=200)
+            client.sendall(encode_frame({"do": "submit", "request": request.to_message()}))
+        for _ in range(50):
+            assert answers(hanging_endpoint)
+    after = tllm.state()
+    assert (after.phase, after.hangs, after.restarts) == ("ready", before.hangs, before.restarts)
+
+
+def test_stopped_supervisor_is_reported(tllm: Tllm) -> None:
+    supervisor = psutil.Process(tllm.state().supervisor_pid)
+    supervisor.suspend()
+    try:
+        assert tllm.status()["state"] == "unresponsive"
+    finally:
+        supervisor.resume()
+    assert tllm.status()["state"] == "ready"
