@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from tests.gateway.fakes import FakeBackend, make_client
+from tests.waiting import wait_until
+from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, read_pulses
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,39 @@ def test_health_follows_the_engine() -> None:
         response = client.get("/health")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     assert "engine of the model 'demo'" in response.json()["error"]["message"]
+
+
+def test_health_and_metrics_follow_the_supervisor(tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+
+    def record(phase: str) -> None:
+        text = {"phase": phase, "why": ["Triton hangs", "so does m"], "restarts": 2, "hangs": 3}
+        state.write_text(json.dumps(text).ljust(4096))
+
+    with make_client(FakeBackend(), {"server_directory": str(tmp_path)}) as client:
+        assert client.get("/health").status_code == 200
+        assert "tllm_server_ready" not in client.get("/metrics").text
+        record("ready")
+        assert client.get("/health").status_code == 200
+        assert "\ntllm_server_ready 1.0\n" in client.get("/metrics").text
+        record("unresponsive")
+        response = client.get("/health")
+        metrics = client.get("/metrics").text
+    assert (response.status_code, response.json()["error"]["message"]) == (
+        503,
+        "The server does not respond: Triton hangs; so does m; retry the request.",
+    )
+    for line in ("ready 0.0", "hangs_total 3.0", "restarts_total 2.0"):
+        assert f"\ntllm_server_{line}\n" in metrics
+
+
+def test_event_loop_counts_signs_of_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PULSES_VARIABLE, str(tmp_path))
+    with make_client(FakeBackend()):
+        wait_until(lambda: [each.num_beats > 1 for each in read_pulses(tmp_path)] == [True])
+        (pulse,) = read_pulses(tmp_path)
+        assert (pulse.role, pulse.pid) == ("gateway", os.getpid())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tokenize_and_detokenize() -> None:

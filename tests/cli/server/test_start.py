@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shlex
@@ -22,6 +23,7 @@ from tests.samples.launch_plans import FAKE_TRITON, pids_in
 from tests.samples.repositories import add_model
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
+from trtllm_serve_cli.launch.server_state import read_state, write_state
 from trtllm_serve_cli.launch.servers.running import list_servers
 from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
@@ -373,6 +375,28 @@ def test_stop_removes_the_container_that_a_killed_server_left(
     code, _, err = tllm("stop", *arguments)
     assert (code, err) == (0, f"127.0.0.1:{ports[1]} had already ended.\n")
     assert len(calls_of(podman, "rm")) == before + 1
+
+
+def test_status_shows_a_stopped_supervisor_and_the_report_of_a_hang(
+    tllm: Tllm, home: Home, ports: list[str]
+) -> None:
+    tllm("start", *ports)
+    directory = home.servers / ports[1]
+    state = read_state(directory)
+    assert state is not None
+    os.kill(state.supervisor_pid, signal.SIGSTOP)
+    write_state(directory, dataclasses.replace(state, hangs=2))
+    wait_until(lambda: tllm("status")[1].startswith("m: unresponsive"))
+    text = tllm("status")[1]
+    server = json.loads(tllm("status", "--json")[1])["servers"][0]
+    why = (
+        f"the server's supervisor was stopped by a signal; run `kill -CONT {state.supervisor_pid}`"
+    )
+    assert f"m: unresponsive\n  {why}\n" in text
+    assert f"  hang report {directory / 'hang-report.txt'}\n" in text
+    assert (server["state"], server["hangs"], server["hang_report"]) == (
+        "unresponsive", 2, str(directory / "hang-report.txt"),
+    )  # fmt: skip
 
 
 def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[str]) -> None:

@@ -168,6 +168,14 @@ def test_interrupted_start_leaves_nothing_running(home: Home) -> None:
     assert read_state(plan.directory).phase == "stopped"
 
 
+def test_server_whose_supervisor_is_stopped_can_be_stopped(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    os.kill(server.state.supervisor_pid, signal.SIGSTOP)
+    stop_server(server)
+    assert read_state(server.directory).phase == "stopped"
+    assert is_gone(pids_in(server.plan.log)[0])
+
+
 def test_crashed_supervisor_is_reported(home: Home) -> None:
     plan = dataclasses.replace(fake_plan(home.servers), timeout_s="soon")  # type: ignore[arg-type]
     with pytest.raises(
