@@ -38,7 +38,7 @@ Role = Literal["model", "worker", "gateway"]
 
 
 class PulseState(IntEnum):
-    """What a process is doing.
+    """The activity of a process.
 
     `LOADING` is the state before the first start has finished. `IDLE` processes count regularly.
     `BUSY` engine workers count steps. A worker is `FAILED` from its death until the next worker has

@@ -239,15 +239,19 @@ def test_owner_that_does_not_read_does_not_block_other_clients(tmp_path: Path) -
             request = GenerationRequest(id=1, input_ids=(COUNT,), max_new_tokens=1)
             client.sendall(encode_frame({"do": "submit", "request": request.to_message()}))
             assert (read_frame(client) or {})["updates"][0][2] == [10]
-            # The owner finds the end of the connection after what it has not read.
-            with contextlib.suppress(ProtocolError):
-                while read_frame(owner.sock) is not None:
-                    pass
-            owner.close()
-        assert not owner.thread.is_alive()
+            # The worker closes its end of the connection.
+            client.shutdown(socket.SHUT_WR)
+            assert read_frame(client) is None
+        # The owner finds the end of the connection after what it has not read.
+        with contextlib.suppress(ProtocolError):
+            while read_frame(owner.sock) is not None:
+                pass
+        owner.close()
+        listener.shutdown(socket.SHUT_RDWR)
+    assert not owner.thread.is_alive()
 
 
-def test_idle_engine_tests_itself_and_sends_nobody_the_token() -> None:
+def test_idle_engine_generates_a_token_that_is_not_sent() -> None:
     model = Model(stats_period_s=0.0, self_test_period_s=0.0)
     assert model.read()["is"] == "ready"
     requests: list[GenerationRequest] = []
@@ -264,7 +268,7 @@ def test_idle_engine_tests_itself_and_sends_nobody_the_token() -> None:
     model.close()
 
 
-def test_signs_of_life_tell_an_idle_worker_from_an_engine_without_progress(
+def test_pulse_distinguishes_an_idle_worker_from_an_engine_without_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PULSES_VARIABLE, str(tmp_path))

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -221,6 +222,14 @@ def test_restarts_a_dead_worker_and_counts_restarts() -> None:
             assert client.next_state() == (True, num_restarts)
         after = client.submit(COUNT_CANCELLED)
         assert client.next_update() == SequenceUpdate(after, 0, (0,), "stop")
+
+
+def test_counts_restarts_that_fail(tmp_path: Path) -> None:
+    script = f'if [ -e "{tmp_path}/ran" ]; then exit 1; fi; touch "{tmp_path}/ran"; exec "$0" "$@"'
+    with started(first_backoff_s=0.0, command=("sh", "-c", script, *COMMAND)) as client:
+        client.submit(DIE)
+        assert client.next_update().error is not None
+        assert [client.next_state() for _ in range(3)] == [(False, 0), (False, 1), (False, 2)]
 
 
 def test_rejects_requests_while_the_worker_is_down() -> None:

@@ -53,7 +53,7 @@ class HangLimits:
 
     @property
     def idle(self) -> tuple[float, float]:
-        """When an idle process is silent, and when it hangs."""
+        """Times after which an idle process is silent, and hangs."""
         if not self.hang_timeout_s:
             return self.idle_silence_s, math.inf
         hangs_s = min(self.idle_hang_s, max(self.hang_timeout_s, self.min_idle_hang_s))
@@ -61,12 +61,12 @@ class HangLimits:
 
     @property
     def busy(self) -> tuple[float, float]:
-        """When an engine with requests is silent, and when it hangs."""
+        """Times after which an engine with requests is silent, and hangs."""
         return min(self.busy_silence_s, self._timeout_s / 2), self._timeout_s
 
     @property
     def reload(self) -> tuple[float, float]:
-        """When an engine without a worker is silent, and when it hangs."""
+        """Times after which an engine without a worker is silent, and hangs."""
         return 0.0, max(self.load_timeout_s, self._timeout_s)
 
     @property
