@@ -155,7 +155,7 @@ def start_beating(role: Role, model: str) -> None:
 
 def register_stacks_signal() -> None:
     """Write the stacks of all threads to stderr when the process receives `STACKS_SIGNAL`."""
-    # A process without a stderr cannot write stacks. In this case, the signal has no effect.
+    # Without a usable stderr, the signal ends the process, which the supervisor kills anyway.
     with contextlib.suppress(ValueError, RuntimeError, OSError, AttributeError):
         faulthandler.register(STACKS_SIGNAL, all_threads=True)
 

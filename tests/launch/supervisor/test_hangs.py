@@ -159,7 +159,7 @@ def test_server_without_an_engine_is_not_ready_and_is_restarted(tmp_path: Path) 
 
 
 def test_server_whose_engine_generates_no_token_is_restarted(tmp_path: Path) -> None:
-    """Only a request for a token shows that the engine hangs."""
+    """Detect an engine that hangs by a request for a token alone."""
     plan = dataclasses.replace(fake_plan(tmp_path, "mute"), hang_timeout_s=1.5)
     hangs = dataclasses.replace(QUICK.hangs, token_period_s=0.2)
     with supervised(plan, dataclasses.replace(QUICK, hangs=hangs)):

@@ -20,7 +20,6 @@ import dataclasses
 import functools
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +34,7 @@ import psutil
 from trtllm_serve_cli.client.server import probe_model
 from trtllm_serve_cli.containers.container_engine import find_first_process, remove_container
 from trtllm_serve_cli.errors import TllmError
+from trtllm_serve_cli.launch.logs.rotation import rotate_log
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
@@ -97,7 +97,8 @@ class SupervisorLimits:
     lasts longer than `reset_after_s` resets the number of restarts. A drained server has `exit_s`
     seconds to exit before it is killed. If the server does not return its metrics within
     `metrics_timeout_s`, the number of requests in flight is unknown. A log longer than
-    `max_log_bytes` is rotated.
+    `max_log_bytes` is rotated. `hangs` contains the time limits for processes that do not respond;
+    the plan overrides two of them.
     """
 
     poll_s: float = 0.2
@@ -370,28 +371,10 @@ class Supervisor:
         return code
 
     def _rotate_logs(self) -> None:
-        if self._rotate_log(self._plan.log):
+        if rotate_log(self._plan.log, self._limits.max_log_bytes):
             self._log_start = 0
         if self._gateway is not None:
-            self._rotate_log(self._plan.gateway_log)
-
-    def _rotate_log(self, log: Path) -> bool:
-        """Copy a long log to another file, and truncate the original, which is still open.
-
-        Return whether the log was truncated.
-        """
-        rotated = log.with_suffix(".log.1")
-        # A missing log or a full disk must not stop the server.
-        with contextlib.suppress(OSError):
-            if log.stat().st_size > self._limits.max_log_bytes:
-                try:
-                    shutil.copyfile(log, rotated)
-                except OSError:  # Remove the incomplete copy to free its disk space.
-                    with contextlib.suppress(OSError):
-                        rotated.unlink()
-                os.truncate(log, 0)
-                return True
-        return False
+            rotate_log(self._plan.gateway_log, self._limits.max_log_bytes)
 
     def _find_first_pid(self) -> int:
         """Return the process id of the child, or of the first process in the container.
