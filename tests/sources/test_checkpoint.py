@@ -46,8 +46,9 @@ def test_rejects_index_with_other_tensors(tmp_path):
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
         f"Tensors are missing in {tmp_path}/a.safetensors (1 of 2).\n"
-        "Why: according to model.safetensors.index.json, the file should contain v\n"
-        "Next: download the file and model.safetensors.index.json again, because they do not match"
+        "Why: according to model.safetensors.index.json, this weight file should contain v\n"
+        "Next: download the weight file and model.safetensors.index.json again from the same "
+        "revision, because they do not match"
     )
 
 
@@ -57,8 +58,8 @@ def test_numbered_shards_must_be_complete(tmp_path):
     with pytest.raises(SourceError, match="Weight files are missing in local:x") as caught:
         inspect(write_files(tmp_path, files))
     assert caught.value.why == (
-        "the numbering of the files requires model-00001-of-00003.safetensors, "
-        "model-00003-of-00003.safetensors"
+        "according to the numbering of the files, the checkpoint should contain "
+        "model-00001-of-00003.safetensors, model-00003-of-00003.safetensors"
     )
 
 
@@ -79,8 +80,9 @@ def test_rejects_missing_tokenizer(tmp_path):
         inspect(write_files(tmp_path, files))
     assert str(caught.value) == (
         "local:x has no tokenizer.\n"
-        "Why: it contains neither tokenizer.json nor another supported tokenizer file\n"
-        "Next: copy the tokenizer files from the base model into the checkpoint's folder"
+        "Why: the checkpoint contains neither tokenizer.json nor another supported tokenizer file\n"
+        "Next: copy the tokenizer files of the base model into a local copy of the checkpoint, and "
+        "pass `-s local:DIR` with the copy"
     )
 
 
@@ -165,7 +167,8 @@ def test_names_missing_shards(tmp_path):
         inspect(tmp_path)
     assert caught.value.what == "Weight files are missing in local:x (2 of 3)."
     assert caught.value.why == (
-        "model.safetensors.index.json requires b.safetensors, c.safetensors"
+        "according to model.safetensors.index.json, the checkpoint should contain b.safetensors, "
+        "c.safetensors"
     )
 
 

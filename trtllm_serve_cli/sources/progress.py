@@ -27,7 +27,7 @@ class FileProgress:
 
     @property
     def left_s(self) -> float | None:
-        """The remaining seconds at the current rate, or `None` if the rate is 0."""
+        """The remaining time in seconds at the current rate, or `None` if the rate is 0."""
         left = self.size_bytes - self.done_bytes
         return left / self.bytes_per_s if self.bytes_per_s > 0 else None
 
@@ -82,7 +82,8 @@ def notify_periodically(
 ) -> Watch:
     """Return a callback that passes progress to `notify` at most every 30 seconds.
 
-    Use this callback if the output is not a terminal, because a progress bar would fill a log file.
+    Use this callback if the output is not a terminal, because a progress bar would fill a log file
+    with lines.
     """
     last_s = clock()
 

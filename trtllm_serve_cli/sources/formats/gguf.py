@@ -1,10 +1,12 @@
 """Read the header of a GGUF file, and check that the file is complete.
 
 ggml's docs/gguf.md specifies versions 2 and 3 of the format. A file contains the header, the
-metadata, the tensor table and the tensors. Each tensor starts at an aligned offset. This module
-reads the demo's 135M model in 0.05 s. The `gguf` package takes over two seconds, because it stores
-each token in a separate array. Each length is checked against the file's size, because files may
-come from untrusted sources.
+metadata, the tensor table and the tensors. Each tensor starts at an aligned offset.
+
+For the 135M model of `tllm demo`, this module takes 0.05 s. The `gguf` package takes over two
+seconds, because it stores each token of the vocabulary in a separate array.
+
+Files may come from untrusted sources, so this module checks each length against the file's size.
 """
 
 from __future__ import annotations
@@ -49,7 +51,11 @@ GgufValue = str | int | float | bool | GgufArray
 
 @dataclass(frozen=True, slots=True)
 class GgufFacts:
-    """The header of a GGUF file. A property is `None` if its metadata key is missing."""
+    """The header of a GGUF file.
+
+    `architecture` and `context_length` are `None` if their metadata keys are missing. `num_parts`
+    is the number of files over which the model is split, or 1 if it is not split.
+    """
 
     version: int
     metadata: Mapping[str, GgufValue]

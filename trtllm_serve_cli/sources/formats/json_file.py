@@ -26,9 +26,9 @@ def read_json(path: Path) -> Any:
 
 
 def broken_json(path: Path, why: str) -> SourceError:
-    """Return the error for a JSON file with invalid content."""
+    """Return the error for a JSON file that cannot be read or has invalid content."""
     return SourceError(
         f"{path} cannot be used.",
         why=why,
-        next_step="fix the file, or download the checkpoint again",
+        next_step=f"correct {path.name}, or download the checkpoint again",
     )

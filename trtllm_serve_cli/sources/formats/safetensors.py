@@ -10,7 +10,10 @@ from trtllm_serve_cli.runtime.lora.safetensors_header import BadHeader, read_hea
 
 
 def check_safetensors(path: Path) -> frozenset[str]:
-    """Return the file's tensor names. Raise `SourceError` if the size or header is not valid."""
+    """Return the file's tensor names.
+
+    Raise `SourceError` if the file's size does not match its header, or if the header is not valid.
+    """
     try:
         return frozenset(read_header(path))
     except (BadHeader, OSError) as error:

@@ -1,8 +1,8 @@
 """Read how an embedding model computes embeddings, from the files of sentence-transformers.
 
-`modules.json` lists the modules through which a text passes: the Transformer, the pooling, and
-often a normalization. Source of the files: sentence_transformers/SentenceTransformer.py and
-sentence_transformers/models in UKPLab/sentence-transformers 5. The keys of `config.json` for
+`modules.json` lists the modules that process a text: the Transformer, the pooling, and often a
+normalization. The format of the files is defined in sentence_transformers/SentenceTransformer.py
+and sentence_transformers/models in UKPLab/sentence-transformers 5. The keys of `config.json` for
 Matryoshka embeddings are those that vLLM reads (vllm/config/model.py, version 0.26).
 """
 
@@ -17,7 +17,7 @@ from trtllm_serve_cli.runtime.embedding_settings import POOLING_MODES, Embedding
 from trtllm_serve_cli.sources.formats.json_file import broken_json, read_json, read_object
 
 MODULES_FILE = "modules.json"
-# The limits of the Transformer, and the prompts.
+# The file with the Transformer's limits, for example `max_seq_length`.
 TRANSFORMER_FILE = "sentence_bert_config.json"
 PROMPTS_FILE = "config_sentence_transformers.json"
 # Matches the configuration of a module, for example 1_Pooling/config.json.
@@ -32,7 +32,8 @@ _FLAGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-# Families whose first position is the id of the padding token plus 1.
+# Model families in which the first token of an input has the position `pad_token_id` + 1, so fewer
+# positions are available.
 _OFFSET_POSITIONS = ("camembert", "mpnet", "roberta", "xlm-roberta")
 _CONTEXT_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len")
 
@@ -67,7 +68,8 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
         is_normalized="Normalize" in modules,
         is_matryoshka=bool(sizes or config.get("is_matryoshka")),
         matryoshka_dimensions=tuple(sorted(sizes)),
-        # The pooling does not support prompts that it has to exclude.
+        # Omit the prompts if `include_prompt` is false, because the pooling cannot exclude the
+        # tokens of a prompt.
         prompts=_read_prompts(folder) if has_prompt else {},
     )
 
@@ -75,8 +77,8 @@ def read_embedding(folder: Path) -> EmbeddingSettings:
 def read_max_length(folder: Path) -> int:
     """Return the maximum number of tokens of an input, including special tokens.
 
-    It is the length in the configuration of the Transformer, but not more than the model has
-    positions. Raise `ValueError` if no file sets the length.
+    The maximum is the smaller of the model's number of positions and `max_seq_length` in the
+    configuration of the Transformer module. Raise `ValueError` if neither is set.
     """
     config = read_object(folder / "config.json")
     positions = next((config[key] for key in _CONTEXT_KEYS if _is_count(config.get(key))), 0)
@@ -96,7 +98,10 @@ def _is_count(value: object) -> TypeGuard[int]:
 
 
 def _read_modules(folder: Path) -> dict[str, str]:
-    """Return the folder of each module by the name of its class."""
+    """Return a mapping from the class name of each module to the module's folder.
+
+    Raise `SourceError` if a module is not supported or if the module Pooling is missing.
+    """
     path = folder / MODULES_FILE
     entries = read_json(path)
     try:
@@ -117,7 +122,7 @@ def _read_modules(folder: Path) -> dict[str, str]:
 
 
 def _find_mode(pooling: dict[str, Any], path: Path) -> str:
-    """Return the pooling mode, which is a name in new files and a flag in older files."""
+    """Return the pooling mode, which new files specify by name and older files with a flag."""
     named = pooling.get("pooling_mode")
     modes = named if isinstance(named, list) else [named]
     if not named:
@@ -139,8 +144,8 @@ def _read_prompts(folder: Path) -> dict[str, str]:
 def _unsupported(folder: Path, why: str) -> SourceError:
     return SourceError(
         f"The embedding model in {folder} is not supported.",
-        why=f"{why}, but only the modules {', '.join(_SUPPORTED)} with one pooling mode "
-        f"({', '.join(POOLING_MODES)}) are supported",
-        next_step="choose another embedding model, for example "
-        "-s hf:sentence-transformers/all-MiniLM-L6-v2",
+        why=f"{why}; tllm supports only the modules {', '.join(_SUPPORTED)}, one pooling mode "
+        f"({', '.join(POOLING_MODES)}), and models without do_lower_case",
+        next_step="pass another embedding model, for example `-s "
+        "hf:sentence-transformers/all-MiniLM-L6-v2`",
     )

@@ -1,8 +1,8 @@
 """Fetch a checkpoint from the hub into the hub's cache, and pin the checkpoint to a commit.
 
 Before any large download, this module checks the repository's list of files and its small files. By
-default, the checkpoint must have safetensors weights and must not contain code. The files must also
-fit on the disk.
+default, the checkpoint must have safetensors weights and must not contain code. The disk must have
+enough space for the files.
 
 Interrupted downloads are resumed. Downloaded files are verified with the sizes and checksums that
 the hub provides. If the hub cannot be reached, a complete copy in the cache is used.
@@ -79,7 +79,7 @@ class HubFile:
 class _Listing:
     """The current name, the commit and the files of a repository on the hub.
 
-    In folders, only the configurations of an embedding model's modules are listed.
+    Files in subfolders are omitted, except for the configurations of an embedding model's modules.
     """
 
     repository: str
@@ -131,7 +131,10 @@ def fetch_from_hub(
     notify: Callable[[str], None],
     watch: Watch,
 ) -> Checkpoint:
-    """Fetch the checkpoint into the hub's cache. `Checkpoint.source` is pinned to the commit."""
+    """Fetch the checkpoint into the hub's cache.
+
+    The `source` of the returned checkpoint is pinned to the commit.
+    """
     try:
         listing = _list_repository(source, hub)
     except (HubUnreachable, HubBusy) as error:
@@ -229,7 +232,7 @@ def _check_hub(source: HubAddress, hub: Hub) -> None:
         )
     if not hub.url.startswith(("http://", "https://")):
         raise BadInput(
-            f"{hub.url} is not the address of a hub.",
+            f"{hub.url} is not a valid address of a Hugging Face hub.",
             why="HF_ENDPOINT must start with https:// or http://",
             next_step="set HF_ENDPOINT=https://HOST, or unset HF_ENDPOINT to use huggingface.co",
         )
@@ -399,8 +402,9 @@ def _use_cache(
         raise
     except SourceError as error:
         raise SourceError(
-            f"{unreachable.what} The copy in the cache is incomplete.",
-            why=f"{unreachable.why}; {error.what} {error.why}",
+            f"{unreachable.what} The checkpoint in the hub's cache cannot be used instead.",
+            why=f"{unreachable.why}; the check of the cached checkpoint failed: {error.what} "
+            f"{error.why}",
             next_step=unreachable.next_step,
         ) from None
     notify(f"{unreachable.what} Using the copy in the cache, commit {checkpoint.revision}.")

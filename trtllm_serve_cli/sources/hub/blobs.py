@@ -1,10 +1,11 @@
 """Download large files into the hub's cache so that an interrupted download can be resumed.
 
 Since version 1.20, huggingface_hub deletes the partial file when a download is stopped. It also
-cannot resume a download after its process was killed. Like older releases of huggingface_hub, this
-module writes a file to `blobs/<etag>.incomplete`. The module hashes bytes while it receives them.
-Therefore, only the bytes that an earlier run has received must be read from the disk. The cache's
-lock prevents other programs from writing the same file.
+cannot resume a download after its process was killed.
+
+Like older releases of huggingface_hub, this module writes a file to `blobs/<etag>.incomplete`. It
+hashes bytes while it receives them. Therefore, it only needs to read bytes from the disk if an
+earlier run has received them. The cache's lock prevents other programs from writing the same file.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Effects:
     """The callbacks and the stop event of a transfer.
 
     `set_received(n)` reports that n bytes are already present. `add_received(n)` reports that n
-    more bytes were received. The context manager `translate()` translates huggingface_hub's errors
+    more bytes were received. `notify(text)` shows a message to the user. If `stop` is set, the
+    transfer raises `Stopped`. The context manager `translate()` translates huggingface_hub's errors
     into `SourceError`s.
     """
 

@@ -53,7 +53,7 @@ class XetGroup:
         self._lock = threading.Lock()
 
     def open(self, xet: Any, headers: Mapping[str, str]) -> Any:
-        """Return hf_xet's download stream group.
+        """Return hf_xet's download stream group, which the first call creates.
 
         `xet` is the `xet_file_data` of a file's metadata.
         """
@@ -131,7 +131,7 @@ def _read_xet(stream: Iterable[bytes]) -> Iterator[bytes]:
 def _xet_errors() -> Iterator[None]:
     """Raise hf_xet's errors as `BrokenDownload`.
 
-    Otherwise, an `OSError` from hf_xet would look like a disk error.
+    Otherwise, `translate_hub_errors` would report an `OSError` from hf_xet as a disk error.
     """
     try:
         yield

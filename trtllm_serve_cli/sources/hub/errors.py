@@ -35,7 +35,7 @@ class HubUnreachable(_TemporaryError):
 
 
 class HubBusy(_TemporaryError):
-    """Raised if the hub is overloaded or limits the rate of requests."""
+    """Raised if the hub is overloaded or the client has exceeded the hub's rate limit."""
 
 
 class BrokenDownload(_TemporaryError):
@@ -44,7 +44,10 @@ class BrokenDownload(_TemporaryError):
 
 @contextmanager
 def translate_hub_errors(source: HubAddress, url: str) -> Iterator[None]:
-    """Raise `GatedModel` or another `SourceError` if huggingface_hub fails in the `with` block."""
+    """Translate huggingface_hub's errors in the `with` block.
+
+    Raise `GatedModel` if the hub denies access to a gated model, or another `SourceError`.
+    """
     from huggingface_hub import errors
 
     xet_error = getattr(errors, "XetDownloadError", RuntimeError)
@@ -128,7 +131,10 @@ def _refused(source: HubAddress, url: str, error: Any) -> SourceError:
 
 
 def find_wait_s(headers: Mapping[str, str]) -> float | None:
-    """Return the delay in seconds that Retry-After (RFC 9110) or RateLimit (draft) requests."""
+    """Return the delay in seconds that a response's headers request, or None.
+
+    The header is Retry-After (RFC 9110) or RateLimit (an IETF draft).
+    """
     after = headers.get("Retry-After", "")
     if after.isdecimal():
         return float(after)
@@ -198,11 +204,11 @@ def _walk_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def explain_web_page(url: str) -> SourceError:
-    """Return the error for a response that is not from the hub, but for example from a proxy."""
+    """Return the error for a response that is not from the hub, for example from a proxy."""
     return SourceError(
         f"The response from {url} did not come from the hub.",
-        why="it contains neither a list of files nor a file, possibly because of a proxy, a login "
-        "page or a wrong HF_ENDPOINT",
+        why="the response contains neither a list of files nor a file, possibly because of a "
+        "proxy, a login page or a wrong HF_ENDPOINT",
         next_step=f"inspect the response with `curl -sI {shlex.quote(url)}`, and check HTTPS_PROXY "
         "and HF_ENDPOINT",
     )

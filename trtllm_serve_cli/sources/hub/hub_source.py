@@ -76,7 +76,10 @@ class HubSource(HubAddress, CheckpointSource):
         return found or self._find_in_catalog(hub)
 
     def _find_in_catalog(self, hub: Hub) -> Checkpoint | None:
-        """Return a checkpoint with the values of config.json from the catalog, or None."""
+        """Return a planned checkpoint with the values of config.json from the catalog of models.
+
+        Return None if the catalog does not contain the model.
+        """
         config = find_config(str(self))
         if config is None:
             return None
@@ -93,7 +96,7 @@ class HubSource(HubAddress, CheckpointSource):
     def at_revision(self, revision: str) -> HubSource:
         if self.revision not in (None, revision):
             raise BadInput(
-                f"Two revisions are requested: {self.revision} and {revision}.",
+                f"Two different revisions are requested: {self.revision} and {revision}.",
                 why=f"the source is {self}, and --revision is {revision}",
                 next_step=f"pass `-s hf:{self.repository}@{revision}` without --revision",
             )
@@ -105,7 +108,7 @@ def check_revision(revision: str) -> str:
     if not _REVISION.fullmatch(revision) or ".." in revision:
         raise BadInput(
             f"{revision!r} is not a valid revision.",
-            why="a revision must be the name of a branch or tag, or a commit hash",
+            why="a revision must be a branch, a tag or a commit hash",
             next_step="omit the revision to use the main branch, or pass `-s hf:ORG/NAME@REVISION`",
         )
     return revision
