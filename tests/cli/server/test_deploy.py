@@ -181,7 +181,7 @@ def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_p
     code, out, err = tllm("deploy", "slurm", "--submit", "-o", str(file))
     assert (code, out, "cannot be used with --submit" in err, file.exists()) == (2, "", True, False)
     code, out, err = tllm("deploy", "slurm", "--json")
-    assert (code, out, "requires --submit" in err) == (2, "", True)
+    assert (code, out, "Only --submit supports JSON" in err) == (2, "", True)
     assert not home.servers.exists()
 
 

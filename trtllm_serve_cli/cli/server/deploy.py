@@ -50,14 +50,15 @@ OpenAiPortOption = Annotated[
         min=1, max=65535, help="Port for the OpenAI-compatible API. Default: a free port."
     ),
 ]
-# The default of `tllm start` depends on the number of cores, which is not known for other machines.
+# The default is not that of `tllm start`, which depends on the number of cores, because the number
+# of cores of other machines is not known.
 OpenAiProcessesOption = Annotated[
     int,
     typer.Option(
         min=1, metavar="N", help="Number of processes that serve the OpenAI-compatible API."
     ),
 ]
-# The options of `tllm start` for the OpenAI-compatible API that also apply to jobs and pods.
+# The options of `tllm start` for the OpenAI-compatible API that the deploy commands also accept.
 _POD_GATEWAY = (
     "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin",
 )  # fmt: skip
@@ -108,15 +109,19 @@ def slurm(
     ] = None,
     mpi: Annotated[
         str | None,
-        typer.Option(help="MPI type for srun. Default: pmix if the engine has several ranks."),
+        typer.Option(
+            help="MPI type for srun. Default: pmix if the engine has several ranks; "
+            "otherwise, srun is called without --mpi."
+        ),
     ] = None,
     container_image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image that includes Triton, which the Slurm plugin pyxis starts. "
-            "`auto` selects NVIDIA's image for the engine. Default: no container. Triton "
-            "must then be installed on the nodes, at the same path as on this machine.",
+            help="Container image that includes Triton. The Slurm plugin pyxis starts the "
+            "container. `auto` selects NVIDIA's image for the engine. Default: no "
+            "container. Triton must then be installed on the nodes, at the same path as "
+            "on this machine.",
         ),
     ] = None,
     container_mounts: Annotated[
@@ -124,7 +129,11 @@ def slurm(
         typer.Option(metavar="SRC:DST[:FLAGS]", help="Additional container mount. Repeatable."),
     ] = None,
     container_workdir: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Working directory in the container.")
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Working directory in the container. Default: the image's working directory.",
+        ),
     ] = None,
     sbatch: Annotated[
         list[str] | None,
@@ -146,29 +155,37 @@ def slurm(
     openai_port: OpenAiPortOption = None,
     openai_processes: OpenAiProcessesOption = 1,
     gateway: OptionValues,
-    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Verbosity of Triton's log.")] = 0,
+    log_verbose: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=3,
+            help="Verbosity level of Triton's log. With 0, verbose messages are not logged.",
+        ),
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write an sbatch script that serves a model, or submit the script.
 
     TLLM_HOME must be on a file system that all nodes of the job can access. --submit writes the
-    script to a new folder for the job, and --json prints the path of that folder. The server binds
-    all addresses of its node, so that clients on other machines can connect. They cannot use
-    Triton's restricted APIs, which for example load models. The job also serves the
-    OpenAI-compatible API if tllm is installed on its first node, at the same path as on this
-    machine. Otherwise, run `tllm gateway` on another machine.
+    script to a new folder for the job, and --json prints the path of that folder.
 
-    Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
+    The server binds all addresses of its node, so that clients on other machines can connect. These
+    clients cannot use Triton's restricted APIs, for example the API that loads models. The job also
+    serves the OpenAI-compatible API if tllm is installed on its first node, at the same path as on
+    this machine. Otherwise, run `tllm gateway` on another machine.
+
+    Example: tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
     if submit and output_file is not None:
         raise typer.BadParameter(
             "The option cannot be used with --submit, which writes the script to the job's "
-            "folder. Omit one of the two options.",
+            "folder. Omit -o or --submit.",
             param_hint="-o",
         )
     if as_json and not submit:
         raise typer.BadParameter(
-            "The option requires --submit. Add --submit, or omit --json.", param_hint="--json"
+            "Only --submit supports JSON output. Add --submit, or omit --json.", param_hint="--json"
         )
     from trtllm_serve_cli.launch.clusters.slurm import SlurmOptions, render_script
     from trtllm_serve_cli.launch.servers.deploy import find_image, plan_slurm_here, submit_slurm
@@ -222,20 +239,23 @@ def k8s(
         typer.Option(
             "-n",
             "--namespace",
-            help="Namespace of the manifests. Default: none, or `default` for several nodes, "
-            "because their manifests must contain a namespace.",
+            help="Namespace of the manifests. Default: none, or `default` if --nodes is more "
+            "than 1, because the manifests for several nodes must contain a namespace.",
         ),
     ] = None,
     image: Annotated[
         str | None,
         typer.Option(
-            help="Container image with Triton. For several nodes, the image must also contain "
-            "kubectl. Default: NVIDIA's image for the engine."
+            help="Container image with Triton. If --nodes is more than 1, the image must also "
+            "contain kubectl. Default: NVIDIA's image for the engine."
         ),
     ] = None,
     image_pull_secret: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Name of the pull secret for the image's registry."),
+        typer.Option(
+            metavar="NAME",
+            help="Name of the image pull secret for the image's registry. Default: no secret.",
+        ),
     ] = None,
     nodes: NodesOption = 1,
     replicas: Annotated[
@@ -246,7 +266,10 @@ def k8s(
         ),
     ] = 1,
     max_replicas: Annotated[
-        int, typer.Option(min=1, help="Maximum number of replicas that the autoscaler starts.")
+        int,
+        typer.Option(
+            min=1, help="Maximum number of replicas to which the autoscaler scales the server."
+        ),
     ] = 4,
     queue_target: Annotated[
         int,
@@ -265,7 +288,7 @@ def k8s(
         ),
     ] = None,
     shared_memory: Annotated[
-        str, typer.Option(metavar="QUANTITY", help="Size of /dev/shm.")
+        str, typer.Option(metavar="QUANTITY", help="Size of /dev/shm in each pod.")
     ] = "1Gi",
     cpu: Annotated[
         str | None,
@@ -284,12 +307,19 @@ def k8s(
     gpu_resource: Annotated[
         str,
         typer.Option(
-            metavar="NAME", help="Name of the GPU resource, such as nvidia.com/mig-1g.10gb."
+            metavar="NAME",
+            help="Name of the GPU resource that pods request, for example nvidia.com/mig-1g.10gb.",
         ),
     ] = "nvidia.com/gpu",
-    service_type: Annotated[ServiceType, typer.Option(help="Type of the Service.")] = "ClusterIP",
+    service_type: Annotated[
+        ServiceType, typer.Option(help="Type of the Service that exposes the server.")
+    ] = "ClusterIP",
     pod_monitor: Annotated[
-        bool, typer.Option(help="Add a PodMonitor for the Prometheus operator.")
+        bool,
+        typer.Option(
+            help="Add a PodMonitor, with which the Prometheus operator collects "
+            "the server's metrics."
+        ),
     ] = True,
     openai_image: Annotated[
         str | None,
@@ -303,8 +333,8 @@ def k8s(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Secret with the file keys.json of TLLM_HOME, which contains the API keys of the "
-            "OpenAI-compatible API. Default: no keys.",
+            help="Name of the Secret that contains keys.json, the file in TLLM_HOME with the "
+            "hashes of the API keys. Default: no keys.",
         ),
     ] = None,
     openai_processes: OpenAiProcessesOption = 1,
@@ -313,7 +343,14 @@ def k8s(
         float,
         typer.Option(min=1, metavar="SECONDS", help="Time limit for the server to become ready."),
     ] = 600.0,
-    log_verbose: Annotated[int, typer.Option(min=0, max=3, help="Verbosity of Triton's log.")] = 0,
+    log_verbose: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=3,
+            help="Verbosity level of Triton's log. With 0, verbose messages are not logged.",
+        ),
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Write the manifests that serve a model on Kubernetes.
@@ -392,7 +429,7 @@ def _check_openai(
 def _notify_openai(
     manifests: list[dict[str, Any]], launch: LaunchOptions, *, has_gateway: bool
 ) -> None:
-    """Print how to reach the OpenAI-compatible API, or how to add it."""
+    """Print how to reach the OpenAI-compatible API, or how to add the API to the pods."""
     if has_gateway:
         service = next(each for each in manifests if each["kind"] == "Service")["metadata"]
         namespace = f"-n {service['namespace']} " if "namespace" in service else ""

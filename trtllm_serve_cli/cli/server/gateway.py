@@ -36,13 +36,16 @@ def gateway(
         ),
     ] = None,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to bind.")] = "127.0.0.1",
-    port: Annotated[int, PORT, typer.Option(help="Port of the OpenAI-compatible API.")] = 9000,
+    port: Annotated[
+        int, PORT, typer.Option(help="Port to bind for the OpenAI-compatible API.")
+    ] = 9000,
     tokenizer: Annotated[
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder on this machine with the tokenizer for all models. Default: the "
-            "folder that each model's configuration names.",
+            help="Folder on this machine with the tokenizer, which is used for all models. "
+            "Default: for each model, the folder that the model's configuration in Triton "
+            "names.",
         ),
     ] = None,
     processes: Annotated[
@@ -85,14 +88,16 @@ def gateway(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="File with a chat template that replaces the models' templates.",
+            help="File with a chat template that replaces the models' templates. Default: the "
+            "models' templates.",
         ),
     ] = None,
     generation_config: Annotated[
         Literal["auto", "off"],
         typer.Option(
-            help="Source of the default sampling parameters. auto: the file "
-            "generation_config.json in the tokenizer's folder. off: OpenAI's defaults."
+            help="Source of the default sampling parameters. With auto, they are read from "
+            "generation_config.json in the tokenizer's folder. With off, OpenAI's "
+            "defaults are used."
         ),
     ] = "auto",
     tool_parser: Annotated[

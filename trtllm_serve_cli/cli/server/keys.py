@@ -44,7 +44,8 @@ def add(
         typer.Option(
             metavar="N",
             min=1,
-            help="Maximum number of requests that run or wait at the same time. Default: no limit.",
+            help="Maximum number of requests in progress, including requests that are waiting. "
+            "Default: no limit.",
         ),
     ] = None,
     model: Annotated[
@@ -52,8 +53,8 @@ def add(
         typer.Option(
             "--models",
             metavar="NAME",
-            help="Model that the key may use, as listed by /v1/models. Repeatable, or a "
-            "comma-separated list. Default: all models.",
+            help="Name of a model that the key may use, as listed by /v1/models. Repeatable, "
+            "or a comma-separated list. Default: all models.",
         ),
     ] = None,
     expires_in: Annotated[
@@ -150,12 +151,16 @@ def revoke(
 
 
 def parse_duration(text: str) -> int:
-    """Return a duration such as 30m, 12h or 90d in seconds. Raise `BadInput` if it is invalid."""
+    """Return the number of seconds in a duration such as 30m, 12h or 90d.
+
+    Raise `BadInput` if the duration is not valid.
+    """
     number, unit = text[:-1], text[-1:]
     if unit not in _UNITS_S or not number.isdecimal() or int(number) == 0:
         raise BadInput(
             f"{text!r} is not a valid duration.",
-            why="a duration is a number of minutes, hours or days",
+            why="a duration is a whole number above 0, followed by m (minutes), h (hours) or d "
+            "(days)",
             next_step="pass a duration such as 30m, 12h or 90d",
         )
     return int(number) * _UNITS_S[unit]
@@ -173,7 +178,7 @@ _COLUMNS = (
 
 
 def _describe(key: Any, now_s: float) -> dict[str, Any]:
-    """Return what can be shown about a key, which is neither the key nor its hash."""
+    """Return the properties of a key as a JSON-compatible dict, without the key and its hash."""
     expires = _show_time(key.expires_at)
     return {
         "name": key.name,

@@ -23,7 +23,7 @@ NameOption = Annotated[
 TimeoutOption = Annotated[
     float,
     typer.Option(
-        min=1, metavar="SECONDS", help=("Time limit for each Triton model to load or unload.")
+        min=1, metavar="SECONDS", help="Time limit for each Triton model to load or unload."
     ),
 ]
 
@@ -51,11 +51,11 @@ def load(name: NameOption = None, url: ServerOption = None, timeout: TimeoutOpti
 def unload(
     name: NameOption = None, url: ServerOption = None, timeout: TimeoutOption = 300.0
 ) -> None:
-    """Unload a model after the model's requests in flight have finished.
+    """Unload a model after the requests that it is processing have finished.
 
-    Other models stay loaded.
+    New requests for the model are rejected. Other models stay loaded.
 
-    Example:  tllm unload demo
+    Example: tllm unload demo
     """
     from trtllm_serve_cli.launch.servers.control import find_controlled, unload_models
     from trtllm_serve_cli.paths import find_home

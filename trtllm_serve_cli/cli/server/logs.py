@@ -69,25 +69,26 @@ def logs(
         raise BadInput(
             f"The server has no model {source!r}.",
             why=f"the server's models are {', '.join(server.plan.every_model)}",
-            next_step=f"select a model: `tllm logs --source {server.plan.every_model[0]}`",
+            next_step="pass the name of one of these models, for example `tllm logs --source "
+            f"{server.plan.every_model[0]}`",
         )
     if gateway and server.plan.gateway is None:
         raise BadInput(
             "The server has no OpenAI-compatible API.",
             why="it was started with --no-openai",
-            next_step="omit --gateway, or start the server with --openai",
+            next_step="omit --gateway, or start the server again with --openai",
         )
     if gateway and (source is not None or level != "info"):
         raise BadInput(
-            "--gateway cannot be combined with --source and --level.",
-            why="the lines in the gateway's log do not have a Triton model or a level",
-            next_step="omit --source and --level",
+            "--gateway cannot be combined with --source or --level.",
+            why="the lines in the gateway's log do not name a Triton model or a log level",
+            next_step="omit --source and --level, or omit --gateway",
         )
     log = server.plan.gateway_log if gateway else server.plan.log
     reader = LogReader(server.plan.every_model)
     output.notify(f"{log}:")
-    # With --follow, stop at the last complete line. `follow_lines` continues from there, so that
-    # each line is printed exactly once.
+    # With --follow, print only up to the last complete line now. `follow_lines` continues after
+    # this line, so that each line is printed exactly once.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))

@@ -26,8 +26,8 @@ def restart(
 
     home = find_home()
     server = find_started(home, model, parse_url(url))
-    # Plan the launch and fetch the image while the server is still running. An error then does not
-    # stop the server, and the download does not add downtime.
+    # Plan the launch and fetch the container image while the server is still running. If planning
+    # fails, the server continues to run, and the download does not add downtime.
     plan = replan(home, server)
     prepare_and_notify(plan)
     if server.is_running:

@@ -43,10 +43,8 @@ def start(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help=(
-                "Folder of a model repository to serve, either from `tllm import --repo` or a "
-                "copy of NVIDIA's templates with all variables filled in. Repeatable."
-            ),
+            help="Folder of a model repository to serve, either from `tllm import --repo` or a "
+            "copy of NVIDIA's templates with all variables filled in. Repeatable.",
         ),
     ] = None,
     launch: OptionValues,
@@ -106,7 +104,7 @@ def _notify_served(home: Home, plan: LaunchPlan) -> None:
 
 
 def prepare_and_notify(plan: LaunchPlan) -> None:
-    """Print the reason for the launch mode, warn about public addresses, and fetch the image."""
+    """Print why the launch mode was chosen, warn about public addresses, and fetch the image."""
     from trtllm_serve_cli.launch.planning.gateway_plan import describe_missing_keys
 
     if plan.reason:
@@ -122,7 +120,7 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
 
 
 def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
-    """Start the server of `plan`, and print its progress and addresses."""
+    """Launch the server that `plan` describes, and print its progress and addresses."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 
     started_s = time.monotonic()

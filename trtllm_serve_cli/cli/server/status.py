@@ -116,7 +116,7 @@ def _describe_restarts(count: int) -> str:
 
 
 def _show_parts(server: dict[str, Any]) -> None:
-    """Print a line with the memory usage of each Triton model and of each other process."""
+    """Print one line for each Triton model and for each other process, with its memory usage."""
     from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
@@ -138,8 +138,8 @@ def _show_parts(server: dict[str, Any]) -> None:
 def _describe_state(model: dict[str, Any]) -> str:
     """Return the state of a Triton model as text.
 
-    Triton reports a model that was unloaded on request as unavailable, with the reason "unloaded".
-    Return this reason instead.
+    For a model that was unloaded on request, Triton reports the state "unavailable" with the reason
+    "unloaded". Return "unloaded" for such a model.
     """
     if model["reason"] == "unloaded":
         return "unloaded"

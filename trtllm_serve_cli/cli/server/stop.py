@@ -23,11 +23,9 @@ DrainOption = Annotated[
         min=0,
         max=86400,
         metavar="SECONDS",
-        help=(
-            "Time limit for the requests in flight. When it expires, the remaining requests "
-            "are cancelled. 0 cancels all requests immediately. Slurm jobs support only 0. "
-            "Default: 30."
-        ),
+        help="Time limit for the requests in flight. When it expires, the remaining requests "
+        "are cancelled. 0 cancels all requests immediately. Slurm jobs support only 0. "
+        "Default: 30.",
     ),
 ]
 
@@ -61,7 +59,7 @@ def stop(
 
 
 def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
-    """Stop a server, and return the error if the server cannot be stopped.
+    """Stop a server. If the server cannot be stopped, return the error.
 
     The error is not raised, so that `stop` can stop the remaining servers.
     """
@@ -73,7 +71,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
 
 
 def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
-    """Stop `server`, and print the number of requests in flight and of cancelled requests."""
+    """Stop `server`, and print how many requests were in flight and how many were cancelled."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
 
     was_over = server.is_over
