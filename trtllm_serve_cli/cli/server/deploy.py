@@ -175,7 +175,7 @@ def slurm(
     serves the OpenAI-compatible API if tllm is installed on its first node, at the same path as on
     this machine. Otherwise, run `tllm gateway` on another machine.
 
-    Example: tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
+    Example:  tllm deploy slurm -m demo --partition batch --time 08:00:00 --submit
     """
     if submit and output_file is not None:
         raise typer.BadParameter(

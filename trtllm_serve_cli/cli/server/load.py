@@ -55,7 +55,7 @@ def unload(
 
     New requests for the model are rejected. Other models stay loaded.
 
-    Example: tllm unload demo
+    Example:  tllm unload demo
     """
     from trtllm_serve_cli.launch.servers.control import find_controlled, unload_models
     from trtllm_serve_cli.paths import find_home
