@@ -20,7 +20,7 @@ from typing import Any
 
 from trtllm_serve_cli.rendering import quote_pbtxt
 
-# Maps a list to the field that identifies each element in the list.
+# Maps the name of each list field to the field that identifies an element of the list.
 _SELECTED_BY = {"input": "name", "output": "name", "parameters": "key", "step": "model_name"}
 _TOKEN = re.compile(
     r"""(?P<skip>[\s]+|\#[^\n]*)
@@ -33,8 +33,8 @@ _CLOSED_BY = {"{": "}", "<": ">", "[": "]"}
 _TEMPLATE = re.compile(r"\$\{([^}\n]*)\}")
 
 
-# The path to a place. Each step is a field name and the name of the selected list element, or None
-# if the step does not select a single element.
+# A parsed place. Each step is a field name and the name of the selected list element. The name is
+# None if the step does not select a single element.
 _Steps = tuple[tuple[str, str | None], ...]
 
 
@@ -236,7 +236,10 @@ def _items(value: _Value | _List | _Message, *, keep_lists: bool) -> tuple[_Valu
 
 
 def _add(text: str, root: _Message, steps: _Steps, literal: str) -> str:
-    """Return `text` with missing fields added to the innermost message that already exists."""
+    """Return `text` with the missing field at `steps` added.
+
+    Messages that do not exist on the path to the field are added, too.
+    """
     parents, depth = [root], 0
     for name, element in steps[:-1]:
         inner = [each for each in _elements(text, parents[0], name, element)
@@ -266,7 +269,7 @@ def _insert(text: str, position: int, snippet: str, *, is_top: bool) -> str:
 
 
 def _plain(text: str, value: _Value) -> str:
-    """Return the value of a scalar: remove the quotes and decode the escape sequences."""
+    """Return the value of a scalar, without quotes and with escape sequences decoded."""
     from google.protobuf import text_format
     from tritonclient.grpc import model_config_pb2
 
@@ -304,7 +307,9 @@ def _read(text: str) -> _Message:
 
 
 class _Reader:
-    """A recursive descent parser for protobuf's text format."""
+    """A recursive descent parser for protobuf's text format, which keeps the position of each
+    value.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -1,4 +1,4 @@
-"""Plan model repositories in the layouts `llmapi` and `vllm`.
+"""Plan model repositories in the layouts `embedding`, `gpt`, `llmapi` and `vllm`.
 
 The module `planning.repository_plan` plans the layout `inflight`.
 """

@@ -14,8 +14,8 @@ from trtllm_serve_cli.repository.model.model_config import ModelConfig, QueuePol
 if TYPE_CHECKING:
     from trtllm_serve_cli.build.engine import Engine
 
-# Embeddings do not use the KV cache, so a batch may have more tokens than an engine step that
-# generates text.
+# The default for `max_num_tokens`. It is larger than for text generation, because embeddings do not
+# use the KV cache.
 _MAX_NUM_TOKENS = 16384
 # Maps each parameter that has an effect in this layout to its entry in `config.pbtxt`.
 _ENTRIES = {
@@ -36,7 +36,7 @@ _FIELDS = ("triton_max_batch_size", "max_queue_size")
 def plan_embedding(
     name: str, engine: Engine, options: ServingOptions, values: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
-    """Return the configuration of the model `name`."""
+    """Return the configuration of the layout's only model, which is named `name`."""
     assert engine.embedding is not None
     contract = load_contracts()["embedding"]
     requested = options.max_num_tokens or options.parameters.get("max_num_tokens")
@@ -49,7 +49,7 @@ def plan_embedding(
         "vocab_size": str(engine.vocab_size),
         "embedding": engine.embedding.to_json(),
     }
-    # This parameter contains further engine arguments, if the engine kind accepts any.
+    # The parameters in `merged` contain additional engine arguments as JSON.
     for parameter in find_kind(engine.kind).serving.merged:
         facts["llm_arguments"] = json.dumps(_find_arguments(engine, options, parameter))
     max_queue_size = int(values["max_queue_size"])
@@ -61,7 +61,8 @@ def plan_embedding(
         outputs=contract.outputs,
         parameters=facts | entries,
         max_batch_size=int(values["triton_max_batch_size"]),
-        # The engine worker batches the requests. Triton's batcher only limits its queue.
+        # The engine worker batches the requests. The dynamic batcher is only enabled to limit
+        # Triton's queue.
         is_batched=max_queue_size > 0,
         queue=QueuePolicy(max_queue_size=max_queue_size),
     )

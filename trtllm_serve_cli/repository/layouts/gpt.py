@@ -1,9 +1,9 @@
 """Plan the `gpt` layout: the models of the inflight layout, with the tensors of `all_models/gpt`.
 
-A response contains the prompt and the generated text of each row, and is never streamed. Source:
-all_models/gpt in triton-inference-server/tensorrtllm_backend, tags v0.5.0 to v0.19.0. In upstream's
-repository, `tensorrt_llm` is a Python model for TensorRT-LLM's Python runtime. In a repository that
-tllm renders, tllm's runtime package serves this model.
+A response contains the prompt and the generated text for each row of the request's batch. Responses
+are never streamed. Source: all_models/gpt in triton-inference-server/tensorrtllm_backend, tags
+v0.5.0 to v0.19.0. In upstream's repository, `tensorrt_llm` is a Python model for TensorRT-LLM's
+Python runtime. In a repository that tllm renders, tllm's runtime package serves this model.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from trtllm_serve_cli.repository.model.parameters import type_tensors
 _CORE = "tensorrt_llm"
 _TEXT = "tensorrt_llm_bls"
 _MODULES = {_CORE: "gpt"}
-# Names of entries in the inflight layout -> names in this layout.
+# Maps names of entries in the inflight layout to their names in this layout.
 _RENAMED = {"gpt_model_path": "engine_dir"}
-# Entries that have no effect in this layout. The layout's `preprocessing` lacks the outputs that
-# the text models need. A response always contains the prompt and is never streamed.
+# Entries that have no effect in this layout. Settings for `preprocessing` have no effect, because
+# this layout's `preprocessing` lacks the outputs that the text models need. Settings for responses
+# have no effect, because a response always contains the prompt and is never streamed.
 _OMITTED = (
     "accumulate_tokens",
     "ask_preprocessing",
@@ -33,7 +34,7 @@ _OMITTED = (
 
 
 def plan_gpt(models: Iterable[ModelConfig], values: Mapping[str, str]) -> tuple[ModelConfig, ...]:
-    """Convert `models` from the inflight layout to the gpt layout.
+    """Convert `models` from the inflight layout to the gpt layout, and return the converted models.
 
     Raise `BadInput` if `values` requests several engines.
     """

@@ -1,8 +1,9 @@
 """Plan the `llmapi` layout, in which `model.yaml` configures a single text-to-text model.
 
-Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In this repository,
-Triton completes `config.pbtxt` from `model.yaml`. tllm starts Triton without auto-completion.
-Therefore, this module writes each shared value to both files.
+Source: triton_backend/all_models/llmapi in NVIDIA/TensorRT-LLM@c8c6df08. In NVIDIA's repository,
+Triton completes `config.pbtxt` with values from `model.yaml`. tllm starts Triton without
+auto-completion. Therefore, this module writes values that both files require, for example
+`decoupled`, to both files.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ _ARGUMENTS = {name: VLLM_ARGUMENTS.rows[name][0] for name in _SHARED} | {
 }
 
 
-# Parameters that have no effect in this layout, or that the model cannot use.
+# Entries that are not written to `model.json`, because they have no effect in this layout or
+# because the model cannot use them.
 _NOT_ARGUMENTS = (
     "engine_kind",
     "gpt_model_type",
@@ -51,7 +52,7 @@ def vllm_values(engine: Engine, options: ServingOptions) -> dict[str, str]:
 
 
 def list_vllm_parameters() -> set[str]:
-    """Return the names of the parameters that have an effect in this layout."""
+    """Return the names of the parameters that have an effect with Triton's vLLM backend."""
     return set(_ARGUMENTS)
 
 
@@ -82,7 +83,7 @@ def plan_vllm(name: str, engine: Engine, values: Mapping[str, str]) -> tuple[Mod
 def plan_worker(
     name: str, engine: Engine, values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> tuple[ModelConfig, ...]:
-    """Return the configuration of the model `name`, for an engine kind with an engine worker.
+    """Return the configuration of the model `name`, if an engine worker runs the model's engine.
 
     `core_parameters` contains the parameters that the model `tensorrt_llm` has in the inflight
     layout.
@@ -113,9 +114,7 @@ def plan_worker(
 def list_worker_parameters(
     values: Mapping[str, str], core_parameters: Mapping[str, str]
 ) -> set[str]:
-    """Return the names of the parameters that `model.json` contains if an engine worker runs the
-    engine.
-    """
+    """Return the names of the parameters that have an effect with an engine worker."""
     keys = set(_arguments(values, core_parameters))
     return {each.name for each in load_parameters().values() if keys.intersection(each.keys)} | {
         "max_queue_size"

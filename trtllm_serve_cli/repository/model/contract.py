@@ -1,4 +1,4 @@
-"""Define the input and output tensors that clients expect from each model."""
+"""Load the definitions of the input and output tensors that clients expect from each model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _LAST = (9999, 0)
 class Tensor:
     """An input or output tensor of a model.
 
-    `dims` and `reshape` exclude the batch dimension.
+    `type` is Triton's name of the data type. `dims` and `reshape` exclude the batch dimension. If
+    `ragged` is set, a batch may contain requests with different shapes of this tensor.
     """
 
     name: str
@@ -32,11 +33,12 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorForm:
-    """A form of an input or output tensor, and the TensorRT-LLM versions in which it has this form.
+    """The definition of a tensor in a range of TensorRT-LLM versions.
 
-    `since` is the first of these versions, or None if that version is unknown or is the oldest
-    supported version. `until` is the last of these versions, or None if the newest version still
-    has this form.
+    A tensor has several definitions if, for example, its type changed between versions. `since` is
+    the first version with this definition, or None if that version is unknown or is the oldest
+    supported version. `until` is the last version with this definition, or None if the newest
+    version still has it.
     """
 
     tensor: Tensor
@@ -44,7 +46,7 @@ class TensorForm:
     until: str | None = None
 
     def is_in(self, version: str) -> bool:
-        """Return whether the tensor has this form in TensorRT-LLM `version`."""
+        """Return whether this definition applies to TensorRT-LLM `version`."""
         return is_in_versions(version, self.since, self.until)
 
 
@@ -58,9 +60,9 @@ class Contract:
 
 @cache
 def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
-    """Return all forms of each model's tensors, by model name, then by "inputs" or "outputs".
+    """Return all definitions of each model's tensors, by model name, then by "inputs" or "outputs".
 
-    In the gpt layout, the names of the models have the prefix `gpt/`.
+    The names of models in the gpt layout have the prefix `gpt/`.
     """
     import yaml
 
@@ -77,10 +79,10 @@ def load_forms() -> dict[str, dict[str, tuple[TensorForm, ...]]]:
 
 @cache
 def load_contracts(version: str = "") -> dict[str, Contract]:
-    """Return the tensors of each model in a version of TensorRT-LLM.
+    """Return the tensors of each model in a version of TensorRT-LLM, by model name.
 
-    The patch level of `version` is ignored. If the version is empty or unknown, the newest version
-    is used.
+    The patch level of `version` is ignored. If `version` is empty or cannot be parsed, the newest
+    version is used.
     """
     return {
         model: Contract(
@@ -95,11 +97,11 @@ def load_contracts(version: str = "") -> dict[str, Contract]:
 
 @cache
 def load_text_contract(role: str, version: str = "") -> Contract:
-    """Return the tensors of a text model: the tensors of NVIDIA's model, and the inputs that tllm
-    adds.
+    """Return the tensors of a text model.
 
-    tllm adds an input if the model `tensorrt_llm` has the input in this version of TensorRT-LLM, or
-    if the text model processes the input itself.
+    These are the tensors of NVIDIA's model, and inputs and outputs that tllm adds. tllm adds an
+    input if the model `tensorrt_llm` has the input in this version of TensorRT-LLM, or if the text
+    model processes the input itself. The added outputs are token counts.
     """
     contracts, newest = load_contracts(version), load_contracts()[role]
     supported = {each.name for each in contracts["tensorrt_llm"].inputs} | OWN_INPUTS.keys()
@@ -120,7 +122,10 @@ def _add(tensors: tuple[Tensor, ...], others: Iterable[Tensor]) -> tuple[Tensor,
 
 
 def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
-    """Return whether `version` has a minor version from `since` to `until`, inclusive."""
+    """Return whether `version` is in the range from `since` to `until`, inclusive.
+
+    Patch levels are ignored. None means that the range has no limit on that side.
+    """
     minor = minor_version(version)
     return minor_version(since or _FIRST) <= minor and (
         until is None or minor <= minor_version(until)
@@ -128,13 +133,19 @@ def is_in_versions(version: str, since: str | None, until: str | None) -> bool:
 
 
 def minor_version(version: str) -> tuple[int, int]:
-    """Return the major and the minor version, or `_LAST` if `version` cannot be parsed."""
+    """Return the major and the minor version as numbers.
+
+    Return `_LAST`, which is higher than all versions, if `version` cannot be parsed.
+    """
     match = re.match(r"(\d+)\.(\d+)", version)
     return (int(match[1]), int(match[2])) if match else _LAST
 
 
 def find_first_version(model: str, tensor: str) -> str | None:
-    """Return the first version of TensorRT-LLM in which the model has this input, or None."""
+    """Return the first version of TensorRT-LLM in which the model has this input.
+
+    Return None if no version has the input.
+    """
     forms = [each for each in load_forms()[model]["inputs"] if each.tensor.name == tensor]
     return min((each.since or _FIRST for each in forms), key=minor_version, default=None)
 

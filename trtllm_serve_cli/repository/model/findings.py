@@ -15,7 +15,8 @@ class Finding:
     """A problem in a file or folder of a model repository.
 
     A finding with the severity "error" prevents the server from starting or from responding
-    correctly. `line` is 1-based, or None if the finding does not refer to a line.
+    correctly. `line` is 1-based, or None if the finding does not refer to a line. `what` describes
+    the problem. `next_step` is an instruction to fix it, or empty.
     """
 
     severity: Literal["error", "warning"]
@@ -29,9 +30,9 @@ class Finding:
 class Checked:
     """A repository that is being validated.
 
-    `configs` maps each model to its parsed `config.pbtxt`, and omits models whose file cannot be
-    parsed. Before the files are parsed, placeholders replace unquoted `${name}` variables, because
-    protobuf cannot parse these variables.
+    `configs` maps the name of each model to its parsed `config.pbtxt`. Models whose `config.pbtxt`
+    cannot be parsed are omitted. Before the files are parsed, placeholders replace unquoted
+    `${name}` variables, because protobuf cannot parse these variables.
     """
 
     repository: OpenRepository
@@ -46,7 +47,10 @@ class Checked:
         *,
         place: str = "",
     ) -> Finding:
-        """Return a finding about the value at `place` in the model's `config.pbtxt`."""
+        """Return a finding about the model's `config.pbtxt`.
+
+        If `place` is set, the finding refers to the line of this field.
+        """
         line = _line(self.repository.texts[model], place) if place else None
         return Finding(severity, self.repository.path / model / CONFIG, line, what, next_step)
 

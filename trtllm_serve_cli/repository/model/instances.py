@@ -128,9 +128,7 @@ def with_instance_count(overrides: Mapping[str, str], kind: str) -> dict[str, st
 
 
 def list_implied(names: Iterable[str]) -> set[str]:
-    """Return `names`, plus the names of the parameters that `with_instance_count` adds to the
-    overrides.
-    """
+    """Return `names` and the names of the parameters that `with_instance_count` adds."""
     names = set(names)
     return names | {_COUNT, _SHARED} if _GPUS in names else names
 

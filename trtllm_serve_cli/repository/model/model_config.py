@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueuePolicy:
-    """The limits and priorities for Triton's request queue. 0 selects Triton's default."""
+    """The limits and priorities for Triton's request queue. A value of 0 selects the default."""
 
     max_queue_size: int = 0
     default_timeout_microseconds: int = 0
@@ -27,9 +27,10 @@ class QueuePolicy:
 class ModelConfig:
     """The plan for a Triton model's `config.pbtxt` and version folder.
 
-    `module` is the runtime module that serves the model, or None if the backend does not need a
-    `model.py`. `files` maps the name of each additional file in the version folder to its text.
-    `is_batched` enables the dynamic batcher.
+    `module` is the module in tllm's runtime package that serves the model, or None if the backend
+    does not need a `model.py`. `title` describes the model in the files' header comments. `files`
+    maps the name of each additional file in the version folder to its text. `is_batched` enables
+    the dynamic batcher.
     """
 
     name: str

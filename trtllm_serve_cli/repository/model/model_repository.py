@@ -23,7 +23,7 @@ from trtllm_serve_cli.repository.pbtxt import (
 )
 
 CONFIG = "config.pbtxt"
-# Layouts with the models and the `config.pbtxt` parameters of upstream's repositories.
+# Layouts with the same models and `config.pbtxt` parameters as NVIDIA's repositories.
 UPSTREAM_LAYOUTS = ("inflight", "gpt")
 ROLES = (
     "preprocessing", "tensorrt_llm", DRAFT_MODEL, "postprocessing", "ensemble", "tensorrt_llm_bls",
@@ -70,10 +70,11 @@ class OpenRepository:
 
     @property
     def layout(self) -> str:
-        """The layout in the manifest.
+        """The layout of the repository.
 
-        A repository without a manifest is in the gpt layout if its `tensorrt_llm` is a Python model
-        without the entry `gpt_model_path`, otherwise in the inflight layout.
+        The manifest contains the layout. A repository without a manifest is in the gpt layout if
+        its `tensorrt_llm` is a Python model that has the entry `engine_dir`, but not
+        `gpt_model_path`. Otherwise, it is in the inflight layout.
         """
         if self.manifest:
             return str(self.manifest.get("layout", "inflight"))
@@ -166,8 +167,10 @@ def open_repository(directory: Path) -> OpenRepository:
         raise RepositoryError(
             f"The model repository {directory} cannot be read.",
             why=f"{type(error).__name__}: {error}",
-            next_step=f"check {MANIFEST} and the {CONFIG} files in this folder, or import the "
-            "model again with --force",
+            next_step=(
+                f"check {MANIFEST} and the {CONFIG} files in this folder, or import the "
+                "model again with `tllm import --force`"
+            ),
         ) from error
     if not texts:
         raise RepositoryError(
@@ -184,7 +187,7 @@ def unreadable(repository: OpenRepository, model: str, error: PbtxtError) -> Rep
     return RepositoryError(
         f"{path}, line {error.line}: {error.what}",
         why="the file is not in protobuf's text format",
-        next_step="fix the line, then run the command again",
+        next_step="fix this line, then run the same command again",
     )
 
 

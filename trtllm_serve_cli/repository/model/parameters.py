@@ -32,7 +32,7 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# The default maximum for numbers. It fits in each of Triton's 32-bit fields.
+# The default maximum for numbers, which fits in Triton's 32-bit fields.
 _LARGEST = 999_999_999
 # Places with this prefix are entries of `parameters` in a `config.pbtxt`.
 _ENTRY = "parameters."
@@ -53,7 +53,7 @@ _PATTERNS: dict[ValueType, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter in `parameters.yaml`. The comment at the top of the file describes the fields."""
+    """A parameter from `parameters.yaml`. A comment in `parameters.yaml` describes the fields."""
 
     name: str
     type: ValueType
@@ -90,7 +90,7 @@ class Parameter:
         return in_layout if in_layout is not None else self.fills.get(role or "", ())
 
     def is_in(self, version: str) -> bool:
-        """Return whether NVIDIA's models have the parameter in a version of TensorRT-LLM."""
+        """Return whether NVIDIA's models have the parameter in TensorRT-LLM `version`."""
         return is_in_versions(version, self.since, self.until)
 
     @property
@@ -209,7 +209,7 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
 
 
 def refuse_of_upstream(names: Iterable[str], kind: str) -> None:
-    """Raise `BadInput` if only NVIDIA's models read one of `names` for the engine kind."""
+    """Raise `BadInput` if a parameter in `names` has an effect only in NVIDIA's models."""
     for name in names:
         parameter = load_parameters().get(name)
         if parameter is not None and parameter.of_upstream and parameter.applies_to(kind):

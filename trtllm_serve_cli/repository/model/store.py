@@ -20,9 +20,10 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 class ImportedModel:
     """An imported model, as described by the manifest of its repository.
 
-    `created_at` is in seconds since the epoch. `declaration` contains the sections of a `tllm.yaml`
-    that describes the import. `preserved` contains the values that `tllm set` has written since the
-    import.
+    `path` is the repository. `models` contains the names of its Triton models. `source` is the
+    source that was imported. `created_at` is in seconds since the epoch. `declaration` contains the
+    sections of a `tllm.yaml` that describes the import. `preserved` contains the values that `tllm
+    set` has written since the import.
     """
 
     name: str
@@ -146,9 +147,7 @@ def find_name(home: Home, name: str | None) -> str:
 
 
 def is_imported(path: Path, name: str) -> bool:
-    """Return whether `path` is the folder in which commands look for the repository of the model
-    `name`.
-    """
+    """Return whether commands look for the repository of the model `name` at `path`."""
     return path == find_home().models / name
 
 
@@ -158,9 +157,7 @@ def target_of(path: Path, name: str) -> str:
 
 
 def command_to_import_again(path: Path, name: str) -> str:
-    """Return a shell command that exports the model with its changed settings, then imports it
-    again.
-    """
+    """Return a shell command that imports the model again and keeps its changed settings."""
     file = shlex.quote(f"{name}.yaml")
     return f"tllm export {target_of(path, name)} > {file} && tllm import -f {file}"
 

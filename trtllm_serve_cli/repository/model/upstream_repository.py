@@ -22,9 +22,8 @@ _TEXT_MODELS = ("ensemble", "tensorrt_llm_bls")
 def read_repository(directory: Path) -> ImportedModel:
     """Return the model in a repository that tllm rendered, or in a copy of NVIDIA's repository.
 
-    For a copy, the name of the returned model is the name of the copy's folder. Raise
-    `RepositoryError` if `directory` is neither of these repositories, or if template variables in a
-    copy are not filled in.
+    A model from a copy has the name of the copy's folder. Raise `RepositoryError` if `directory` is
+    neither of these repositories, or if template variables in a copy are not filled in.
     """
     if (directory / MANIFEST).exists():
         return read_manifest(directory)

@@ -2,8 +2,8 @@
 
 A model that was imported as `a` keeps the name `a`, because clients send their requests to that
 name. The other models in its repository get the prefix `a_`, for example `a_preprocessing` and
-`a_tensorrt_llm`. References between these models are renamed, too. If two models would have the
-same name, the combination is rejected.
+`a_tensorrt_llm`. References to renamed models are updated. If two models would have the same name,
+the combination is rejected.
 
 Only the `config.pbtxt` of each model is rewritten. All other files are symbolic links, because a
 copy of a version folder could be large, and would be outdated after the next import.
@@ -28,7 +28,7 @@ class PlacedModel:
     """A model in a combined repository.
 
     `name` is the model's name in the combined repository. `source` is the model's folder in the
-    original repository. `changes` maps places in the model's `config.pbtxt` to new values.
+    original repository. `changes` maps fields of the model's `config.pbtxt` to their new values.
     """
 
     name: str
@@ -70,7 +70,9 @@ def plan_combination(repositories: Sequence[OpenRepository]) -> tuple[PlacedMode
 
 
 def write_combination(models: Sequence[PlacedModel], destination: Path) -> None:
-    """Write the repository to `destination`. If an error occurs, `destination` is unchanged."""
+    """Write the combined repository to `destination`. If an error occurs, `destination` is
+    unchanged.
+    """
     with write_aside(destination) as aside:
         for model in models:
             folder = aside / model.name
@@ -95,7 +97,10 @@ def _rename_models(repository: OpenRepository) -> Iterator[PlacedModel]:
 
 
 def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield the changes that rename the models in the steps of a Triton ensemble."""
+    """Yield the changes that rename the models in the steps of an ensemble.
+
+    Yield nothing if `model` is not an ensemble.
+    """
     for other in repository.texts:
         place = f"ensemble_scheduling.step.{other}.model_name"
         if repository.values(model, place):
@@ -103,7 +108,7 @@ def _renamed_steps(repository: OpenRepository, model: str) -> Iterator[tuple[str
 
 
 def _renamed_references(repository: OpenRepository, model: str) -> Iterator[tuple[str, str]]:
-    """Yield the changes that rename the models in the parameters of `model`.
+    """Yield the changes that rename the models to which the parameters of `model` refer.
 
     Parameters without a value are changed, too, because their default values are the old names.
     """

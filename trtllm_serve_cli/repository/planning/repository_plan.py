@@ -129,8 +129,9 @@ def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LayoutPlan:
-    """The models of a repository in a given layout, and the values of all parameters.
+    """The plan for a repository in one layout.
 
+    `values` maps parameter names to values. `models` contains the Triton models of the repository.
     `used` contains the names of the parameters that have an effect in the layout.
     """
 
@@ -210,7 +211,11 @@ def check_name_is_free_in_layout(name: str) -> None:
 def _with_unused(
     model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
-    """Return `model` with entries for the parameters in `unused` that NVIDIA's model has."""
+    """Add entries for unused parameters to `model`, and return the changed model.
+
+    An entry is added for each parameter in `unused` that the corresponding model in NVIDIA's
+    repository has.
+    """
     role = "tensorrt_llm_bls" if model.name not in load_contracts() else model.name
     entries = {
         place.removeprefix("parameters."): values[each.name]
@@ -253,7 +258,8 @@ def _has_field(model: ModelConfig, place: str, layout: Layout) -> bool:
     """Return whether the `config.pbtxt` of `model` may contain a field at `place`."""
     if place.startswith("parameters."):
         return place.removeprefix("parameters.") in model.parameters
-    # In the gpt layout, requests are neither queued by Triton nor streamed.
+    # The gpt layout has no fields for queues and streaming, because Triton does not queue its
+    # requests and its responses are never streamed.
     is_queue_or_stream = place.startswith(("dynamic_batching.", "model_transaction_policy."))
     return layout != "gpt" or not is_queue_or_stream
 
@@ -303,8 +309,10 @@ def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
         <= policy.priority_levels
     ):
         raise BadInput(
-            f"default_priority_level is {policy.default_priority_level}, but priority_levels is "
-            f"{policy.priority_levels}.",
+            (
+                f"default_priority_level cannot be {policy.default_priority_level} if "
+                f"priority_levels is {policy.priority_levels}."
+            ),
             why="the default level must be one of the priority levels",
             next_step=f"set default_priority_level=N with N from 1 to {policy.priority_levels}"
             if policy.priority_levels
@@ -339,7 +347,8 @@ def _tensorrt_llm(engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     contract = _contracts(engine)["tensorrt_llm"]
     if backend is not None:
         contract = type_tensors("tensorrt_llm", contract, values)
-        # Enable the dynamic batcher, because NVIDIA's model always has a dynamic batcher.
+        # Always enable the dynamic batcher, because NVIDIA's template for this model enables it,
+        # too.
         batching |= {"backend": values[backend], "is_batched": True}
     return ModelConfig(
         name="tensorrt_llm",
@@ -385,7 +394,10 @@ def _draft(engine: Engine, values: Mapping[str, str]) -> tuple[ModelConfig, ...]
 
 
 def _entries(engine: Engine, values: Mapping[str, str]) -> dict[str, str]:
-    """Return the `parameters` for `tensorrt_llm`. Parameters without a value are empty strings."""
+    """Return the entries of `parameters` in the `config.pbtxt` of `tensorrt_llm`.
+
+    An entry without a value is an empty string.
+    """
     serving = find_kind(engine.kind).serving
     core, version = serving.core, serving.contract_version(engine)
     # These entries are only for the Python model in the runtime package. A C++ backend does not

@@ -59,7 +59,9 @@ class Setting:
 
     @property
     def value(self) -> str:
-        """The value, or the value of each model if they differ."""
+        """The parameter's value. If the models have different values, each value follows its
+        model's name.
+        """
         if len(set(self.values.values())) <= 1:
             return next(iter(self.values.values()), "")
         return ", ".join(f"{model}: {value}" for model, value in self.values.items())
@@ -133,7 +135,7 @@ def _check_layout(repository: OpenRepository) -> None:
     if repository.layout == "embedding":
         raise BadInput(
             f"The settings of {repository.name} cannot be listed or changed.",
-            why="the layout embedding has fixed settings, which the import writes",
+            why="settings in the layout embedding can only be changed by an import",
             next_step=f"import the model again with `tllm import -m {repository.name} --param "
             "NAME=VALUE`",
         )
@@ -256,7 +258,8 @@ def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) ->
 def _can_be_added(repository: OpenRepository, parameter: Parameter) -> bool:
     """Return whether the parameter may be added to a `config.pbtxt` that does not contain it.
 
-    In the gpt layout, the files already have all fields that the models read.
+    Nothing can be added in the gpt layout, because the files already have all fields that the
+    models read.
     """
     return repository.layout != "gpt" and _is_of_layout(repository.layout, parameter)
 

@@ -27,12 +27,12 @@ _VERSION = "parameters.tensorrt_llm_version"
 
 @dataclass(frozen=True, slots=True)
 class EngineLimits:
-    """The limits of an engine. An unknown limit is None.
+    """The limits and properties of an engine. An unknown value is None.
 
-    `path` is the file from which the limits were read: a TensorRT engine's `config.json` (with
+    `path` is the file from which the values were read: a TensorRT engine's `config.json` (with
     `pretrained_config` and `build_config`), the `engine.json` of another engine that tllm built, or
-    a checkpoint's `config.json`. `version` is the version of TensorRT-LLM that built the engine, or
-    empty for other engines.
+    a checkpoint's `config.json`. `version` is the version of TensorRT-LLM that built the engine. It
+    is empty if the version is unknown or if the engine is not a TensorRT engine.
     """
 
     path: Path
@@ -62,7 +62,11 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
-    """Return errors about values that exceed the engine's limits."""
+    """Return the errors in a repository whose configuration does not fit its engine.
+
+    The checks compare the backend, the version of TensorRT-LLM and the limits with those of the
+    engine.
+    """
     checked = Checked(repository, {})
     return [
         finding
@@ -80,7 +84,8 @@ def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
 def find_trtllm_version(repository: OpenRepository) -> str:
     """Return the version of TensorRT-LLM that built the engine, or "" if it is unknown.
 
-    If the engine is not on this machine, return the version in the text models' configuration.
+    If the engine's files do not state the version, return the version in the `config.pbtxt` of a
+    text model.
     """
     for model in repository.texts:
         limits = _limits_of(repository, model)
@@ -136,7 +141,10 @@ def read_limits(directory: Path) -> EngineLimits | None:
 
 
 def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits | None:
-    """Return the limits of an engine that a `build.py` built, or None if `facts` is invalid."""
+    """Return the limits of an engine that a `build.py` script built, or None if `facts` is invalid.
+
+    TensorRT-LLM had these scripts before it had the command `trtllm-build`.
+    """
     try:
         build = parse_legacy_build(facts, config_file.parent)
     except (ValueError, KeyError, TypeError, AttributeError):
@@ -154,7 +162,10 @@ def _limits_of_legacy(facts: dict[str, Any], config_file: Path) -> EngineLimits 
 
 
 def count_tokens(directory: Path) -> int | None:
-    """Return the tokenizer's highest token id plus one, or None if the id is unknown."""
+    """Return the tokenizer's highest token id plus one.
+
+    Return None if the tokenizer's vocabulary cannot be read.
+    """
     facts = _read_json(directory / "tokenizer.json")
     model = facts.get("model")
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
@@ -189,7 +200,10 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield an error if a repository that tllm rendered requires NVIDIA's Python model."""
+    """Yield an error if `model` has the backend `python` in a repository that tllm rendered.
+
+    This backend requires NVIDIA's Python model, which these repositories do not contain.
+    """
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
     if (
@@ -220,7 +234,8 @@ def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
 
 
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
-    """Yield findings about values that exceed the engine's limits.
+    """Yield findings about values that exceed the engine's limits or require missing engine
+    features.
 
     If the batch size exceeds its limit, the finding is only a warning, because Triton splits larger
     batches. The engine rejects requests that exceed the other limits.
@@ -284,7 +299,7 @@ def _parse_int(text: str) -> int | None:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in the file, or {} if the file cannot be read."""
+    """Return the JSON object in the file, or {} if the file cannot be read or parsed."""
     try:
         facts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

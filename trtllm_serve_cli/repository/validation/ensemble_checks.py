@@ -14,7 +14,7 @@ from trtllm_serve_cli.repository.model.parameters import load_parameters
 _Producers = dict[str, tuple[int | None, str]]
 
 _ENGINE_MODEL = "tensorrt_llm"
-# Maps NVIDIA's Python models to the parameters that set their numbers of instances.
+# Maps each of NVIDIA's Python models to the parameter that sets its number of instances.
 _INSTANCE_COUNTS = {
     "preprocessing": "preprocessing_instance_count",
     "postprocessing": "postprocessing_instance_count",
@@ -24,7 +24,7 @@ _ADVISED_INSTANCES = 5
 
 
 def check_ensembles(checked: Checked) -> Iterator[Finding]:
-    """Yield findings about ensembles, references to other models, and batch sizes."""
+    """Yield findings about ensembles, calls to other models, batch sizes and instance counts."""
     for model, config in checked.configs.items():
         if config.HasField("ensemble_scheduling"):
             yield from _check_ensemble(checked, model)
@@ -34,7 +34,7 @@ def check_ensembles(checked: Checked) -> Iterator[Finding]:
 
 
 def _check_referenced_models(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield a finding for each missing model that a text model calls."""
+    """Yield an error for each model that `model` calls but the repository does not contain."""
     repository = checked.repository
     for parameter in load_parameters().values():
         if parameter.type != "model":
@@ -83,9 +83,10 @@ def check_batches(checked: Checked, model: str) -> Iterator[Finding]:
 def _check_instances(checked: Checked, model: str) -> Iterator[Finding]:
     """Yield a warning if NVIDIA's Python model has one instance, but the engine batches requests.
 
-    An instance of NVIDIA's Python models processes one request at a time. The documentation
-    recommends the engine's maximum batch size as the number of instances, and five instances for
-    most cases. Source: docs/model_config.md in triton-inference-server/tensorrtllm_backend v0.16.0.
+    An instance of NVIDIA's Python models processes one request at a time. The suggested number of
+    instances is the engine's maximum batch size, but at most five, which NVIDIA's documentation
+    recommends for most cases. Source: docs/model_config.md in
+    triton-inference-server/tensorrtllm_backend v0.16.0.
     """
     repository = checked.repository
     parameter = _INSTANCE_COUNTS.get(repository.role(model) or "")

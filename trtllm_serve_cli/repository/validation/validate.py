@@ -83,8 +83,8 @@ def validate_repository(repository: OpenRepository) -> list[Finding]:
 def check_loadable(repository: OpenRepository) -> None:
     """Raise `RepositoryError` if Triton's C++ backend cannot load the repository's models.
 
-    The backend cannot load the models if template variables are unfilled, or if values contradict
-    the engine's limits or each other.
+    Loading fails if template variables are unfilled, or if values exceed the engine's limits or
+    contradict each other.
     """
     checked = Checked(repository, {})
     findings = [each for model in repository.texts for each in _check_unfilled(checked, model)]
@@ -141,7 +141,7 @@ def _placeholder(parameter: Parameter) -> str:
 
 
 def _check_unfilled(checked: Checked, model: str) -> Iterator[Finding]:
-    """Yield findings about unfilled variables.
+    """Yield findings about template variables that are not filled in.
 
     Triton cannot read a file with unquoted variables. A quoted variable for an optional parameter
     is not reported, because it has the same effect as a missing value.
@@ -308,8 +308,8 @@ def _check_parameter_value(
         return
     is_entry = place.startswith("parameters.")
     if not parameter.applies_to(kind) and is_entry:
-        # Ignore values that are the default or were written by the import, because an import writes
-        # some parameters for every engine kind.
+        # An import writes some parameters for every engine kind, even for kinds on which they have
+        # no effect. Therefore, ignore default values and values that the import wrote.
         at_import = checked.repository.manifest.get("parameters", {}).get(parameter.name)
         if value not in (parameter.default, at_import):
             yield checked.finding(
@@ -317,11 +317,11 @@ def _check_parameter_value(
                 "remove the parameter", place=place,
             )  # fmt: skip
         return
-    # Report a value that the C++ backend cannot parse only as a warning, because the backend then
-    # uses its default.
+    # Report only a warning if the C++ backend cannot parse a value, because the backend then uses
+    # the parameter's default.
     is_upstreams = find_kind(kind).runs_in_triton_backend
     is_harmless = is_entry and is_upstreams and parameter.unset is not None
-    # Check each element separately, because a model may have several preferred batch sizes.
+    # Check each batch size separately, because `preferred_batch_size` may be a list.
     for each in value.split(",") if place.endswith("preferred_batch_size") else (value,):
         try:
             check_value(parameter, each.strip(), kind)
