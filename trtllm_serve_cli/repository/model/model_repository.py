@@ -167,10 +167,8 @@ def open_repository(directory: Path) -> OpenRepository:
         raise RepositoryError(
             f"The model repository {directory} cannot be read.",
             why=f"{type(error).__name__}: {error}",
-            next_step=(
-                f"check {MANIFEST} and the {CONFIG} files in this folder, or import the "
-                "model again with `tllm import --force`"
-            ),
+            next_step=f"check {MANIFEST} and the {CONFIG} files in this folder, or import the "
+            "model again with `tllm import --force`",
         ) from error
     if not texts:
         raise RepositoryError(

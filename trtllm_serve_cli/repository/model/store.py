@@ -20,10 +20,10 @@ from trtllm_serve_cli.repository.model.render import MANIFEST
 class ImportedModel:
     """An imported model, as described by the manifest of its repository.
 
-    `path` is the repository. `models` contains the names of its Triton models. `source` is the
-    source that was imported. `created_at` is in seconds since the epoch. `declaration` contains the
-    sections of a `tllm.yaml` that describes the import. `preserved` contains the values that `tllm
-    set` has written since the import.
+    `path` is the folder of the repository, and `models` contains the names of the Triton models in
+    this folder. `created_at` is in seconds since the epoch. `declaration` contains the sections of
+    a `tllm.yaml` that describes the import. `preserved` contains the values that `tllm set` has
+    written since the import.
     """
 
     name: str

@@ -211,7 +211,7 @@ def check_name_is_free_in_layout(name: str) -> None:
 def _with_unused(
     model: ModelConfig, unused: Sequence[Parameter], values: Mapping[str, str]
 ) -> ModelConfig:
-    """Add entries for unused parameters to `model`, and return the changed model.
+    """Return `model` with additional entries for unused parameters.
 
     An entry is added for each parameter in `unused` that the corresponding model in NVIDIA's
     repository has.
@@ -309,10 +309,8 @@ def _queue_policy(values: Mapping[str, str]) -> QueuePolicy:
         <= policy.priority_levels
     ):
         raise BadInput(
-            (
-                f"default_priority_level cannot be {policy.default_priority_level} if "
-                f"priority_levels is {policy.priority_levels}."
-            ),
+            f"default_priority_level is {policy.default_priority_level}, but priority_levels is "
+            f"{policy.priority_levels}.",
             why="the default level must be one of the priority levels",
             next_step=f"set default_priority_level=N with N from 1 to {policy.priority_levels}"
             if policy.priority_levels

@@ -39,10 +39,11 @@ class PreservedSettings:
 def choose_preserved(
     existing: ImportedModel, options: ServingOptions, kind: str
 ) -> PreservedSettings:
-    """Choose which settings of `existing` are kept, because they are valid for the new engine kind.
+    """Choose the settings of `existing` that an import keeps.
 
-    All settings are dropped if the layout has changed. Settings of a draft model are dropped if the
-    new import has no draft model. Parameters that the new import sets are neither kept nor dropped.
+    A setting is kept if it is valid for the new engine kind. All settings are dropped if the layout
+    has changed. Settings of a draft model are dropped if the new import has no draft model.
+    Parameters that the new import sets are neither kept nor dropped.
     """
     requested = list_implied(list_requested(options))
     rest = {name: value for name, value in existing.preserved.items() if name not in requested}

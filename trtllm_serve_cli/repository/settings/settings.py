@@ -59,9 +59,7 @@ class Setting:
 
     @property
     def value(self) -> str:
-        """The parameter's value. If the models have different values, each value follows its
-        model's name.
-        """
+        """The value, or a list such as `MODEL: VALUE, …` if the models have different values."""
         if len(set(self.values.values())) <= 1:
             return next(iter(self.values.values()), "")
         return ", ".join(f"{model}: {value}" for model, value in self.values.items())

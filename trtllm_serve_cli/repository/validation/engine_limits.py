@@ -64,8 +64,7 @@ def check_engine_and_paths(checked: Checked) -> Iterator[Finding]:
 def list_beyond_engine(repository: OpenRepository) -> list[Finding]:
     """Return the errors in a repository whose configuration does not fit its engine.
 
-    The checks compare the backend, the version of TensorRT-LLM and the limits with those of the
-    engine.
+    The backend, the version of TensorRT-LLM and the limits are checked.
     """
     checked = Checked(repository, {})
     return [
@@ -202,7 +201,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
     """Yield an error if `model` has the backend `python` in a repository that tllm rendered.
 
-    This backend requires NVIDIA's Python model, which these repositories do not contain.
+    This backend requires NVIDIA's Python model, which repositories from tllm do not contain.
     """
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
@@ -234,8 +233,7 @@ def _check_version(checked: Checked, limits: EngineLimits) -> Iterator[Finding]:
 
 
 def _check_limits(checked: Checked, model: str, limits: EngineLimits) -> Iterator[Finding]:
-    """Yield findings about values that exceed the engine's limits or require missing engine
-    features.
+    """Yield findings about values that exceed the engine's limits or require a missing feature.
 
     If the batch size exceeds its limit, the finding is only a warning, because Triton splits larger
     batches. The engine rejects requests that exceed the other limits.
