@@ -11,7 +11,7 @@ from .guide import GUIDE_TYPES, find_guide_problem
 
 # The maximum number of tokens in a word list. Compiling this many tokens into an automaton takes
 # about 1 s.
-_MAX_WORD_TOKENS = 4096
+MAX_WORD_TOKENS = 4096
 # The maximum number of alternatives per token, as in OpenAI's API.
 MAX_TOP_LOG_PROBS = 20
 
@@ -132,9 +132,9 @@ def _check_tokens(tensor: str, token_ids: Sequence[int], limits: EngineLimits) -
 
 def _check_words(tensor: str, words: Sequence[tuple[int, ...]], limits: EngineLimits) -> None:
     token_ids = tuple(chain(*words))
-    if len(token_ids) > _MAX_WORD_TOKENS:
+    if len(token_ids) > MAX_WORD_TOKENS:
         raise InvalidRequest(
-            f"{tensor} has {len(token_ids)} tokens; send at most {_MAX_WORD_TOKENS} tokens"
+            f"{tensor} has {len(token_ids)} tokens; send at most {MAX_WORD_TOKENS} tokens"
         )
     _check_tokens(tensor, token_ids, limits)
 

@@ -120,3 +120,25 @@ def test_rejects_a_missing_prompt(model: Any) -> None:
 def test_invalid_request_does_not_affect_its_batch(model: Any) -> None:
     responses = model.execute([_request(QUERY=_strings([b""])), _request()])
     assert [type(response.content()) for response in responses] == [str, dict]
+
+
+def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(
+    tmp_path: Path, triton_utils: Any, transformers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trtllm_serve_cli.runtime.models.preprocessing import TritonPythonModel
+
+    model = _initialized(TritonPythonModel(), tokenizer_dir=str(tmp_path), max_seq_len="4")
+    encoded: list[str] = []
+
+    def encode(text: str, **_: Any) -> list[int]:
+        encoded.append(text)
+        return [1]
+
+    monkeypatch.setattr(model._preprocessor._tokenizer, "encode", encode)
+    for tensors, why in (
+        ({"QUERY": _strings([b"a" * 600])}, "has 600 characters, but the context of 4 tokens"),
+        ({"STOP_WORDS_DICT": _strings([b"a"] * 5000)}, "has 5000 words"),
+    ):
+        (response,) = model.execute([_request(**tensors)])
+        assert why in response.error().message()
+    assert encoded == ["hi"]

@@ -22,6 +22,7 @@ from ..models import tensorrt_llm
 from ..requests.request_record import RequestRecord
 from ..requests.responses import ResponseBuilder
 from ..requests.vllm_response import Outputs, TextRequest, TextResponseBuilder
+from ..text.text_limits import check_prompt_length, check_word_lengths
 from ..text.tokenizer import load_tokenizer
 from ..triton.model_json import as_parameters
 from ..triton.parameters import Parameters
@@ -117,9 +118,13 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
     ) -> dict[str, Any]:
         """Return the fields of the `GenerationRequest`."""
         encode = self._tokenizer.encode
+        max_seq_len = self._worker.limits.max_seq_len
+        check_prompt_length("text_input", prompt, max_seq_len)
+        check_word_lengths("stop", sampling.stops)
+        check_word_lengths("bad_words", sampling.bad_words)
         input_ids = encode(prompt, add_special_tokens=self._adds_special_tokens)
         # If the request does not limit the tokens, generate until the model's maximum length.
-        room = max(1, self._worker.limits.max_seq_len - len(input_ids))
+        room = max(1, max_seq_len - len(input_ids))
         return {
             "max_new_tokens": room,
             **sampling.fields,

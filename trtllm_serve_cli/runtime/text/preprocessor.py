@@ -12,6 +12,7 @@ from ..engine import InvalidRequest
 from ..triton.parameters import Parameters
 from ..triton.tensors import Array, GetTensor
 from ..triton.word_lists import encode_words
+from .text_limits import check_prompt_length, check_word_lengths
 from .tokenizer import Tokenizer, load_tokenizer
 
 # Maps each input name in `preprocessing` to the input name in a text model.
@@ -56,12 +57,16 @@ def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
 class Preprocessor:
     """An encoder that converts a request's text inputs to token ids.
 
-    The input and output tensors have the same names as in the model `preprocessing`.
+    The input and output tensors have the same names as in the model `preprocessing`. `max_seq_len`
+    is the length of the model's context in tokens, or 0 if it is unknown.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, adds_special_tokens: bool) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, *, adds_special_tokens: bool, max_seq_len: int = 0
+    ) -> None:
         self._tokenizer = tokenizer
         self._adds_special_tokens = adds_special_tokens
+        self._max_seq_len = max_seq_len
 
     @classmethod
     def of(cls, parameters: Parameters, tokenizer: Tokenizer | None = None) -> Preprocessor:
@@ -71,7 +76,11 @@ class Preprocessor:
         """
         if tokenizer is None:
             tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
-        return cls(tokenizer, adds_special_tokens=parameters.flag("add_special_tokens", True))
+        return cls(
+            tokenizer,
+            adds_special_tokens=parameters.flag("add_special_tokens", True),
+            max_seq_len=parameters.number("max_seq_len", 0),
+        )
 
     def encode(self, get: GetTensor) -> dict[str, Array]:
         """Convert the request's inputs to outputs, and return the outputs by name.
@@ -120,6 +129,7 @@ class Preprocessor:
         for row, (texts, values) in enumerate(zip(words, weights, strict=True)):
             for text, value in zip(texts, values, strict=True):
                 word = _as_text(text, "embedding_bias_words")
+                check_prompt_length("embedding_bias_words", word, self._max_seq_len)
                 # Add the weight to each token of the word, as NVIDIA's model does.
                 for token in self._tokenizer.encode(word, add_special_tokens=False):
                     bias[row, token] += value
@@ -129,6 +139,7 @@ class Preprocessor:
         text = _as_text(prompt, "text_input (QUERY)")
         if not text:
             raise InvalidRequest("text_input (QUERY) is empty; send a prompt")
+        check_prompt_length("text_input (QUERY)", text, self._max_seq_len)
         return self._tokenizer.encode(text, add_special_tokens=self._adds_special_tokens)
 
     def _encode_word_lists(self, get: GetTensor, tensor: str, num_rows: int) -> Array:
@@ -139,15 +150,13 @@ class Preprocessor:
         # stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
-            [
-                [
-                    self._tokenizer.encode(text, add_special_tokens=False)
-                    for text in (_as_text(word, name) for word in row)
-                    if text
-                ]
-                for row in words.reshape(num_rows, -1)
-            ]
+            [self._encode_row_of_words(name, row) for row in words.reshape(num_rows, -1)]
         )
+
+    def _encode_row_of_words(self, name: str, row: Array) -> list[list[int]]:
+        texts = [text for text in (_as_text(word, name) for word in row) if text]
+        check_word_lengths(name, texts)
+        return [self._tokenizer.encode(text, add_special_tokens=False) for text in texts]
 
 
 def _as_text(value: Any, tensor: str) -> str:

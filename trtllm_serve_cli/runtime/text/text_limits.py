@@ -1,0 +1,39 @@
+"""Reject texts that are too long before they are encoded.
+
+Encoding a text of 20 MB takes 10 s, during which a model's process answers no other request. A text
+that cannot fit into the model's context must therefore be rejected by its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..engine import InvalidRequest
+from ..request_check import MAX_WORD_TOKENS
+
+# The longest tokens of common tokenizers are runs of 128 spaces or hyphens.
+_MAX_TOKEN_LENGTH = 128
+
+
+def check_prompt_length(name: str, text: str, max_seq_len: int) -> None:
+    """Raise `InvalidRequest` if `text` certainly has more than `max_seq_len` tokens.
+
+    `name` is the name of the input. If `max_seq_len` is 0, the length of the context is unknown,
+    and any text is accepted.
+    """
+    limit = max_seq_len * _MAX_TOKEN_LENGTH
+    if max_seq_len and len(text) > limit:
+        raise InvalidRequest(
+            f"{name} has {len(text)} characters, but the context of {max_seq_len} tokens has space "
+            f"for at most {limit}; send a shorter text"
+        )
+
+
+def check_word_lengths(name: str, words: Sequence[str]) -> None:
+    """Raise `InvalidRequest` if `words` certainly have more tokens than a word list may have."""
+    length = sum(map(len, words))
+    if len(words) > MAX_WORD_TOKENS or length > MAX_WORD_TOKENS * _MAX_TOKEN_LENGTH:
+        raise InvalidRequest(
+            f"{name} has {len(words)} words with {length} characters; send at most "
+            f"{MAX_WORD_TOKENS} tokens"
+        )
