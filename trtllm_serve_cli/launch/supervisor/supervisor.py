@@ -76,6 +76,7 @@ from trtllm_serve_cli.launch.triton.drain import (
 )
 from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_line
 from trtllm_serve_cli.processes import die_with_parent, last_lines
+from trtllm_serve_cli.runtime.worker import stack_limit
 
 # Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
 _MPIRUN_EXIT_S = 5.0
@@ -218,6 +219,7 @@ class Supervisor:
                     **self._plan.environ,
                     **drain_environ(self._plan.directory),
                     **pulse_environ(self._plan.directory),
+                    stack_limit.VARIABLE: str(resource.getrlimit(resource.RLIMIT_STACK)[0]),
                 },
                 start_new_session=True,
                 preexec_fn=functools.partial(_prepare_server, _parent_death_signal(self._plan)),

@@ -18,6 +18,7 @@ from typing import Any
 from ..engine import EngineLimits, EngineStats
 from ..log import write_log
 from .protocol import ProtocolError, read_frame
+from .stack_limit import restore_stack_limit
 from .worker_link import WorkerFailed, WorkerLink
 
 _FIRST_BACKOFF_S = 0.5
@@ -128,6 +129,7 @@ class WorkerProcess(WorkerLink):
                 raise WorkerFailed(
                     "the engine worker did not start, because the model is being unloaded"
                 )
+            restore_stack_limit()
             try:
                 self._process = subprocess.Popen(
                     command, pass_fds=(fd,), stdin=subprocess.DEVNULL, env=environment

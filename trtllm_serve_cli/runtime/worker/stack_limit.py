@@ -1,0 +1,24 @@
+"""Start engine workers with the usual stack size, although Triton's threads have large stacks.
+
+`tllm start` raises the limit for Triton, and child processes inherit it. An engine has many
+threads, so large stacks could exhaust the address space of processes that limit it, such as the
+process that compiles grammars.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+
+# The environment variable with the limit that applied before `tllm start` raised it, in bytes.
+VARIABLE = "TLLM_STACK_BYTES"
+
+
+def restore_stack_limit() -> None:
+    """Restore the stack limit for processes that this process starts from now on.
+
+    Threads of this process are not affected, because glibc reads the limit when a process starts.
+    """
+    if value := os.environ.get(VARIABLE):
+        hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+        resource.setrlimit(resource.RLIMIT_STACK, (int(value), hard))
