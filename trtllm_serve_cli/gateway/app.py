@@ -87,8 +87,8 @@ def build_app(
 ) -> Starlette:
     """Return the gateway's application.
 
-    Tests pass a `registry` with models that are already loaded. `usage` is the table that the
-    gateway's processes share.
+    Tests pass a `registry` with models that are already loaded. `usage` is the table in which the
+    gateway's processes count the usage of each API key.
     """
     known = ModelRegistry(config) if registry is None else registry
     limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes, table=usage)
@@ -130,7 +130,7 @@ def build_app(
 
 
 async def _beat() -> None:
-    """Count signs of life in the event loop, so that the supervisor detects a blocked loop."""
+    """Write heartbeats from the event loop, so that the supervisor detects a blocked loop."""
     register_stacks_signal()
     file = PulseFile("gateway", "api")
     try:
@@ -145,8 +145,9 @@ async def _beat() -> None:
 def _plan_middleware(
     config: GatewayConfig, report: Callable[[Call], None], tracer: Tracer | None
 ) -> list[Middleware]:
-    """Return the middleware, outermost first. CORS is outermost, because it also applies to
-    rejected requests.
+    """Return the middleware, outermost first.
+
+    CORS is outermost, so that web pages can also read the responses to rejected requests.
     """
     keys = KeyRing(Path(config.keys_file) if config.keys_file else None, config.key_policy)
     guard = Middleware(

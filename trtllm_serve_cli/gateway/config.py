@@ -18,9 +18,10 @@ DEFAULT_PORT = 9000
 class ServedModel:
     """A model behind the gateway.
 
-    Clients select the model by `name`. `text_model` is the Triton model that accepts text for it.
-    `endpoint` is the server that runs the model. `tokenizer_dir` is the tokenizer's folder, for
-    models whose configuration in Triton does not contain it.
+    Clients select the model by `name`. `text_model` is the name of the Triton model that accepts
+    its prompts as text. `endpoint` is the server that runs the model. `tokenizer_dir` is the
+    tokenizer's folder. It is used only if the model's configuration in Triton does not contain the
+    folder.
     """
 
     name: str

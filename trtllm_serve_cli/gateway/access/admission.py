@@ -1,4 +1,4 @@
-"""Admit a request that generates tokens."""
+"""Decide whether a request that generates tokens may run, and when it starts."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def check_model(request: Request, model: str) -> None:
 async def admit(request: Request, model: str, num_input_tokens: int) -> bool:
     """Wait until the request may run, and return whether its client is still connected.
 
-    The request's body must already have been read. The guard ends the admission together with the
-    response. Raise `ApiError` with the status 404 if the key may not use the model, or 429 if a
-    limit does not allow the request.
+    The request's body must already have been read. When the response has ended, `Guard` releases
+    the ticket that this function stores in the request's `Call`. Raise `ApiError` with the status
+    404 if the key may not use the model, or 429 if a limit does not allow the request.
     """
     check_model(request, model)
     call = find_call(request.scope)

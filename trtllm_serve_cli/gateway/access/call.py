@@ -31,9 +31,10 @@ class Call:
 
     Times are from `time.perf_counter`. `model` is empty until the requested model has been found.
     `rejected_by` is the limit that rejected the request. `trace_id` is the id of the OpenTelemetry
-    trace, which the client or the gateway has started. `parent_span_id` is the id of the client's
-    span. `is_sampled` is whether the client records its trace, or None if the client has no trace.
-    `span_id` is the id of the gateway's span, or empty if the request is not traced.
+    trace that the client or the gateway has started. `parent_span_id` is the id of the client's
+    span. `is_sampled` is the sampled flag of the client's `traceparent` header, or None if the
+    client did not send this header. `span_id` is the id of the gateway's span, or empty if the
+    request is not traced.
     """
 
     request_id: str
@@ -85,7 +86,7 @@ class Call:
 
     @property
     def trace_parent(self) -> str:
-        """The W3C `traceparent` for children of the gateway's span, or "" without a span."""
+        """The `traceparent` for child spans of the gateway's span, or "" without a span."""
         return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:

@@ -1,8 +1,7 @@
-"""Limit the size and the duration of request headers on a connection.
+"""Limit the size of request headers, and the time that they may take to arrive.
 
-uvicorn passes a request to the application only after its headers are complete, and does not limit
-them itself. Without these limits, a client could occupy connections and memory by sending headers
-that never end.
+uvicorn passes a request to the application only after its headers are complete, and has no such
+limits. A client could therefore occupy connections and memory by sending headers that never end.
 """
 
 from __future__ import annotations
@@ -14,15 +13,16 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trtllm_serve_cli.gateway.errors import ApiError
 
-# Maximum number of bytes that one call of `data_received` passes. The bytes may also contain the
-# end of the previous request.
+# Maximum number of bytes that one call of `data_received` passes. They may include the end of the
+# previous request, so headers are too large only if they exceed the limit by more than this.
 _READ_BYTES = 256 * 1024
 
 
 class HttpConnection(HttpToolsProtocol):
     """A connection that is closed if headers exceed `max_header_bytes` or arrive too late.
 
-    A subclass sets `max_header_bytes` and `timeout_s`. The guard checks the exact size of complete
+    `limit_connections` returns a subclass that sets `max_header_bytes` and `timeout_s`. This class
+    limits the size of incomplete headers approximately. `Guard` checks the exact size of complete
     headers.
     """
 
@@ -71,7 +71,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _on_timeout(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            # Do not close the connection while the response to the previous request is being sent.
+            # The response to the previous request is still being sent, so keep the connection open.
             self._start_timer()
         elif self._num_bytes:
             message = f"The request's headers did not arrive within {self.timeout_s:g} s."
@@ -89,6 +89,6 @@ class HttpConnection(HttpToolsProtocol):
 
 
 def limit_connections(max_header_bytes: int, timeout_s: float) -> type[HttpConnection]:
-    """Return a protocol class for uvicorn with these limits."""
+    """Return a protocol class for uvicorn that enforces a maximum header size and a timeout."""
     limits = {"max_header_bytes": max_header_bytes, "timeout_s": timeout_s}
     return type("LimitedHttpConnection", (HttpConnection,), limits)

@@ -83,12 +83,18 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
         raise BadInput(
             f"The API keys in {file} cannot be read.",
             why=why,
-            next_step=f"correct the file, or delete it and add the keys again: rm {file}",
+            next_step=(
+                f"correct the file, or delete it with `rm {file}` and add new keys with "
+                "`tllm keys add`"
+            ),
         ) from error
 
 
 def parse_keys(text: str) -> tuple[ApiKey, ...]:
-    """Read the text of a key file. Raise `ValueError`, `TypeError` or `LookupError`."""
+    """Return the keys in the text of a key file.
+
+    Raise `ValueError`, `TypeError` or `LookupError` if the text is not valid.
+    """
     content = json.loads(text)
     if content["version"] != _VERSION:
         raise ValueError(f"version {content['version']!r} is not supported")
@@ -106,9 +112,10 @@ def format_keys(keys: Sequence[ApiKey]) -> str:
 
 
 def add_key(file: Path, name: str, *, now_s: float, **limits: Any) -> str:
-    """Add a key to `file`, and return it. The key cannot be shown again.
+    """Create a key, add its hash to `file`, and return the key.
 
-    `limits` are further fields of `ApiKey`. Raise `BadInput` if the name is invalid or in use.
+    The key is not stored, so it cannot be shown again. `limits` are further fields of `ApiKey`.
+    Raise `BadInput` if the name is invalid or in use.
     """
     if not _NAME.fullmatch(name):
         raise BadInput(
@@ -140,7 +147,7 @@ def revoke_key(file: Path, name: str) -> None:
             raise BadInput(
                 f"No API key has the name {name!r}.",
                 why=f"the keys are: {names}",
-                next_step="list the keys with `tllm keys list`",
+                next_step=("pass the name of an existing key; `tllm keys list` describes the keys"),
             )
         return [each for each in keys if each.name != name]
 
@@ -148,7 +155,7 @@ def revoke_key(file: Path, name: str) -> None:
 
 
 def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) -> None:
-    """Replace the keys in `file`, while other processes cannot change the file."""
+    """Apply `change` to the keys in `file`, with a lock against changes by other processes."""
     with hold_lock(file.parent / "locks" / "keys.lock", on_wait=lambda: None):
         write_text(file, format_keys(change(read_keys(file))), mode=0o600)
 

@@ -1,4 +1,4 @@
-"""Limit the requests of each API key, and how many requests run and wait at the same time."""
+"""Limit what each API key may use, and how many requests of all keys run or wait."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Clock = Callable[[], float]
 
 
 class TokenBucket:
-    """A limit per minute whose used part is restored continuously.
+    """A limit per minute that is enforced with a token bucket, which refills continuously.
 
-    The bucket holds at most the amount of one minute. The level is negative if a request used more
-    than expected, because the number of generated tokens is not known in advance. `state` has two
-    elements: the used amount, and the time of the last use in seconds.
+    The bucket holds at most the amount of one minute. The number of generated tokens is not known
+    in advance, so a request may use more than the bucket holds. The level is then negative. `state`
+    has two elements: the used amount, and the time of the last use in seconds.
     """
 
     def __init__(self, per_minute: int, clock: Clock, state: Any = None) -> None:
@@ -46,7 +46,7 @@ class TokenBucket:
         self._state[:] = self.per_minute - self.level + amount, self._clock()
 
     def wait_s(self, amount: float) -> float:
-        """Return the seconds until the level is at least `amount`, or 0 if it is already.
+        """Return the seconds until the level is at least `amount`, or 0 if it already is.
 
         If `amount` exceeds the limit, return the seconds until the bucket is full.
         """
@@ -56,9 +56,10 @@ class TokenBucket:
 
 @dataclass
 class KeyUsage:
-    """The amounts of its limits that one key has used.
+    """The part of its limits that one API key has used.
 
-    `running` has the number of running requests in each gateway process.
+    `running` has the number of running requests in each gateway process. `requests` and `tokens`
+    are None if the key does not limit them.
     """
 
     running: Any
@@ -75,6 +76,9 @@ class Ticket:
     """The permission to run a request, or the request's place in the queue.
 
     The caller must call `release` exactly once, when the response has ended or the client has left.
+    `usage` is None if the request has no API key. `granted` is done when a queued request may run,
+    and is None if the request did not have to wait. `headers` are the rate limit headers of the
+    response.
     """
 
     limits: Limits
@@ -135,8 +139,8 @@ class Limits:
     def admit(self, key: ApiKey | None, num_tokens: int) -> Ticket:
         """Return a ticket for a request with `num_tokens` prompt tokens.
 
-        Raise `ApiError` (429) if a limit does not allow the request. In this case, the request
-        does not count towards any limit.
+        Raise `ApiError` (429) if a limit does not allow the request. A rejected request does not
+        count towards any limit.
         """
         with self.table.locked():
             usage = None if key is None else self._find_usage(key)
@@ -160,7 +164,10 @@ class Limits:
         return ticket
 
     def on_release(self, ticket: Ticket) -> None:
-        """Count the end of a request. Only `Ticket.release` calls this method."""
+        """Count the end of a request, and let the next request in the queue run.
+
+        Only `Ticket.release` calls this method.
+        """
         if ticket.usage is not None:
             ticket.usage.running[self.table.process_index] -= 1
         if ticket.is_waiting:
@@ -174,7 +181,7 @@ class Limits:
             self.num_in_flight += 1
 
     def _find_usage(self, key: ApiKey) -> KeyUsage:
-        """Return how much all processes together have used of a key's current limits."""
+        """Return how much of its current limits a key has used in all gateway processes."""
         row = self.table.find(key.hash)
         requests, tokens = (
             None if per_minute is None else TokenBucket(per_minute, self._clock, row[name])
@@ -214,9 +221,10 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
 
 
 def _never_allowed(key: ApiKey, limit: int, num_tokens: int) -> ApiError:
-    """Return the error for a prompt that is longer than the limit, so that a retry cannot succeed.
+    """Return the error for a prompt with more tokens than the key may use in a minute.
 
-    OpenAI's clients do not retry a response with the header `x-should-retry: false`.
+    A retry cannot succeed, so the header `x-should-retry: false` keeps OpenAI's clients from
+    retrying.
     """
     return ApiError(
         429,

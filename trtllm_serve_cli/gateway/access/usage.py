@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-# If there are more keys, each process enforces the limits of the remaining keys separately. An
-# unused row takes no memory.
+# Maximum number of keys in the shared table. Each process enforces the limits of any further keys
+# separately. An unused row takes no memory.
 _MAX_SHARED_KEYS = 16384
 
 
@@ -44,14 +44,14 @@ class UsageTable:
             self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
             os.ftruncate(self._lock, _MAX_SHARED_KEYS * self._dtype.itemsize)
             self._rows = np.memmap(file, self._dtype, "r+", shape=_MAX_SHARED_KEYS)
-            # The process may have been killed and restarted, and its earlier requests no longer
-            # run.
+            # If this process replaces a process that was killed, the requests of the killed process
+            # no longer run.
             self._rows["running"][:, process_index] = 0
         self._known: dict[str, Any] = {}
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Prevent the other processes from changing the table in the block."""
+        """Lock the table, so that other processes cannot change it during the `with` block."""
         if self._lock is None:
             yield
             return
@@ -62,7 +62,7 @@ class UsageTable:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def find(self, key_hash: str) -> Any:
-        """Return the row of a key. Call this method in a block of `locked`."""
+        """Return the row of a key. Call this method only while the table is `locked`."""
         row = self._known.get(key_hash)
         if row is None:
             row = self._known[key_hash] = self._find_shared(key_hash)

@@ -93,7 +93,11 @@ async def _pass(request: Request) -> Response:
 
 
 def _check_countable(request: Request) -> None:
-    """Raise `ApiError` (403) if the key limits tokens, which the gateway cannot count here."""
+    """Raise `ApiError` (403) if the key limits tokens per minute.
+
+    The gateway cannot enforce this limit, because it cannot count the tokens of requests to
+    Triton's API.
+    """
     key = find_call(request.scope).key
     if key is not None and key.tokens_per_minute is not None:
         raise ApiError(
@@ -105,7 +109,10 @@ def _check_countable(request: Request) -> None:
 
 
 def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> ServedModel:
-    """Return the server for a request. Raise `ApiError` if the request is not allowed."""
+    """Return the served model whose server receives the request.
+
+    Raise `ApiError` if the request is not allowed.
+    """
     pattern = _ALLOWED.get(method)
     match = pattern.fullmatch(path) if pattern is not None else None
     if match is None:
@@ -126,7 +133,7 @@ def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> Serv
 
 
 def list_triton_models(text_model: str) -> set[str]:
-    """Return the Triton models to which clients may send requests."""
+    """Return the names of the Triton models with which clients can use `text_model`."""
     info = ModelInfo(text_model)
     return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
 
@@ -141,8 +148,10 @@ def check_body(body: bytes, binary_header: str | None) -> None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
             raise ApiError(
                 400,
-                f"The header {_BINARY_HEADER} must be a length in bytes that "
-                "does not exceed the body's length.",
+                (
+                    f"The header {_BINARY_HEADER} must be a length in bytes that is not greater "
+                    "than the length of the request body."
+                ),
             )
         body = body[: int(binary_header)]
     try:

@@ -31,7 +31,10 @@ AdapterName = Annotated[str, msgspec.Meta(pattern=r"^[\w.:/@+-]{1,128}\Z")]
 
 
 class LoadAdapterBody(msgspec.Struct, kw_only=True):
-    """The body of `POST /v1/load_lora_adapter`. `load_inplace` replaces a loaded adapter."""
+    """The body of `POST /v1/load_lora_adapter`.
+
+    If `load_inplace` is set, the adapter replaces a loaded adapter with the same name.
+    """
 
     lora_name: AdapterName
     lora_path: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
