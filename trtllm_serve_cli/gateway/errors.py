@@ -39,9 +39,9 @@ RETRY_AFTER_S = 1
 class ApiError(Exception):
     """An error response with an HTTP status.
 
-    `param` is the request's field that caused the error. `code` is a name of the error for
-    programs. `retry_after_s` is the value of the header Retry-After, and `headers` are additional
-    headers. `reason` is the limit that rejected the request, for metrics and the access log.
+    `param` is the request's field that caused the error. `code` identifies the error for programs.
+    `retry_after_s` is the value of the header Retry-After, and `headers` are additional headers.
+    `reason` is the limit that rejected the request, for metrics and the access log.
     """
 
     def __init__(

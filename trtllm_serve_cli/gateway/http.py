@@ -1,4 +1,4 @@
-"""Read request bodies and send responses, with limits on the size of bodies and on slow clients."""
+"""Read request bodies and send responses, with limits for large bodies and slow clients."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _too_large(max_bytes: int) -> ApiError:
 
 
 async def read_json(request: Request, kind: type[Body]) -> Body:
-    """Return the request's JSON body as a `kind`.
+    """Read the request's JSON body, and return it as an instance of `kind`.
 
     Raise `ApiError` with the status 400 for invalid JSON, 408 for a slow body, 413 for a large
     body, or 415 for another content type.
@@ -89,9 +89,10 @@ async def read_json(request: Request, kind: type[Body]) -> Body:
 
 
 def decode_json(data: bytes, kind: type[Body]) -> Body:
-    """Decode JSON.
+    """Decode JSON, and return it as an instance of `kind`.
 
-    Raise `ApiError` (400) if a field is invalid or not supported. The error names the field.
+    Raise `ApiError` (400) if `data` is not valid JSON, or if a field is invalid or not supported.
+    The error names the field.
     """
     try:
         body = msgspec.json.decode(data, type=kind)
@@ -151,7 +152,7 @@ class EventStream(Response):
         watchdog = _SendWatchdog(task, self._send_timeout_s)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            # Do not use Starlette's wrappers of `send`, because they take time for each chunk.
+            # Do not use Starlette's wrappers of `send`, because they use CPU time for each chunk.
             send_chunk = scope.get(RAW_SEND, send)
             async for event in self._events:
                 watchdog.is_sending = True
@@ -167,7 +168,8 @@ class EventStream(Response):
 class _SendWatchdog:
     """A timer that cancels a task if one of its sends does not finish within `timeout_s`.
 
-    One timer per stream takes much less time than a timeout for each send.
+    A stream has one timer for all its chunks, because a timeout for each chunk would use much more
+    CPU time.
     """
 
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:

@@ -35,7 +35,8 @@ class ModelRegistry:
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
         self._models: dict[str, LoadedModel] = {}
-        # The reasons why models cannot be used yet, and the reasons why models can never be used.
+        # Name of a model -> why it cannot be used yet (`_problems`), or why it can never be used
+        # (`_refused`).
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         # The names of the adapters that clients have loaded.
@@ -123,7 +124,7 @@ class ModelRegistry:
         return True
 
     def find_problems(self) -> list[str]:
-        """Return a sentence for each model that cannot receive requests at present."""
+        """Return a message for each model that cannot receive requests at present."""
         problems = []
         for name in self.base_names:
             model = self._models.get(name)
@@ -165,7 +166,10 @@ class ModelRegistry:
         known.backend.add(model.backend)
 
     def _add_adapters(self, model: LoadedModel) -> None:
-        """Add the LoRA adapters that the engine worker has loaded, as models with their names."""
+        """Add a model for each LoRA adapter that the engine worker has loaded.
+
+        Clients select the adapter by the name of its folder.
+        """
         if model.info.lora_prefetch_dir and isinstance(model.backend, WorkerBackend):
             for name in list_adapters(Path(model.info.lora_prefetch_dir)):
                 self._models.setdefault(name, model.with_adapter(name))
@@ -184,9 +188,12 @@ class ModelRegistry:
     async def _make_backend(
         self, served: ServedModel, info: ModelInfo, tokenizer: Tokenizer
     ) -> Backend:
-        """Connect to the model's engine worker if it accepts connections, otherwise to Triton."""
+        """Connect to the model's engine worker if it has a socket on this machine, otherwise to
+        Triton.
+        """
         core = info.name if info.embedding else info.name_of(CORE_MODEL)
-        # If several servers on this machine serve the model, their sockets cannot be distinguished.
+        # If several servers on this machine serve the model, their sockets cannot be distinguished,
+        # so connect to Triton.
         is_single = not self._has_several_servers(served.name)
         if self._config.server_directory is not None and is_single:
             directory = Path(self._config.server_directory)
@@ -222,13 +229,18 @@ class _CannotServe(Exception):
 
 
 def _fetch_info(served: ServedModel) -> ModelInfo:
-    """Return the text model's settings as soon as its server has loaded all models that it uses."""
+    """Return the text model's settings.
+
+    Folders that the text model's configuration does not contain are those of the models that the
+    text model calls, or of the gateway's configuration.
+    """
     info = fetch_model_config(served.endpoint, served.text_model)
     for role in (CORE_MODEL, "preprocessing"):
         name = info.name_of(role)
         with contextlib.suppress(RequestFailed):
             part = fetch_model_config(served.endpoint, name)
-            # NVIDIA's text models do not have this parameter.
+            # NVIDIA's text models do not have the parameter tokenizer_dir, so use the value of a
+            # model that the text model calls.
             folder = info.tokenizer_dir or part.tokenizer_dir
             adapters = info.lora_prefetch_dir or part.lora_prefetch_dir
             info = dataclasses.replace(info, tokenizer_dir=folder, lora_prefetch_dir=adapters)

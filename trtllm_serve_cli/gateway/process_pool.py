@@ -56,7 +56,10 @@ def serve_as_configured(config: GatewayConfig) -> int:
 
 
 def bind_shared(config: GatewayConfig) -> socket.socket:
-    """Bind the gateway's port so that the other processes can bind it, too. Raise `OSError`."""
+    """Bind the gateway's port so that the other processes can bind it, too.
+
+    Raise `OSError` if the port cannot be bound.
+    """
     found = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)
     family, kind, protocol, _, address = found[0]
     sock = socket.socket(family, kind, protocol)

@@ -20,7 +20,7 @@ Batches = AsyncGenerator[list[TextDelta], None]
 
 
 class Writer(Protocol):
-    """The interface of the writers, which create the responses of endpoints that generate text."""
+    """The interface of the classes that create a response from generated text."""
 
     def first_events(self) -> bytes:
         """Return the events that start a stream."""

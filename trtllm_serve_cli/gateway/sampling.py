@@ -30,7 +30,8 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 
 Body = TypeVar("Body", bound=SamplingBody)
-# What a request sets -> the feature that this requires. The first word is the parameter's name.
+# Parameter of a request -> the engine feature that the parameter requires. The first word of a key
+# is the parameter's name. Further words are a condition.
 REQUIRED_FEATURES: Mapping[str, Feature] = {
     "n": SEVERAL_SEQUENCES,
     "best_of": SEVERAL_SEQUENCES,
@@ -58,7 +59,8 @@ _PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty", "mi
 # `{"type": "json_object"}` allows only objects, but the engines' guide type `json` also allows
 # numbers, strings and arrays.
 _ANY_OBJECT = {"type": "object"}
-# Key of a guide in `structured_outputs` -> guide type of the engines.
+# The parameters that set a guide, except for `response_format`. A guide restricts the generated
+# text, for example to a JSON schema.
 _GUIDE_PARAMS = (
     "structured_outputs",
     "guided_json",
@@ -172,7 +174,8 @@ def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
         return {"top_k": 1}
     fields: dict[str, Any] = {
         "temperature": 1.0 if body.temperature is None else body.temperature,
-        # Engines treat 0 as "not set". The smallest positive value selects the same token as 0.
+        # Engines treat 0 as "not set". A value this small selects the most likely token, as 0 does
+        # in OpenAI's API.
         "top_p": max(1.0 if body.top_p is None else body.top_p, 1e-6),
         "seed": random.getrandbits(63) if body.seed is None else body.seed % 2**63,
     }
@@ -273,7 +276,8 @@ def _list_used(body: SamplingBody, fields: Mapping[str, Any]) -> Iterator[str]:
     if fields["return_log_probs"]:
         yield "logprobs"
     if fields["return_prompt_log_probs"]:
-        # All engines that score prompts also return alternatives for the prompts' tokens.
+        # All engines that score prompts also return alternatives for the prompts' tokens, so do not
+        # check "logprobs above 0".
         yield "echo with logprobs"
     elif fields["num_top_log_probs"]:
         yield "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs above 0"

@@ -27,8 +27,9 @@ class LoadedModel:
 
     Clients call the model `name`. `created` is the time when the gateway loaded the model, in
     seconds since the epoch. `sampling_defaults` apply to requests that do not set these parameters.
-    If the model is a LoRA adapter, `lora_name` is the engine's name for the adapter. `lora_folder`
-    is set if the engine reads the adapter from a folder at run time.
+    If the model is a LoRA adapter, `lora_name` is the engine's name for the adapter, and `root` is
+    the name of its base model. `lora_folder` is set if the engine reads the adapter from a folder
+    at run time.
     """
 
     name: str
@@ -75,7 +76,10 @@ class LoadedModel:
         return {name: value for name, value in fields.items() if value is not None}
 
     def with_adapter(self, name: str, lora_name: str | None = None) -> LoadedModel:
-        """Return this model with the LoRA adapter that the engine calls `lora_name`, or `name`."""
+        """Return a copy of this model that uses a LoRA adapter and that clients call `name`.
+
+        `lora_name` is the engine's name for the adapter. Default: `name`.
+        """
         return dataclasses.replace(self, name=name, lora_name=lora_name or name, root=self.name)
 
 
@@ -83,8 +87,8 @@ def read_sampling_defaults(folder: Path) -> SamplingDefaults:
     """Return the sampling parameters in the folder's `generation_config.json`.
 
     Ignore values that are not valid in a request. Read the same parameters as vLLM
-    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, which is
-    Transformers' limit on responses and not a recommendation of the model's authors.
+    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, because
+    Transformers uses it to limit the response. It is not a recommendation of the model's authors.
     """
     config = _read_generation_config(folder)
     values: dict[str, Any] = {}

@@ -24,7 +24,7 @@ def serve(
     """Serve until SIGTERM or SIGINT, and then finish the requests in flight.
 
     `listener` is a socket that is bound to the gateway's port. By default, bind a new one. `usage`
-    is the table that the gateway's processes share.
+    is the table in which the gateway's processes count the usage of each API key.
     """
     server = uvicorn.Server(
         uvicorn.Config(

@@ -1,4 +1,4 @@
-"""Read what the supervisor has recorded about the gateway's server."""
+"""Read the supervisor's record of the server that runs the gateway's models."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """The supervisor's latest record.
+    """The state of a server in the supervisor's latest record.
 
-    `problem` is why the server is unresponsive, or "" if it is not. `num_hangs` counts the
+    `problem` is why the server is unresponsive, or "" if it responds. `num_hangs` counts the
     processes that the supervisor killed because they hung. `num_restarts` counts the restarts of
     the server.
     """

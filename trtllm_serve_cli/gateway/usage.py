@@ -18,7 +18,7 @@ def describe_usage(
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
-    # OpenAI's specification does not allow null for `prompt_tokens_details`.
+    # OpenAI's specification does not allow null for `prompt_tokens_details`, so omit the field.
     if cached_tokens is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": cached_tokens}
     return usage

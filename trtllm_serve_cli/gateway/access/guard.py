@@ -76,10 +76,8 @@ class Guard:
         if num_bytes > self._max_header_bytes:
             raise ApiError(
                 431,
-                (
-                    f"The request's headers have {num_bytes} bytes, but the maximum is "
-                    f"{self._max_header_bytes} bytes. Send fewer or shorter headers."
-                ),
+                f"The request's headers have {num_bytes} bytes, but the maximum is "
+                f"{self._max_header_bytes} bytes. Send fewer or shorter headers.",
                 headers={"connection": "close"},
             )
         token = find_token(headers)
@@ -119,10 +117,8 @@ def _unauthorized(token: str) -> ApiError:
 def _bug(call: Call) -> ApiError:
     return ApiError(
         500,
-        (
-            "An internal error occurred in the gateway. To find the cause, search the gateway's "
-            f"log for the request id {call.request_id}."
-        ),
+        "An internal error occurred in the gateway. To find the cause, search the gateway's "
+        f"log for the request id {call.request_id}.",
     )
 
 

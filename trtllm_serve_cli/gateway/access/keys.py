@@ -147,7 +147,7 @@ def revoke_key(file: Path, name: str) -> None:
             raise BadInput(
                 f"No API key has the name {name!r}.",
                 why=f"the keys are: {names}",
-                next_step=("pass the name of an existing key; `tllm keys list` describes the keys"),
+                next_step="pass the name of an existing key; `tllm keys list` describes the keys",
             )
         return [each for each in keys if each.name != name]
 

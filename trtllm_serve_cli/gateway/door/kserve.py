@@ -148,10 +148,8 @@ def check_body(body: bytes, binary_header: str | None) -> None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
             raise ApiError(
                 400,
-                (
-                    f"The header {_BINARY_HEADER} must be a length in bytes that is not greater "
-                    "than the length of the request body."
-                ),
+                f"The header {_BINARY_HEADER} must be a length in bytes that is not greater "
+                "than the length of the request body.",
             )
         body = body[: int(binary_header)]
     try:

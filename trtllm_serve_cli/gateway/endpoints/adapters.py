@@ -49,7 +49,7 @@ class UnloadAdapterBody(msgspec.Struct, kw_only=True):
 
 
 async def load_adapter(request: Request) -> Response:
-    """Load a LoRA adapter, and serve it as a model with its name."""
+    """Load a LoRA adapter, and serve it as a model with the adapter's name."""
     root = _check_allowed(request)
     body = await read_json(request, LoadAdapterBody)
     registry: ModelRegistry = request.app.state.models
@@ -57,8 +57,8 @@ async def load_adapter(request: Request) -> Response:
     base = _find_base(registry, body.model)
     _check_adapters_supported(base)
     folder = find_adapter_folder(root, body.lora_path)
-    # The engine caches adapters by name. If a name is loaded again with another adapter, the
-    # adapter therefore needs another name in the engine.
+    # The engine caches adapters by name. Make the name in the engine unique, so that the engine
+    # does not use a cached adapter that a client loaded earlier with the same name.
     adapter = dataclasses.replace(
         base.with_adapter(body.lora_name, f"{body.lora_name}-{uuid.uuid4().hex[:8]}"),
         created=int(time.time()),
@@ -79,8 +79,9 @@ async def unload_adapter(request: Request) -> Response:
     if not registry.remove_runtime_adapter(body.lora_name):
         raise ApiError(
             404,
-            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because it was not loaded "
-            "with /v1/load_lora_adapter. Send the name of an adapter that was.",
+            f"The LoRA adapter '{body.lora_name}' cannot be unloaded, because no client has "
+            "loaded it with /v1/load_lora_adapter. Send the name of an adapter that a "
+            "client has loaded.",
             param="lora_name",
             code="model_not_found",
         )
@@ -88,10 +89,10 @@ async def unload_adapter(request: Request) -> Response:
 
 
 def find_adapter_folder(root: Path, path: str) -> Path:
-    """Return the folder of an adapter below `root`. A relative path starts at `root`.
+    """Return the adapter's folder at `path`, which must be below `root`.
 
-    Raise `ApiError` (400) if there is no such folder. The error is the same for all paths outside
-    `root`, so that clients cannot find out which files exist.
+    A relative path starts at `root`. Raise `ApiError` (400) if there is no such folder. The error
+    is the same for all paths outside `root`, so that clients cannot find out which files exist.
     """
     folder = None
     # ValueError: the path contains a null character. RuntimeError: a loop of links.
@@ -117,15 +118,15 @@ def _check_allowed(request: Request) -> Path:
     if folder is None:
         raise ApiError(
             403,
-            "This gateway does not allow clients to load adapters. The operator can allow it "
-            "with --runtime-lora-dir DIR.",
+            "This gateway does not allow clients to load adapters. Ask the operator to start "
+            "the gateway with --runtime-lora-dir DIR.",
         )
     key = find_call(request.scope).key
     if key is not None and key.models:
         raise ApiError(
             403,
             "The API key may use only certain models, so it cannot load or unload adapters. "
-            "Use a key without this limit.",
+            "Use a key that may use all models.",
         )
     return Path(folder)
 

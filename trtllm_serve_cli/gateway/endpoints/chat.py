@@ -40,8 +40,9 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """A planned chat completion: the engine's request, and how the generated text becomes a
-    response.
+    """A planned chat completion: the engine's request, and the settings of the response.
+
+    `new_parser` returns a parser that finds tool calls and reasoning in the text of one sequence.
     """
 
     generation: GenerationPlan
@@ -142,7 +143,7 @@ class _Choice:
 
 
 class ChatWriter(Writer):
-    """A writer of the response to a chat completion, as a whole or as chunks of a stream."""
+    """Write the response to a chat completion, as one object or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: ChatPlan) -> None:
         self._model = model
@@ -150,7 +151,7 @@ class ChatWriter(Writer):
         self._choices = [_Choice(plan.new_parser()) for _ in range(plan.generation.num_sequences)]
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        # These parts are the same in all chunks of the stream.
+        # Encode the fields that are the same in all chunks only once.
         head = {
             "id": self._id,
             "object": "chat.completion.chunk",
@@ -162,7 +163,7 @@ class ChatWriter(Writer):
         self._tail = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
 
     def push(self, delta: TextDelta) -> OutputDelta:
-        """Add a delta to its choice, and return the parsed output."""
+        """Add newly generated text to its choice, and return the parsed text."""
         choice = self._choices[delta.index]
         output = choice.parser.push(delta.text, is_last=delta.finish_reason is not None)
         choice.content += output.content
@@ -176,7 +177,7 @@ class ChatWriter(Writer):
         return output
 
     def first_events(self) -> bytes:
-        """Return the chunks that open the choices."""
+        """Return the first chunk of each choice, which contains the role of the message."""
         delta = {"role": "assistant", "content": ""}
         head = self._head
         if self._plan.returns_token_ids:
@@ -273,7 +274,10 @@ class ChatWriter(Writer):
         return {"token": token, "logprob": log_prob, "bytes": list(token.encode())}
 
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
-        """Return why the choices have ended. A choice with tool calls has the reason tool_calls."""
+        """Return the finish reason of each choice.
+
+        The reason is "tool_calls" if the choice contains tool calls.
+        """
         reasons = (choice.finish_reason for choice in self._choices)
         return tuple(reason for reason in reasons if reason is not None)
 

@@ -22,7 +22,7 @@ def describe_log_probs(
     """Return the log probabilities of tokens, and the tokens' positions in the text.
 
     `alternatives` contains the most likely tokens at the position of each token, or is empty.
-    `start` is the position of the first token.
+    `start` is the number of characters before the first token.
     """
     texts = _decode_each(tokenizer, token_ids)
     return {
@@ -38,19 +38,21 @@ def describe_log_probs(
 def describe_prompt(
     tokenizer: Tokenizer, token_ids: Sequence[int], text: str, facts: PromptFacts
 ) -> dict[str, Any]:
-    """Return the log probabilities of a prompt's tokens, in the same format. The first token has no
-    log probability.
+    """Return the log probabilities of a prompt's tokens, in the format of `describe_log_probs`.
+
+    The first token has no log probability.
     """
     alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
     described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
-    # The tokens may begin with a special token whose text is not part of `text`.
+    # The tokens may begin with a special token whose text is not part of `text`, so subtract the
+    # length of this token from the positions.
     excess = sum(map(len, described["tokens"])) - len(text)
     described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
     return described
 
 
 def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]:
-    """Return one object that contains the tokens of both objects, in this order."""
+    """Return the log probabilities in `first`, followed by the log probabilities in `second`."""
     if second is None:
         return first
     return {
@@ -71,7 +73,11 @@ def _describe_alternatives(
     log_probs: Sequence[float | None],
     alternatives: Alternatives,
 ) -> list[dict[str, float] | None]:
-    """Return the text and the log probability of each alternative and of the token itself."""
+    """Return a dictionary for each token, or None if the token has no log probability.
+
+    The dictionary maps the text of each alternative, and of the token itself, to its log
+    probability.
+    """
     decoded = iter(_decode_each(tokenizer, [token for row in alternatives for token, _ in row]))
     described: list[dict[str, float] | None] = []
     for text, log_prob, row in zip(texts, log_probs, alternatives, strict=True):

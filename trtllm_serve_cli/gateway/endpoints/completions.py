@@ -79,8 +79,9 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # Scoring a prompt does not depend on the sampling parameters. The engine generates one token in
-    # addition, which the response does not contain.
+    # The log probabilities of a prompt do not depend on the sampling parameters, so do not apply
+    # the model's defaults. If `max_tokens` is 0, the engine generates one token, which the response
+    # does not contain.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         sampled = _without_sampling(body)
@@ -116,7 +117,9 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
 
 
 def _without_sampling(body: CompletionBody) -> CompletionBody:
-    """Return a copy of the body with which the engine generates the most likely tokens."""
+    """Return a copy of the request without sampling, so that the engine generates the most likely
+    tokens.
+    """
     return msgspec.structs.replace(
         body,
         temperature=0,
@@ -160,9 +163,7 @@ def _decode_prompt(model: LoadedModel, prompt: str | list[int]) -> str:
 
 @dataclass(slots=True)
 class _Choice:
-    """The text that has been generated for one sequence so far. `log_prob` is the sum of the
-    tokens' log probabilities.
-    """
+    """The output that has been generated for one sequence so far."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -178,7 +179,7 @@ class _Choice:
 
 
 class CompletionWriter(Writer):
-    """A writer of the response to a completion request, as a whole or as chunks of a stream."""
+    """Write the response to a completion request, as one object or as chunks of a stream."""
 
     def __init__(self, model: LoadedModel, plan: CompletionPlan) -> None:
         self._model = model
@@ -193,11 +194,11 @@ class CompletionWriter(Writer):
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
-        # For `text_offset`: the position of the next token in the text of each choice.
+        # The position of the next token in the text of each choice, for the field `text_offset`.
         self._offsets = [0] * num_sequences
-        # The choices whose prompt's token ids have not been sent in the stream yet.
+        # The choices for which the stream has not contained the prompt's token ids yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
-        # Index of a prompt -> the engine's report about this prompt.
+        # Index of a prompt -> the log probabilities that the engine reported for the prompt.
         self._prompts: dict[int, PromptFacts] = {}
 
     def first_events(self) -> bytes:
@@ -261,7 +262,7 @@ class CompletionWriter(Writer):
         return _encode(self._head | {"choices": self._describe_choices(), "usage": usage})
 
     def _keep(self, delta: TextDelta) -> TextDelta:
-        """Return the part of a delta that the response contains."""
+        """Return `delta`, without the generated text if the response contains only the prompts."""
         if not self._plan.discards_output:
             return delta
         reason: FinishReason | None = None if delta.finish_reason is None else "length"

@@ -22,7 +22,8 @@ from trtllm_serve_cli.runtime.embedding import decode_vector, encode_vector, sho
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 
-# Longer texts are encoded in a thread, so that they do not delay the tokens of other requests.
+# If the inputs have more characters than this, encode them in a thread, so that they do not delay
+# the tokens of other requests.
 _MAX_LETTERS_IN_LOOP = 4096
 
 
@@ -82,7 +83,7 @@ def check_request(model: LoadedModel, body: EmbeddingsBody) -> EmbeddingSettings
 
 
 def encode_inputs(model: LoadedModel, body: EmbeddingsBody, prefix: str) -> list[list[int]]:
-    """Return the token ids of each input. If the request allows it, truncate long inputs.
+    """Return the token ids of each input, truncated if the request sets `truncate_prompt_tokens`.
 
     Raise `ApiError` (400) if an input is too long or contains an unknown token id.
     """
@@ -135,7 +136,7 @@ def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int |
 
 
 def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
-    """Return the first tokens of a text, and keep the special tokens around them.
+    """Truncate a text to `limit` tokens, and keep the special tokens before and after the text.
 
     `ids` are the text's tokens with the special tokens, and `plain` are the tokens without them.
     """

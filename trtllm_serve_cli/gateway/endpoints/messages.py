@@ -41,8 +41,9 @@ _encode = msgspec.json.encode
 class MessagePlan:
     """A planned message of the assistant.
 
-    `max_tokens_reason` is the stop reason that is returned if the message reaches the maximum
-    number of tokens. If `hides_thinking` is set, the thinking blocks are empty.
+    The message is generated as the chat completion `chat`. `max_tokens_reason` is the stop reason
+    that is returned if the message reaches the maximum number of tokens. If `hides_thinking` is
+    set, the thinking blocks are empty.
     """
 
     chat: ChatPlan
@@ -98,7 +99,7 @@ def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
 
 
 class MessageWriter(Writer):
-    """A writer of a message, as a whole or as the events of a stream."""
+    """Write a message, as one object or as the events of a stream."""
 
     def __init__(self, model: LoadedModel, plan: MessagePlan) -> None:
         self._model = model
@@ -124,7 +125,7 @@ class MessageWriter(Writer):
         return _event("message_delta", delta=delta, usage=usage) + _event("message_stop")
 
     def error_events(self, error: ApiError) -> bytes:
-        """Return the event for an error after the start of the stream."""
+        """Return the event for an error that occurred after the start of the stream."""
         return b"event: error\ndata: " + error.anthropic_body() + b"\n\n"
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
@@ -200,7 +201,7 @@ def _event(kind: str, **fields: Any) -> bytes:
 
 
 def _empty(block: Block) -> dict[str, Any]:
-    """Return a copy of a content block without its content, for the event that opens the block."""
+    """Return an empty content block, for the event that opens the block."""
     if block.kind == "text":
         return {"type": "text", "text": ""}
     if block.kind == "reasoning":

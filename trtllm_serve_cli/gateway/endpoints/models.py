@@ -21,7 +21,7 @@ from trtllm_serve_cli.gateway.errors import invalid, is_anthropic
 from trtllm_serve_cli.gateway.http import json_response
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 
-# Anthropic's client sends a list by repeating the parameter with this name.
+# Name of the query parameter that Anthropic's client repeats for each value of `lifecycle`.
 _LIFECYCLE = "lifecycle[]"
 
 
@@ -91,8 +91,9 @@ def describe_anthropic_model(model: LoadedModel) -> dict[str, Any]:
 
 
 def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str, Any]:
-    """Return a page of Anthropic's list. Raise `ApiError` (400) if a cursor is not the name of a
-    model.
+    """Return a page of Anthropic's list of models.
+
+    Raise `ApiError` (400) if both cursors are set, or if a cursor is not the name of a model.
     """
     if query.after_id is not None and query.before_id is not None:
         raise invalid("after_id and before_id exclude each other. Send one of them.", "after_id")

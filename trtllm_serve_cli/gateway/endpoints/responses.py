@@ -28,7 +28,7 @@ from trtllm_serve_cli.gateway.translate.responses import CHAT_PARAMS, convert_bo
 
 _encode = msgspec.json.encode
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
-# Kind of a block -> prefix of the ids of its items.
+# Kind of an output block -> prefix of the id of the response item that contains the block.
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
@@ -51,7 +51,7 @@ def plan_response(model: LoadedModel, body: ResponsesBody) -> ChatPlan:
 
 
 class ResponseWriter(Writer):
-    """A writer of a response, as a whole or as the events of a stream."""
+    """Write a response, as one object or as the events of a stream."""
 
     def __init__(self, model: LoadedModel, body: ResponsesBody, plan: ChatPlan) -> None:
         self._model = model
@@ -79,7 +79,7 @@ class ResponseWriter(Writer):
         return self._event(f"response.{status}", response=self._describe(status, generation))
 
     def error_events(self, error: ApiError) -> bytes:
-        """Return the events for an error after the start of the stream."""
+        """Return the events for an error that occurred after the start of the stream."""
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         described = self._describe("failed", error={"code": code, "message": error.message})
         return self._event(

@@ -20,9 +20,9 @@ async def metrics(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Return 200 if every model can receive requests and the server responds.
+    """Return the status 200 if every model can receive requests and the server responds.
 
-    Raise `ApiError` (503) otherwise.
+    Otherwise, raise `ApiError` (503).
     """
     problems = list(request.app.state.models.find_problems())
     directory = request.app.state.config.server_directory

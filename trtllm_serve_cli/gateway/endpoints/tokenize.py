@@ -1,7 +1,8 @@
 """Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as vLLM's server (0.26)
 does.
 
-lm-eval uses these endpoints instead of a local tokenizer. It does not send the name of a model.
+lm-eval uses these endpoints instead of a local tokenizer. It does not send the name of a model, so
+the name is optional.
 """
 
 from __future__ import annotations
@@ -99,8 +100,9 @@ async def describe_tokenizer(request: Request) -> Response:
 
 
 def _find_model(request: Request, name: str | None) -> LoadedModel:
-    """Return the model with this name, or the only model if there is no name. Raise `ApiError` if
-    the key may not use the model.
+    """Return the model with this name, or the only model if `name` is None.
+
+    Raise `ApiError` if the model cannot be used, or if the key may not use it.
     """
     models: ModelRegistry = request.app.state.models
     name = models.require_only_name() if name is None else name
