@@ -83,10 +83,8 @@ def read_keys(file: Path) -> tuple[ApiKey, ...]:
         raise BadInput(
             f"The API keys in {file} cannot be read.",
             why=why,
-            next_step=(
-                f"correct the file, or delete it with `rm {file}` and add new keys with "
-                "`tllm keys add`"
-            ),
+            next_step=f"correct the file, or delete it with `rm {file}` and add new keys with "
+            "`tllm keys add`",
         ) from error
 
 
