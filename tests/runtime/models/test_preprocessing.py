@@ -130,11 +130,11 @@ def test_texts_that_cannot_fit_are_rejected_before_they_are_encoded(
     model = _initialized(TritonPythonModel(), tokenizer_dir=str(tmp_path), max_seq_len="4")
     encoded: list[str] = []
 
-    def encode(text: str, **_: Any) -> list[int]:
+    def encode(tokenizer: Any, text: str, **_: Any) -> list[int]:
         encoded.append(text)
         return [1]
 
-    monkeypatch.setattr(model._preprocessor._tokenizer, "encode", encode)
+    monkeypatch.setattr(transformers.Characters, "encode", encode)
     for tensors, why in (
         ({"QUERY": _strings([b"a" * 600])}, "has 600 characters, but the context of 4 tokens"),
         ({"STOP_WORDS_DICT": _strings([b"a"] * 5000)}, "has 5000 words"),
