@@ -15,10 +15,12 @@ from trtllm_serve_cli.paths import Home, find_home
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-# A shell ignores SIGINT in its background jobs, and their child processes inherit this. Tests of
-# Ctrl-C would then wait forever.
+# A shell ignores SIGINT in its background jobs, `nohup` ignores SIGHUP, and child processes inherit
+# this. Tests that send these signals would then wait forever.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
