@@ -103,7 +103,7 @@ class _Count:
     done_bytes: int = 0
     # Pairs of a time and the value of `moved_bytes` at that time, from which the rate is computed.
     samples: deque[tuple[float, int]] = field(default_factory=deque)
-    # The number of bytes that this process has transferred, without bytes that were already
+    # The number of bytes that this process has transferred, excluding bytes that were already
     # present.
     moved_bytes: int = 0
 

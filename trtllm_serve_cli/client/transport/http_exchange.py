@@ -56,9 +56,9 @@ def shut_down(sock: socket.socket) -> None:
 
 
 def describe_failure(error: Exception) -> str:
-    """Return the text of an error for the user.
+    """Return the text that describes `error` to the user.
 
-    For an error of the operating system, return its message. For other errors, return the text of
-    the exception, or its type if the text is empty.
+    For an operating-system error, this is the system's message. For any other error, it is the
+    exception's text, or its type name if the text is empty.
     """
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -288,8 +288,8 @@ class _EmbeddingReader:
 class _ResponseReader:
     """Converts the responses of `tensorrt_llm` to updates.
 
-    `tensorrt_llm` does not return why a sequence has ended. A sequence with fewer tokens than
-    requested has ended at its end token or a stop word.
+    `tensorrt_llm` does not report why a sequence ended. If a sequence has fewer tokens than
+    requested, it ended at its end token or at a stop word.
     """
 
     def __init__(self, core: ModelInfo, fields: Mapping[str, Any], request_id: int) -> None:

@@ -1,8 +1,8 @@
-"""Convert outputs from vLLM's engine core to an engine's updates.
+"""Convert outputs of vLLM's engine core to `SequenceUpdate` objects.
 
 Each output contains the new tokens of one sequence. The attribute names are from
-vllm/v1/engine/__init__.py and vllm/v1/outputs.py in vllm-project/vllm (0.26). In rows of log
-probabilities, the token itself comes first, followed by the most likely tokens.
+vllm/v1/engine/__init__.py and vllm/v1/outputs.py in vllm-project/vllm (0.26). In each row of log
+probabilities, the actual token comes first, followed by the most likely tokens.
 """
 
 from __future__ import annotations
