@@ -14,6 +14,7 @@ from trtllm_serve_cli.paths import (
     check_model_name,
     expand_user,
     find_home,
+    make_folder,
     remove_folder,
     write_aside,
     write_text,
@@ -166,3 +167,13 @@ def test_home_of_an_unknown_user_is_refused() -> None:
         find_home({"TLLM_HOME": "~nosuchuser/tllm"})
     assert raised.value.what == "The path ~nosuchuser/tllm cannot be used."
     assert expand_user(Path("~/x")) == Path.home() / "x"
+
+
+def test_folder_in_a_file_system_without_files_is_refused() -> None:
+    with pytest.raises(BadInput, match="The folder /proc/none/x cannot be created"):
+        make_folder(Path("/proc/none/x"))
+    with (
+        pytest.raises(BadInput, match="The folder /proc/none cannot be created"),
+        write_aside(Path("/proc/none")),
+    ):
+        pass

@@ -92,6 +92,15 @@ def expand_user(path: Path) -> Path:
         ) from error
 
 
+def make_folder(path: Path) -> None:
+    """Create the folder and its parents. Raise `BadInput` if its file system has no such folders.
+
+    For example, nothing can be created in /proc.
+    """
+    with _creating(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
 def check_model_name(name: str) -> str:
     """Return `name`. Raise `BadInput` if it is not a valid name for a folder and a Triton model."""
     if not _MODEL_NAME.fullmatch(name):
@@ -112,7 +121,7 @@ def hold_lock(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """
     import filelock
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -130,7 +139,7 @@ def try_lock(path: Path) -> Iterator[bool]:
     """Try to lock the file without waiting, and yield whether the attempt succeeded."""
     import filelock
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = filelock.FileLock(path)
     try:
         lock.acquire(timeout=0)
@@ -164,7 +173,7 @@ def write_aside(final: Path) -> Iterator[Path]:
     folder remains next to `final`, and the next call for the same name removes this folder. The
     caller must hold the model's lock.
     """
-    final.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(final.parent)
     for leftover in final.parent.glob(f".{glob.escape(final.name)}.aside-*"):
         shutil.rmtree(leftover, ignore_errors=True)
     aside = _make_aside(final)
@@ -217,7 +226,20 @@ def remove_folder(path: Path) -> None:
 
 
 def _make_aside(final: Path) -> Path:
-    return Path(tempfile.mkdtemp(prefix=f".{final.name}.aside-", dir=final.parent))
+    with _creating(final):
+        return Path(tempfile.mkdtemp(prefix=f".{final.name}.aside-", dir=final.parent))
+
+
+@contextmanager
+def _creating(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise BadInput(
+            f"The folder {folder} cannot be created.",
+            why="a parent folder does not exist, or its file system contains no files of users",
+            next_step="choose another folder, or set TLLM_HOME to a folder that you can write",
+        ) from error
 
 
 def _replace(final: Path, new: Path) -> None:

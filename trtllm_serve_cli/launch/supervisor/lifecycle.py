@@ -33,7 +33,7 @@ from trtllm_serve_cli.launch.server_state import (
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_plan, read_server
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
-from trtllm_serve_cli.paths import try_lock
+from trtllm_serve_cli.paths import make_folder, try_lock
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.model.store import target_of
 from trtllm_serve_cli.repository.planning.combined import write_combination
@@ -102,7 +102,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     remove_stale_container(plan.directory)
     servers = plan.directory.parent
     ports_lock = servers.with_name("locks") / "ports.lock"
-    ports_lock.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(ports_lock.parent)
     try:
         with contextlib.ExitStack() as until_started:
             # Hold the lock until the plan is written, so that of two starts with a common port, the
