@@ -226,6 +226,7 @@ def test_autoscaler_counts_pending_requests_of_triton_and_the_engine(reports_wai
             KubernetesOptions(claim="models"),
             "The claim models does not contain all files of Llama_3.1",
         ),
+        (PLAIN, KubernetesOptions(namespace="UPPER"), "'UPPER' is not a valid namespace"),
     ],
 )
 def test_plan_rejects_impossible_options(

@@ -151,6 +151,8 @@ def test_mig_slice_is_requested_by_its_gres_name() -> None:
         (PLAIN, SlurmOptions(container_workdir="/w"), "--container-workdir require a container"),
         (dataclasses.replace(MODEL, num_ranks=1, spawns=True), ONE_NODE,
          "llama cannot run several instances under Slurm."),
+        (PLAIN, SlurmOptions(time="abc"), "'abc' is not a time limit of Slurm."),
+        (PLAIN, SlurmOptions(time="08:00:00:00"), "is not a time limit of Slurm."),
     ],
 )  # fmt: skip
 def test_plan_rejects_impossible_options(
@@ -158,6 +160,13 @@ def test_plan_rejects_impossible_options(
 ) -> None:
     with pytest.raises(BadInput, match=message):
         script(model, options)
+
+
+@pytest.mark.parametrize(
+    "time", ["90", "90:30", "08:00:00", "2-12", "2-12:30", "2-12:30:00", "UNLIMITED"]
+)
+def test_time_limit_has_a_format_of_sbatch(time: str) -> None:
+    assert directives(script(PLAIN, SlurmOptions(time=time)))["time"] == time
 
 
 def run_job(text: str, tmp_path: Path, rank: int = 0) -> tuple[dict[str, object], list[str]]:

@@ -44,6 +44,8 @@ _STARTUP_PERIOD_S = 10
 # Number of seconds by which the preStop hook delays SIGTERM, because a terminating pod still
 # receives new requests for a few seconds.
 _PRE_STOP_S = 5
+# A label as in RFC 1123.
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ def plan_kubernetes(
     does not contain the model's files, or if the gateway cannot serve requests.
     """
     check_nodes(model, options.nodes)
+    _check_namespace(options.namespace)
     if options.nodes > 1 and options.image is None:
         raise BadInput(
             f"{model.name} needs a custom image to run on {options.nodes} nodes.",
@@ -118,6 +121,16 @@ def plan_kubernetes(
         *((_autoscaler(model, name, options),) if options.max_replicas > options.replicas else ()),
     ]  # fmt: skip
     return [_with_namespace(each, namespace) for each in manifests]
+
+
+def _check_namespace(namespace: str | None) -> None:
+    if namespace is not None and not _LABEL.fullmatch(namespace):
+        raise BadInput(
+            f"{namespace!r} is not a valid namespace.",
+            why="a namespace has at most 63 characters: lowercase letters, digits and '-', which "
+            "is not at the start or the end",
+            next_step="run `kubectl get namespaces` to list the namespaces",
+        )
 
 
 def render_manifests(manifests: Sequence[Manifest]) -> str:

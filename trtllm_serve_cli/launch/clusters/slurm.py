@@ -10,6 +10,7 @@ in triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorR
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -45,6 +46,8 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
+# The formats of sbatch's option --time: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
+_TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
 # Maps each port flag to the protocol in its shell variable's name, for example TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
 # Flags that only the first rank receives, because only this rank serves requests.
@@ -137,6 +140,7 @@ def plan_slurm(
             "--container-mounts and --container-workdir require a container image.",
             next_step="add --container-image IMAGE",
         )
+    _check_time(options.time)
     tasks = split_evenly(model.num_ranks, options.nodes, "ranks")
     if options.ntasks_per_node not in (None, tasks):
         raise BadInput(
@@ -200,6 +204,15 @@ def plan_slurm(
             if directory is None else directory / GATEWAY_FOLDER,
         ),
     )  # fmt: skip
+
+
+def _check_time(time: str | None) -> None:
+    if time is not None and not _TIME.fullmatch(time):
+        raise BadInput(
+            f"{time!r} is not a time limit of Slurm.",
+            why="--time is a number of minutes, or has the format [D-]HH:MM:SS",
+            next_step="pass for example --time 08:00:00",
+        )
 
 
 def render_script(plan: SlurmPlan) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from trtllm_serve_cli.launch.containers.deployment import Deployable
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import Phase, ServerState
-from trtllm_serve_cli.paths import hold_lock, write_text
+from trtllm_serve_cli.paths import hold_lock, make_folder, write_text
 from trtllm_serve_cli.processes import CommandResult, last_lines, run_captured
 
 JOB_FILE = "job.json"
@@ -58,6 +59,10 @@ _CANCEL_TIMEOUT_S = 120.0
 _POLL_S = 0.5
 
 Runner = Callable[[Sequence[str]], CommandResult]
+
+
+class _Rejected(LaunchFailed):
+    """Raised if Slurm did not accept the job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ def run_slurm(command: Sequence[str], timeout_s: float | None = None) -> Command
 
 def make_job_folder(servers: Path, name: str) -> Path:
     """Create a private folder for a new job that serves the model `name`."""
-    servers.mkdir(parents=True, exist_ok=True)
+    make_folder(servers)
     number = 1
     while True:
         folder = servers / f"slurm-{name}-{number}"
@@ -140,11 +145,16 @@ def submit_job(
     """Write `script` to `directory`, submit it as a job, and write the files that track the job.
 
     `gateway` is the configuration of the gateway that the job starts. Raise `LaunchFailed` with
-    Slurm's message if Slurm rejects the job. Cancel the job if its files cannot be written.
+    Slurm's message, and remove `directory`, if Slurm rejects the job. Cancel the job if its files
+    cannot be written.
     """
     path = directory / SCRIPT_FILE
     path.write_text(script, encoding="utf-8")
-    job = SlurmJob(_submit(path, model, run), "PENDING")
+    try:
+        job = SlurmJob(_submit(path, model, run), "PENDING")
+    except (_Rejected, MissingPart):
+        shutil.rmtree(directory)
+        raise
     try:
         plan = _plan(model, directory, gateway)
         # Create an empty log, so that tllm can read the log before the job's first task starts.
@@ -171,11 +181,11 @@ def _submit(script: Path, model: Deployable, run: Runner) -> str:
             "cancel it",
         ) from error
     if answer.code:
-        raise LaunchFailed(
+        raise _Rejected(
             f"Slurm rejected the job for {model.name}.",
             why=_output_of(answer),
             next_step="run `sinfo` to list the partitions and nodes, and compare them with the "
-            f"options in {script}",
+            f"script that `tllm deploy slurm -m {model.name}` prints without --submit",
         )
     return answer.out.strip().partition(";")[0]
 

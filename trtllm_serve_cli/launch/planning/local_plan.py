@@ -126,6 +126,8 @@ def _plan(
         check_paths(
             home.servers, [model.path for model in models], [each.engine_path for each in models]
         )
+    if options.mode == "local":
+        requirements.find(lambda: _check_gpus(options.gpus), None)
     libpython_dir = requirements.find(lambda: _find_libpython(triton), "")
     return plan_launch(
         models,
@@ -151,6 +153,18 @@ def _find_triton(models: Sequence[ImportedModel]) -> TritonInstallation:
     for model in models:
         check_backend(model, triton)
     return triton
+
+
+def _check_gpus(ids: str | None) -> None:
+    """Raise `MissingPart` if this machine does not have the GPUs."""
+    count = count_nvidia_gpus()
+    for gpu in parse_gpu_ids(ids):
+        if not count or (gpu.isdecimal() and int(gpu) >= count):
+            raise MissingPart(
+                f"This machine does not have the GPU {gpu}.",
+                why=f"it has {count} NVIDIA GPUs" if count else "it does not have an NVIDIA GPU",
+                next_step="run `nvidia-smi -L` to list the GPUs, or omit --gpus",
+            )
 
 
 def _find_libpython(triton: TritonInstallation) -> str:
