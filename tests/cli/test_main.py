@@ -15,7 +15,6 @@ import typer
 from typer.core import TyperGroup
 
 from tests.cli.running import Tllm
-from tests.waiting import wait_until
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.cli.command_groups import walk_commands
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS
@@ -176,15 +175,42 @@ def test_finding_a_server_needs_nothing_that_windows_lacks(home_folder: Path) ->
     )  # fmt: skip
 
 
-def test_closed_pipe_has_no_traceback() -> None:
+@pytest.mark.parametrize("arguments", [("list", "--catalog", "--json"), ("list", "--catalog"),
+                                       ("--help",), ("doctor",)])  # fmt: skip
+def test_closed_pipe_exits_with_141(arguments: tuple[str, ...]) -> None:
     """Close stdout early, as in `tllm list --catalog | head -1`."""
-    command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "list", "--catalog", "--json")
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli", *arguments)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.close()
-        assert b"Traceback" not in process.stderr.read()
-        wait_until(lambda: process.poll() is not None)
+        assert process.stderr.read() == b""
+    assert process.returncode == 141
+
+
+def test_interrupt_during_the_import_has_no_traceback() -> None:
+    code = (
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from trtllm_serve_cli.cli.__main__ import main\n"
+        "sys.argv = ['tllm', 'list']\nmain()"
+    )
+    ran = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (130, "")
+
+
+def test_deleted_working_folder_exits_with_3(
+    tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    code, _, err = tllm("import", "-m", "demo", "-s", "gguf:model.gguf")
+    assert (code, err.splitlines()[0]) == (3, "Error: The current folder does not exist.")
 
 
 @pytest.mark.parametrize("arguments", [("statr",), ("bench", "sweeep")])

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import errno
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.cli.command_groups import LazyGroup
-from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
+from trtllm_serve_cli.cli.shared import output, streams
+from trtllm_serve_cli.cli.shared.exits import INTERRUPTED, PIPE_CLOSED, USER_CAN_FIX
 from trtllm_serve_cli.errors import TllmError
 
 # Error codes of disk errors that the user can fix. `main` treats an `OSError` with any other error
@@ -60,7 +61,16 @@ def tllm(
     """
 
 
-def _describe_disk_error(error: OSError) -> TllmError:
+def _describe_os_error(error: OSError) -> TllmError | None:
+    """Return the error for the user, or None if the cause is a bug."""
+    if error.errno == errno.ENOENT and not _has_working_folder():
+        return TllmError(
+            "The current folder does not exist.",
+            why="it was deleted or moved after the shell changed to it",
+            next_step="change to an existing folder with cd, and run the command again",
+        )
+    if error.errno not in _DISK_ERRORS:
+        return None
     where = f" ({error.filename})" if error.filename else ""
     return TllmError(
         f"A file could not be read or written{where}.",
@@ -69,22 +79,48 @@ def _describe_disk_error(error: OSError) -> TllmError:
     )
 
 
+def _has_working_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _run() -> str | int | None:
+    """Run the command and return the exit code. Raise `BrokenPipeError` if a pipe was closed."""
+    try:
+        app()
+    except SystemExit as left:
+        # Click and Rich exit with 1 if they cannot write to a pipe.
+        if isinstance(left.__context__, BrokenPipeError):
+            raise left.__context__ from None
+        return left.code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except TllmError as error:
+        output.show_error(error)
+    except OSError as error:
+        if (described := _describe_os_error(error)) is None:
+            raise
+        output.show_error(described)
+    return USER_CAN_FIX
+
+
 def main() -> None:
     """Run `tllm` and exit.
 
     The exit code is 0 for success, 1 for a bug in tllm, 2 for wrong usage, 3 for an error that the
-    user can fix, and 130 for an interrupt.
+    user can fix, 130 for an interrupt, and 141 if the reader of the output closed the pipe.
     """
+    streams.escape_unencodable()
     try:
-        app()
-    except TllmError as error:
-        output.show_error(error)
-        sys.exit(USER_CAN_FIX)
-    except OSError as error:
-        if error.errno not in _DISK_ERRORS:
-            raise
-        output.show_error(_describe_disk_error(error))
-        sys.exit(USER_CAN_FIX)
+        code = _run()
+        streams.flush()
+    except BrokenPipeError:
+        streams.discard_unwritten()
+        code = PIPE_CLOSED
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
@@ -132,4 +131,4 @@ def infer_rows(
 
 def _print_line(index: int, request_id: str, answer: Completion | TllmError) -> None:
     line = {"index": index, "request_id": request_id, **render_answer.as_data(answer)}
-    print(json.dumps(line, ensure_ascii=False), flush=True)
+    output.show_json_line(line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 import time
 from functools import partial
@@ -239,7 +238,7 @@ def _print_lines(sources: dict[str, Watch], *, as_json: bool) -> None:
         summary = summarize(scraped, before.get(address))
         before[address] = scraped
         if as_json:
-            print(json.dumps(_as_data(address, summary), ensure_ascii=False), flush=True)
+            output.show_json_line(_as_data(address, summary))
         else:
             print(_as_line(name, summary), flush=True)
 

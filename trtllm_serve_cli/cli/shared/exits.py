@@ -6,3 +6,5 @@ the command line.
 
 USER_CAN_FIX = 3
 INTERRUPTED = 130
+# The exit code of a Unix program that SIGPIPE ends.
+PIPE_CLOSED = 141

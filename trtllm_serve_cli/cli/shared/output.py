@@ -20,7 +20,18 @@ def notify(message: str) -> None:
 
 def show_json(value: Any) -> None:
     """Print `value` as JSON to stdout."""
-    print(json.dumps(value, indent=2, default=str, ensure_ascii=False))
+    print(_to_json(value, indent=2))
+
+
+def show_json_line(value: Any) -> None:
+    """Print `value` as one line of JSON to stdout, and flush stdout."""
+    print(_to_json(value), flush=True)
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:
+    """Return `value` as JSON, in ASCII if stdout does not support all of Unicode."""
+    is_ascii = not str(sys.stdout.encoding).lower().startswith("utf")
+    return json.dumps(value, indent=indent, default=str, ensure_ascii=is_ascii)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -1,0 +1,27 @@
+"""Start `tllm`, as the program `tllm` or with `python -m trtllm_serve_cli.cli`."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+_INTERRUPTED = 130
+
+
+def main() -> None:
+    """Import the command line and run it.
+
+    Until the import is complete, Ctrl-C ends the process without Python's traceback.
+    """
+    is_default = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_default:  # a shell ignores the signal in its background jobs
+        signal.signal(signal.SIGINT, lambda *_: os._exit(_INTERRUPTED))
+    from trtllm_serve_cli.cli.main import main as run
+
+    if is_default:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
+
+if __name__ == "__main__":
+    main()

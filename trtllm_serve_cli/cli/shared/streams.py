@@ -1,0 +1,33 @@
+"""Prepare stdout and stderr for every encoding, and for readers that close their pipe."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+
+
+def escape_unencodable() -> None:
+    """Print characters that the encoding of a stream does not contain as escape sequences.
+
+    By default, such characters raise `UnicodeEncodeError` on stdout.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def flush() -> None:
+    """Write the buffered output. Raise `BrokenPipeError` if a reader has closed its pipe."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+
+
+def discard_unwritten() -> None:
+    """Discard the buffered output, which Python would otherwise write to the closed pipe."""
+    with Path(os.devnull).open("wb") as nowhere:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):  # the stream is not a file
+                os.dup2(nowhere.fileno(), stream.fileno())
