@@ -60,6 +60,16 @@ class PartOf:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckedBy:
+    """An annotation for a mapping of text whose items `check` accepts.
+
+    `check` receives the key and the value of an item, and raises `BadInput` if they are invalid.
+    """
+
+    check: Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
 class OptionField:
     """An option that a field declares.
 

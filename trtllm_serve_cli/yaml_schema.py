@@ -6,7 +6,7 @@ or `OneOf`), a list of text (a tuple), a table of text (a `Mapping`) or another 
 of any type may also allow None. Text is read exactly as written, so that the version 1.10 does not
 become the number 1.1. A number that is annotated with `Within` must be in that range. A mapping
 that is annotated with `PartOf` may contain only names of fields of the class that `PartOf`
-contains.
+contains. The items of a mapping that is annotated with `CheckedBy` are checked with its function.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import yaml
 
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import (
+    CheckedBy,
     OneOf,
     PartOf,
     Within,
@@ -146,8 +147,7 @@ class _Reader:
         if dataclasses.is_dataclass(hint):
             return self._read_section(node, hint, at)
         if origin is not None and issubclass(origin, Mapping):
-            return {key.value: self.read(value, str, f"{at}.{key.value}")
-                    for key, value in self._pairs(node, at)}  # fmt: skip
+            return self._read_table(node, find_annotation(annotations, CheckedBy), at)
         return self._read_scalar(node, hint, at)
 
     def _read_section(self, node: yaml.Node, cls: Any, at: str) -> Any:
@@ -172,6 +172,22 @@ class _Reader:
                 )
             values[key.value] = self.read(value, hints[key.value], _join(at, key.value))
         return values
+
+    def _read_table(self, node: yaml.Node, checked: CheckedBy | None, at: str) -> dict[str, str]:
+        table = {}
+        for key, node_of_value in self._pairs(node, at):
+            value = self.read(node_of_value, str, _join(at, key.value))
+            if checked is not None:
+                try:
+                    checked.check(key.value, value)
+                except BadInput as error:
+                    raise BadInput(
+                        f"{_place(self.where, _line(key))}: {error.what}",
+                        why=error.why,
+                        next_step=error.next_step,
+                    ) from error
+            table[key.value] = value
+        return table
 
     def _pairs(self, node: yaml.Node, at: str) -> list[tuple[yaml.ScalarNode, yaml.Node]]:
         if not isinstance(node, yaml.MappingNode):
@@ -218,8 +234,11 @@ def _line(node: yaml.Node) -> int:
 
 
 def _bad_input(where: str, line: int, what: str, next_step: str = "") -> BadInput:
-    place = f"{where}, line {line}" if line else where
-    return BadInput(f"{place}: {what}.", next_step=next_step or "correct the value")
+    return BadInput(f"{_place(where, line)}: {what}.", next_step=next_step or "correct the value")
+
+
+def _place(where: str, line: int) -> str:
+    return f"{where}, line {line}" if line else where
 
 
 def _join(at: str, key: str) -> str:

@@ -252,3 +252,17 @@ def test_name_of_a_data_set_is_kept(tmp_path: Path):
     text = "model: {name: m}\nbuild: {calib_dataset: cnn_dailymail}\n"
     declared = parse_declaration(text, where="tllm.yaml", folder=tmp_path)
     assert declared.build.calib_dataset == "cnn_dailymail"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("max_queue_sise: 3", "There is no parameter 'max_queue_sise'."),
+        ("max_queue_size: abc", "The parameter max_queue_size cannot be 'abc'."),
+    ],
+)
+def test_mistakes_in_parameters_have_a_line(line: str, message: str, tmp_path: Path):
+    text = f"model: {{name: m}}\nrepository:\n  parameters:\n    {line}\n"
+    with pytest.raises(BadInput) as caught:
+        parse_declaration(text, where="tllm.yaml", folder=tmp_path)
+    assert caught.value.what == f"tllm.yaml, line 4: {message}"

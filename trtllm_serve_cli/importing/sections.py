@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 
 from trtllm_serve_cli.choices import ContainerEngine, Layout
 from trtllm_serve_cli.engine_kinds.registry import AUTO, kind_names
-from trtllm_serve_cli.option_fields import OneOf, Option
+from trtllm_serve_cli.option_fields import CheckedBy, OneOf, Option
+from trtllm_serve_cli.repository.model.parameters import check_parameter
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,4 +166,5 @@ class RepositorySection:
             "Repeat the option for several parameters.",
             flags=("--param",),
         ),
+        CheckedBy(check_parameter),
     ] = field(default_factory=dict)

@@ -125,6 +125,16 @@ def defaults_for(kind: str) -> dict[str, str]:
     }
 
 
+def check_parameter(name: str, value: str) -> None:
+    """Raise `BadInput` if no engine kind has the parameter, or if none accepts the value."""
+    table = load_parameters()
+    if name not in table:
+        settable = {each.name: each for each in table.values() if not each.is_fact}
+        raise _unknown_parameter(name, settable, "run `tllm show` to list a model's parameters")
+    if value:
+        _check_type(table[name], value)
+
+
 def check_parameters(values: Mapping[str, str], kind: str, version: str = "") -> dict[str, str]:
     """Return `values` in canonical form. Raise `BadInput` if a name or a value is not valid.
 
@@ -246,15 +256,9 @@ def find_parameter(name: str, kind: str) -> Parameter:
     if name in table and not table[name].is_fact and table[name].is_entry:
         return table[name]
     if name not in table:
-        renamed = [each.name for each in choosable.values() if name in each.keys]
-        near = renamed or difflib.get_close_matches(name, choosable, n=3)
-        raise BadInput(
-            f"There is no parameter {name!r}.",
-            why="parameters are named after the variables in NVIDIA's templates",
-            next_step=f"use {' or '.join(near)} instead"
-            if near
-            else f"choose a parameter of the engine kind {kind}: {', '.join(sorted(choosable))}",
-        )
+        names = ", ".join(sorted(choosable))
+        others = f"choose a parameter of the engine kind {kind}: {names}"
+        raise _unknown_parameter(name, choosable, others)
     if table[name].is_fact:
         raise BadInput(
             f"The parameter {name} cannot be set.",
@@ -268,6 +272,17 @@ def find_parameter(name: str, kind: str) -> Parameter:
     )
 
 
+def _unknown_parameter(name: str, known: Mapping[str, Parameter], others: str) -> BadInput:
+    """Return the error for an unknown name. `others` is the next step if no name is similar."""
+    renamed = [each.name for each in known.values() if name in each.keys]
+    near = renamed or difflib.get_close_matches(name, known, n=3)
+    return BadInput(
+        f"There is no parameter {name!r}.",
+        why="parameters are named after the variables in NVIDIA's templates",
+        next_step=f"use {' or '.join(near)} instead" if near else others,
+    )
+
+
 def check_value(parameter: Parameter, value: str, kind: str) -> str:
     """Return the canonical form of `value`. Raise `BadInput` if the parameter rejects the value.
 
@@ -275,6 +290,10 @@ def check_value(parameter: Parameter, value: str, kind: str) -> str:
     """
     if not value and may_be_empty(parameter, kind):
         return value
+    return _check_type(parameter, value)
+
+
+def _check_type(parameter: Parameter, value: str) -> str:
     normalized = _normalize(parameter, value)
     if normalized is None:
         raise BadInput(
