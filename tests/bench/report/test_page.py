@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -76,6 +77,13 @@ def test_values_have_three_digits_and_no_exponents(keep: Callable[..., StoredRes
     cells = re.findall(r">([^<> ]+)</t", row[1])
     assert [cells[place] for place in (0, 1, 2, 5)] == ["1,000", "0", "0.012", "999"]
     assert "12,346" in page
+
+
+def test_title_names_the_imported_model(keep: Callable[..., StoredResult]) -> None:
+    result = make_result()
+    models = tuple(dataclasses.replace(each, imported_model="demo") for each in result.models)
+    page = render_page([keep(dataclasses.replace(result, models=models))])
+    assert "<title>token-norm-dist on demo (tensorrt_llm)</title>" in page
 
 
 def test_page_is_self_contained(

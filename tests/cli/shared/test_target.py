@@ -57,7 +57,7 @@ def test_benchmark_finds_triton_models_by_their_names(
 ) -> None:
     url = endpoint.grpc.replace("127.0.0.1", "localhost") if has_url else None
     assert find_bench_target(url, "grpc", model, text_model) == BenchTarget(
-        endpoint.grpc, expected, endpoint.metrics
+        endpoint.grpc, expected, endpoint.metrics, "repo" if model == "repo" else None
     )
 
 

@@ -24,11 +24,15 @@ InputKind = Literal["tokens", "text"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A model on a Triton server. `address` is the HOST:PORT of the `interface` to use."""
+    """A model on a Triton server. `address` is the HOST:PORT of the `interface` to use.
+
+    `imported_model` is the name under which the model was imported, or None if it is not known.
+    """
 
     address: str
     model: str = CORE_MODEL
     interface: TritonInterface = "grpc"
+    imported_model: str | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -52,6 +56,7 @@ class ServedModel:
     `vocab_size` is `None` if the server does not report the size. `returns_prompt` is true if
     responses that are not streamed start with the prompt. A response starts with the prompt if
     neither the model's configuration nor a request parameter can exclude the prompt.
+    `imported_model` is the name under which the model was imported, or None if it is not known.
 
     With the interface `openai`, `address` is the server's base URL, `inputs` contains the fields
     that the server accepts, and `api_key` is the server's key, which is not part of results.
@@ -70,6 +75,7 @@ class ServedModel:
     unsigned_inputs: frozenset[str] = field(default_factory=frozenset)
     returns_prompt: bool = False
     api_key: str | None = field(default=None, repr=False)
+    imported_model: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as an entry of `targets` in `summary.json`."""
@@ -106,6 +112,7 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
         returns_prompt=(
             "exclude_input_in_output" not in config.inputs and not config.excludes_input
         ),
+        imported_model=target.imported_model,
     )
     _check_inputs(model, input_kind)
     return model

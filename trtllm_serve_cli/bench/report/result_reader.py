@@ -70,7 +70,8 @@ class StoredResult:
 
     @property
     def models(self) -> str:
-        return ", ".join(dict.fromkeys(target["name"] for target in self.summary["targets"]))
+        """The names of the measured models, for titles and tables."""
+        return ", ".join(dict.fromkeys(map(_name_target, self.summary["targets"])))
 
     @property
     def runs(self) -> tuple[tuple[RequestRecord, ...], ...]:
@@ -79,6 +80,12 @@ class StoredResult:
         for record in self.counted:
             runs.setdefault(record.run, []).append(record)
         return tuple(tuple(runs[number]) for number in sorted(runs))
+
+
+def _name_target(target: dict[str, Any]) -> str:
+    """Return the name of the Triton model, after the name of the imported model if it is known."""
+    name, imported = str(target["name"]), target.get("imported_model")
+    return name if imported in (None, name) else f"{imported} ({name})"
 
 
 def describe_load(load: Mapping[str, Any]) -> str:

@@ -38,6 +38,7 @@ def open_simulated(
         is_decoupled=True,
         max_batch_size=simulation.limits.max_batch_size,
         vocab_size=FALLBACK_VOCAB_SIZE,
+        imported_model=name,
     )
 
     def measure(number: int, watch: Watch) -> tuple[Run, int]:

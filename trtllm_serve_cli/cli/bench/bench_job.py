@@ -87,7 +87,7 @@ class Job:
 
         common = self.common
         if common.interface != "openai":
-            return Target(found.address, found.model, common.interface)
+            return Target(found.address, found.model, common.interface, found.imported_model)
         endpoint = find_openai_endpoint(found.address, common.api_key)
         default: Api = "completions" if self.text_model is None else "chat"
         return OpenAITarget(endpoint, found.model, common.api or default)

@@ -96,12 +96,14 @@ class BenchTarget:
     """A model to benchmark.
 
     `address` is the server's gRPC or HTTP address, `model` is the name of the Triton model, and
-    `metrics` is the server's metrics address.
+    `metrics` is the server's metrics address. `imported_model` is the name of the imported model
+    that the Triton model belongs to, if `tllm start` has started the server.
     """
 
     address: str
     model: str
     metrics: str | None = None
+    imported_model: str | None = None
 
 
 def find_bench_target(
@@ -146,7 +148,7 @@ def find_bench_target(
         name = running.text_model(owner)
     else:
         name = running.plan.triton_name(owner, text_model or CORE_MODEL)
-    return BenchTarget(_address_of(endpoint, interface), name, endpoint.metrics)
+    return BenchTarget(_address_of(endpoint, interface), name, endpoint.metrics, owner)
 
 
 def _check_interface(address: str, interface: TritonInterface) -> None:
