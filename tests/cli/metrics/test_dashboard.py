@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -105,6 +106,12 @@ def test_several_servers_have_a_line_each() -> None:
     lines = drawn(feed(OURS, LATER), feed(PAGE))
     assert sum("a:8002" in line for line in lines) == 2
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("feeds", [[feed(OURS, LATER)], [feed(OURS, LATER), feed(PAGE)]])
+def test_latencies_have_a_unit(feeds: list[Feed]) -> None:
+    heading = next(line for line in drawn(*feeds) if "TTFT" in line)
+    assert all(re.search(rf"{name}( p50)? ms", heading) for name in ("TTFT", "ITL"))
 
 
 @pytest.fixture

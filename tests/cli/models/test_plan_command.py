@@ -64,7 +64,7 @@ def test_output_fits_80_columns(tllm: Tllm) -> None:
         "  131,072 bytes of KV cache per token (bfloat16)",
         "h200: 140.4 GiB, 4.8 TB/s, 989 TFLOP/s; sequences of 1024 tokens in, 256 out",
     ]
-    assert [line.split() for line in out.splitlines() if line.startswith((" 1 ", " 2 "))] == [
+    assert [line.split() for line in out.splitlines() if line.startswith(("1 ", "2 "))] == [
         ["1", "1", "1", "15.0", "109.7", "702", "284", "7,998"],
         ["2", "2", "1", "8.0", "116.3", "1,488", "567", "16,338"],
         ["2", "1", "2", "7.5", "116.0", "1,484", "284", "15,987"],

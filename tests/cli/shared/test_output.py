@@ -49,3 +49,18 @@ def test_nothing_is_coloured_without_a_terminal(capsys: Captured) -> None:
     output.show_error(TllmError("No."))
     output.show_table(["a"], [["b"]])
     assert "\x1b" not in "".join(capsys.readouterr())
+
+
+def test_table_in_a_pipe_has_one_line_for_each_row(capsys: Captured, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    output.show_table(["model", "source"], [["a", "x" * 100], ["b", "two words"]])
+    assert capsys.readouterr().out.splitlines() == [
+        "model  source", f"a      {'x' * 100}", "b      two words",
+    ]  # fmt: skip
+
+
+def test_indentation_leaves_room_on_a_narrow_terminal(monkeypatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    text = output.wrap("127.0.0.1:8000 is in use", first="problem  port  ", rest=" " * 26)
+    assert text.splitlines()[1:] == [f"{' ' * 10}is in use"]

@@ -10,6 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.options import JsonOption
+from trtllm_serve_cli.cli.shared.tables import FittedTable
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.simulate.calibrate import Calibration
@@ -92,16 +93,15 @@ def _show(found: Calibration, *, as_json: bool) -> None:
     else:
         timing = asdict(found.simulation.timing)
         rows = [(name, f"{value * 1e6:.4g}") for name, value in timing.items() if name != "jitter"]
-        output.show_table(("Part of a step", "Microseconds"), rows, is_numeric=True)
-        output.show_table(
-            _COLUMNS,
-            [
-                (each.run, each.figure, f"{each.measured:.4g}", f"{each.simulated:.4g}",
-                 f"{each.deviation:+.1%}")
-                for each in found.comparisons
-            ],
-            is_numeric=True,
-        )  # fmt: skip
+        deviations = [
+            (each.run, each.figure, f"{each.measured:.4g}", f"{each.simulated:.4g}",
+             f"{each.deviation:+.1%}")
+            for each in found.comparisons
+        ]  # fmt: skip
+        output.show_tables(
+            FittedTable(("Part of a step", "Microseconds"), rows, is_numeric=True),
+            FittedTable(_COLUMNS, deviations, is_numeric=True),
+        )
     output.notify(
         f"The timing is based on {found.num_steps} steps. The median deviation is "
         f"{found.median_error:.1%}."

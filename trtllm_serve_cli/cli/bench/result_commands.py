@@ -10,6 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.options import JsonOption
+from trtllm_serve_cli.cli.shared.tables import FittedTable
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.bench.report.compare import Comparison
@@ -156,11 +157,10 @@ def _show(comparison: Comparison) -> None:
     screen = output.console(stderr=True)
     for warning in comparison.warnings:
         screen.print(f"{warning[0].upper()}{warning[1:]}.", style="bold red")
-    output.show_table(
-        compare_text.CHANGE_COLUMNS, compare_text.change_rows(comparison), is_numeric=True
-    )
-    rows = compare_text.difference_rows(comparison)
-    if rows:
-        output.show_table(("Difference", "A", "B"), rows)
+    changes = compare_text.change_rows(comparison)
+    tables = [FittedTable(compare_text.CHANGE_COLUMNS, changes, is_numeric=True)]
+    if rows := compare_text.difference_rows(comparison):
+        tables.append(FittedTable(("Difference", "A", "B"), rows))
+    output.show_tables(*tables)
     for line in compare_text.noise_notes(comparison):
         output.notify(line)

@@ -10,6 +10,7 @@ import typer
 
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
+from trtllm_serve_cli.cli.shared.tables import FittedTable
 from trtllm_serve_cli.errors import RequestFailed
 
 if TYPE_CHECKING:
@@ -56,15 +57,16 @@ def _show_tables(result: BenchmarkResult) -> None:
     from trtllm_serve_cli.bench.report import tables
 
     summary = result.summary
-    output.show_table(("Statistic", "Value"), tables.stat_rows(summary), is_numeric=True)
-    for columns, rows in (
+    shown = (
+        (("Statistic", "Value"), tables.stat_rows(summary)),
         (tables.TIME_COLUMNS, tables.time_rows(summary)),
         (tables.OBJECTIVE_COLUMNS, tables.objective_rows(summary)),
         (tables.TARGET_COLUMNS, tables.target_rows(result)),
         (tables.RUN_COLUMNS, tables.run_rows(result)),
-    ):
-        if rows:
-            output.show_table(columns, rows, is_numeric=True)
+    )
+    output.show_tables(
+        *(FittedTable(columns, rows, is_numeric=True) for columns, rows in shown if rows)
+    )
 
 
 def raise_failure(results: Sequence[BenchmarkResult]) -> None:

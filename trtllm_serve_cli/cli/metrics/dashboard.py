@@ -16,6 +16,7 @@ from trtllm_serve_cli.cli.metrics.metrics_screen import (
     show_latency,
     text,
 )
+from trtllm_serve_cli.cli.shared.tables import FittedTable
 from trtllm_serve_cli.cli.shared.tty_keys import open_keyboard
 from trtllm_serve_cli.errors import TllmError
 
@@ -212,10 +213,12 @@ def _render_server(feed: Feed, summary: Summary, width: int) -> list[RenderableT
     return parts
 
 
-def _render_models(rows: Sequence[ModelRow]) -> Table:
-    table = _table("model", "ok", "failed", "ok/s", "tok/s", "TTFT p50", "p90", "ITL p50", "p90")
-    for row in rows:
-        table.add_row(
+def _render_models(rows: Sequence[ModelRow]) -> RenderableType:
+    if not rows:
+        return "\nno requests yet\n"
+    columns = ("model", "ok", "failed", "ok/s", "tok/s", "TTFT p50 ms", "p90", "ITL p50 ms", "p90")
+    cells = [
+        (
             row.model,
             text(row.num_succeeded),
             str(row.num_failed),
@@ -224,9 +227,9 @@ def _render_models(rows: Sequence[ModelRow]) -> Table:
             *show_latency(row.ttft),
             *show_latency(row.itl),
         )
-    if not rows:
-        table.add_row("no requests yet")
-    return table
+        for row in rows
+    ]
+    return FittedTable(columns, cells, is_numeric=True)
 
 
 def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
@@ -250,18 +253,17 @@ def _render_trends(feed: Feed, summary: Summary, width: int) -> Table:
     return table
 
 
-def render_servers(feeds: Sequence[Feed], width: int) -> Table:
+def render_servers(feeds: Sequence[Feed], width: int) -> FittedTable:
     """Render a line for each server.
 
     The latencies in a line are those of the model that generated the most tokens.
     """
-    names = ("server", "ok/s", "tok/s", "TTFT", "ITL", "batch", "wait", "KV", "CPU")
-    table = _table(*names)
-    table.add_column("trend of tok/s", no_wrap=True, overflow="crop")
-    room = max(width - 72, 6)
-    for feed in feeds:
-        table.add_row(*_server_cells(feed), sparkline(feed.trends.get("tokens/s", ()), room))
-    return table
+    columns = ("server", "ok/s", "tok/s", "TTFT ms", "ITL ms", "batch", "wait", "KV", "CPU")
+    room = max(width - 76, 6)
+    cells = [
+        (*_server_cells(feed), sparkline(feed.trends.get("tokens/s", ()), room)) for feed in feeds
+    ]
+    return FittedTable((*columns, "trend"), cells, is_numeric=True)
 
 
 def _server_cells(feed: Feed) -> list[str]:
@@ -278,16 +280,6 @@ def _server_cells(feed: Feed) -> list[str]:
         percent(feed.last("KV cache")),
         percent(feed.last("CPU")),
     ]
-
-
-def _table(*names: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    for index, name in enumerate(names):
-        table.add_column(name, justify="right" if index else "left", no_wrap=bool(index))
-    return table
 
 
 def _figure(value: float | None) -> str:

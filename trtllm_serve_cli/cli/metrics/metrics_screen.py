@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from trtllm_serve_cli.cli.shared.tables import FittedTable
+
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
@@ -34,47 +36,40 @@ def render_summary(summary: Summary) -> Group:
     return Group(*parts)
 
 
-def _render_models(rows: tuple[ModelRow, ...]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
+def _render_models(rows: tuple[ModelRow, ...]) -> FittedTable:
     has_rates = any(row.requests_per_s is not None for row in rows)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for name in ("ok", "failed", "pending", "queue ms", "compute ms"):
-        table.add_column(name, justify="right", overflow="fold")
-    if has_rates:
-        table.add_column("ok/s", justify="right")
-    for row in rows:
-        cells = [
+    columns = ("model", "ok", "failed", "pending", "queue ms", "compute ms")
+    lines = [
+        (
             row.model,
             text(row.num_succeeded),
             str(row.num_failed),
             text(row.num_pending),
             _ms(row.queue_ms),
             _ms(row.compute_ms),
-        ]
-        table.add_row(*cells, *([rate(row.requests_per_s)] if has_rates else []))
-    return table
+            *([rate(row.requests_per_s)] if has_rates else ()),
+        )
+        for row in rows
+    ]
+    return FittedTable((*columns, *(["ok/s"] if has_rates else ())), lines, is_numeric=True)
 
 
-def _render_answers(rows: list[ModelRow]) -> Table:
+def _render_answers(rows: list[ModelRow]) -> FittedTable:
     """Return a table with the token counts and latencies of the models' responses."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
     has_rates = any(row.tokens_per_s is not None for row in rows)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column("responses of", overflow="fold")
-    for name in ("tokens in", "out", "TTFT p50", "p90", "ITL p50", "p90 ms"):
-        table.add_column(name, justify="right", overflow="fold")
-    if has_rates:
-        table.add_column("tokens/s", justify="right")
-    for row in rows:
-        cells = [row.model, text(row.num_prompt_tokens), text(row.num_generated_tokens)]
-        cells += [*show_latency(row.ttft), *show_latency(row.itl)]
-        table.add_row(*cells, *([rate(row.tokens_per_s)] if has_rates else []))
-    return table
+    columns = ("responses of", "tokens in", "out", "TTFT p50 ms", "p90", "ITL p50 ms", "p90")
+    lines = [
+        (
+            row.model,
+            text(row.num_prompt_tokens),
+            text(row.num_generated_tokens),
+            *show_latency(row.ttft),
+            *show_latency(row.itl),
+            *([rate(row.tokens_per_s)] if has_rates else ()),
+        )
+        for row in rows
+    ]
+    return FittedTable((*columns, *(["tokens/s"] if has_rates else ())), lines, is_numeric=True)
 
 
 def show_latency(latency: Latency | None) -> tuple[str, str]:

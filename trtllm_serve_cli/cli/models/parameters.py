@@ -79,7 +79,7 @@ def show(name: NameOption = None, repo: RepoOption = None, as_json: JsonOption =
 
     has_versions = find_kind(repository.kind).runs_in_triton_backend
     for each in settings:
-        print("\n" + "\n".join(_render_setting(each, has_versions=has_versions)))
+        print("\n" + _render_setting(each, has_versions=has_versions))
 
 
 def set_(
@@ -233,8 +233,8 @@ def _describe(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _render_setting(setting: Setting, *, has_versions: bool) -> list[str]:
-    """Return the setting and its explanation as lines of at most 80 columns.
+def _render_setting(setting: Setting, *, has_versions: bool) -> str:
+    """Return the setting and its explanation as lines that fit the terminal.
 
     The first line has the form `name = value  (origin)`. If `has_versions` is set, the explanation
     includes the TensorRT-LLM version that added the parameter.
@@ -246,19 +246,20 @@ def _render_setting(setting: Setting, *, has_versions: bool) -> list[str]:
         origin += f"; default: {otherwise}" if otherwise else ""
     else:
         head = f"{parameter.name} = {textwrap.shorten(setting.value, 200, placeholder=' …')}"
-    lines = textwrap.wrap(f"{head}  ({origin})", _WIDTH, subsequent_indent="    ")
+    indent = "    "
+    title = output.wrap(f"{head}  ({origin})", rest=indent, limit=_WIDTH)
     meaning = parameter.explanation
     if has_versions and parameter.since != "0.5":
         meaning += f" Since TensorRT-LLM {parameter.since}."
-    indent = "    "
-    return lines + textwrap.wrap(meaning, _WIDTH, initial_indent=indent, subsequent_indent=indent)
+    return f"{title}\n{output.wrap(meaning, first=indent, rest=indent, limit=_WIDTH)}"
 
 
 def _render_finding(finding: Finding, root: Path) -> list[str]:
     path = finding.path.relative_to(root) if root in finding.path.parents else finding.path
     where = f"{path}:{finding.line}" if finding.line else f"{path}"
-    wrapped = textwrap.wrap(finding.what, _WIDTH - 4, break_long_words=False)
-    lines = [f"{finding.severity}: {where}", *(f"    {line}" for line in wrapped)]
+    indent = "    "
+    what = output.wrap(finding.what, first=indent, rest=indent, limit=_WIDTH)
+    lines = [f"{finding.severity}: {where}", what]
     return [*lines, f"    Next: {finding.next_step}"] if finding.next_step else lines
 
 

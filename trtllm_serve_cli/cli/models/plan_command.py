@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -129,19 +128,25 @@ def _show(plan: SizePlan) -> None:
     print(f"  {_billions(counts.total)} parameters{active}; {formats.dtype}{quantized}{stored}")
     if reason := plan.facts.catalog_reason:
         sentence = f"The shape is from the catalog of tllm. {reason}"
-        print(textwrap.fill(sentence, _WIDTH, initial_indent="  ", subsequent_indent="  "))
-    print(f"  {plan.kv_bytes_per_token:,} bytes of KV cache per token ({formats.kv_cache_dtype})")
+        print(output.wrap(sentence, first="  ", rest="  ", limit=_WIDTH))
+    cache = f"{plan.kv_bytes_per_token:,} bytes of KV cache per token ({formats.kv_cache_dtype})"
+    print(output.wrap(cache, first="  ", rest="  "))
     print(
-        f"{gpu.name}: {_gib(gpu.memory_bytes)} GiB, {gpu.bandwidth_gb_per_s / 1000:g} TB/s, "
-        f"{gpu.fp16:g} TFLOP/s; sequences of {plan.demand.input_len} tokens in, "
-        f"{plan.demand.output_len} out\n"
+        output.wrap(
+            f"{gpu.name}: {_gib(gpu.memory_bytes)} GiB, {gpu.bandwidth_gb_per_s / 1000:g} TB/s, "
+            f"{gpu.fp16:g} TFLOP/s; sequences of {plan.demand.input_len} tokens in, "
+            f"{plan.demand.output_len} out",
+            limit=_WIDTH,
+        )
+        + "\n"
     )
     output.show_table(_COLUMNS, [_row(each) for each in plan.plans], is_numeric=True)
-    print("Weights and KV cache are in GiB per GPU, one stream and full load in tokens/s.")
-    print(_describe_smallest(plan))
+    units = "Weights and KV cache are in GiB per GPU, one stream and full load in tokens/s."
+    for sentence in (units, _describe_smallest(plan)):
+        print(output.wrap(sentence))
     print("\nAssumptions:")
     for sentence in plan.assumptions:
-        print(textwrap.fill(sentence, _WIDTH, initial_indent="- ", subsequent_indent="  "))
+        print(output.wrap(sentence, first="- ", rest="  ", limit=_WIDTH))
 
 
 def _row(plan: ParallelPlan) -> tuple[str, ...]:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import sys
-import textwrap
 
 import typer
 
@@ -34,29 +31,13 @@ def doctor(as_json: JsonOption = False) -> None:
         output.show_json([dataclasses.asdict(finding) for finding in findings])
     else:
         for finding in findings:
-            print(_fold(f"{_MARKS[finding.verdict]:<8} {finding.what:<16} ", finding.detail))
+            mark = f"{_MARKS[finding.verdict]:<8} {finding.what:<16} "
+            print(output.wrap(finding.detail, first=mark, rest=_INDENT))
             if finding.fix and finding.verdict != "ok":
-                print(_fold(_INDENT, f"→ {finding.fix}"))
+                print(output.wrap(f"→ {finding.fix}", first=_INDENT, rest=_INDENT))
         if problems:
             output.notify(f"Problems to fix before a server can run here: {len(problems)}.")
         else:
             output.notify("A server can run here.")
     if problems:
         raise typer.Exit(USER_CAN_FIX)
-
-
-def _fold(before: str, text: str) -> str:
-    """Return `before` followed by `text`.
-
-    If stdout is a terminal, wrap the result at word boundaries.
-    """
-    if not sys.stdout.isatty():
-        return before + text
-    return textwrap.fill(
-        text,
-        shutil.get_terminal_size().columns,
-        initial_indent=before,
-        subsequent_indent=_INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )

@@ -118,12 +118,7 @@ def list_(as_json: JsonOption = False) -> None:
     if not rows:
         output.notify("No API key exists. Next: tllm keys add NAME")
         return
-    lines = [_COLUMNS, *(tuple(_show(row[name]) for name in _COLUMNS) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    for line in lines:
-        print(
-            "  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)).rstrip()
-        )
+    output.show_table(_COLUMNS, [[_show(row[name]) for name in _COLUMNS] for row in rows])
 
 
 @keys_app.command()

@@ -92,7 +92,8 @@ def _show_server(server: dict[str, Any]) -> None:
     for rank, each in enumerate((server, *server["replicas"])):
         whose = f"rank {rank}: " if server["replicas"] else ""
         if each["http"]:
-            print(f"  {whose}HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}")
+            ports = f"HTTP {each['http']}  gRPC {each['grpc']}  metrics {each['metrics']}"
+            print(output.wrap(ports, first=f"  {whose}", rest="  "))
     if server["openai"]:
         print(f"  OpenAI {server['openai']}/v1{_describe_restarts(server['gateway_restarts'])}")
     if server["job"] is None:
@@ -116,11 +117,11 @@ def _describe_restarts(count: int) -> str:
 
 
 def _show_parts(server: dict[str, Any]) -> None:
-    """Print one line for each Triton model and for each other process, with its memory usage."""
+    """Print a row for each Triton model and for each other process, with its memory usage."""
     from trtllm_serve_cli.sources.disk_space import show_size
 
     memory = dict(server["memory_bytes"])
-    total = f"{show_size(sum(memory.values())):>12}" if memory else ""
+    total = sum(memory.values())
     rows = [
         (each["name"], each["version"], _describe_state(each), memory.pop(_PART + each["name"], 0))
         for each in server["triton_models"]
@@ -128,11 +129,12 @@ def _show_parts(server: dict[str, Any]) -> None:
     rows += [(part, "", "", size) for part, size in sorted(memory.items())]
     if not rows:
         return
-    width = max(24, *(len(name) for name, *_ in rows))
-    print(f"  {'model or process':<{width}} {'version':>7}  {'state':<12}{total}")
-    for name, version, state, size in rows:
-        line = f"  {name:<{width}} {version:>7}  {state:<12}"
-        print(f"{line}{show_size(size) if size else '':>12}".rstrip())
+    if total:
+        rows.append(("total", "", "", total))
+    output.show_table(
+        ("model or process", "version", "state", "memory"),
+        [(*words, show_size(size) if size else "") for *words, size in rows],
+    )
 
 
 def _describe_state(model: dict[str, Any]) -> str:

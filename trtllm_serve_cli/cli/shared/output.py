@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.errors import TllmError
 
 if TYPE_CHECKING:
-    from rich.console import Console, JustifyMethod, RenderableType
+    from rich.console import Console, RenderableType
+
+    from trtllm_serve_cli.cli.shared.tables import FittedTable
+
+# Width of the output to pipes and files. No line is that long.
+_UNLIMITED_WIDTH = 1_000_000
 
 
 def notify(message: str) -> None:
@@ -35,10 +42,16 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return a Rich console that does not highlight text and does not interpret markup."""
+    """Return a Rich console that does not highlight text and does not interpret markup.
+
+    The console wraps text only if its stream is a terminal.
+    """
     from rich.console import Console
 
-    return Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    made = Console(stderr=stderr, highlight=False, markup=False, soft_wrap=False)
+    if not made.is_terminal:
+        made.width = _UNLIMITED_WIDTH
+    return made
 
 
 def show(renderable: RenderableType) -> None:
@@ -56,26 +69,41 @@ def show_table(
     is_numeric: bool = False,
     is_first_column_whole: bool = False,
 ) -> None:
-    """Print a table that wraps long cells instead of truncating them.
+    """Print a table that fits the terminal, or one line for each row if stdout is not a terminal.
 
-    If `is_first_column_whole` or `is_numeric` is set, the cells in the first column do not wrap.
-    `is_numeric` also aligns all columns except the first to the right.
+    `is_numeric` aligns all columns except the first to the right. `is_first_column_whole` prevents
+    the cells of the first column from being wrapped.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from trtllm_serve_cli.cli.shared.tables import FittedTable
 
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for index, column in enumerate(columns):
-        justify: JustifyMethod = "right" if is_numeric and index else "left"
-        table.add_column(
-            column,
-            overflow="fold",
-            no_wrap=not index and (is_numeric or is_first_column_whole),
-            justify=justify,
-        )
-    for row in rows:
-        table.add_row(*row)
-    show(table)
+    show_tables(FittedTable(columns, tuple(rows), is_numeric, is_first_column_whole))
+
+
+def show_tables(*tables: FittedTable) -> None:
+    """Print tables that fit the terminal, or their lines if stdout is not a terminal."""
+    screen = console()
+    if screen.is_terminal:
+        screen.print(*tables, sep="\n")
+    else:
+        print("\n\n".join("\n".join(table.list_lines()) for table in tables))
+
+
+def wrap(text: str, *, first: str = "", rest: str = "", limit: int = _UNLIMITED_WIDTH) -> str:
+    """Return `text` wrapped at word boundaries to the width of the terminal, and at most `limit`.
+
+    The first line starts with `first`, and the other lines start with the indentation `rest`, which
+    is at most a third of the width. If stdout is not a terminal, only `limit` applies.
+    """
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else limit
+    width = min(columns, limit)
+    return textwrap.fill(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest[: width // 3],
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def show_error(error: TllmError) -> None:
