@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -40,6 +40,7 @@ BEHAVIOURS = {
     "crash": "die of SIGSEGV on the prompt `crash`",
     "brief": "exit with code 7 once the phase in the supervisor's state file is `ready`",
     "stubborn": "ignore SIGTERM",
+    "linger": "on SIGTERM, end the process of `model`, and keep running",
     "child": "start a process that keeps running, and log its id",
     "model": "start a process like that of a Python model, and log its id",
 }
@@ -64,10 +65,15 @@ def main() -> NoReturn:
     print(LOADED, flush=True)
     if "child" in behaviours:
         start_child()
+    on_term: signal.Handlers | Callable[..., object] = exit_zero
+    if "stubborn" in behaviours:
+        on_term = signal.SIG_IGN
     if "model" in behaviours:
-        start_model()
+        model = start_model()
+        if "linger" in behaviours:
+            on_term = lambda *_: model.kill()  # noqa: E731
     signal.signal(signal.SIGINT, exit_zero)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if "stubborn" in behaviours else exit_zero)
+    signal.signal(signal.SIGTERM, on_term)
     load_or_die(behaviours)
     if "closed" not in behaviours:
         FakeTriton(answer=choose_answer(behaviours)).start(arguments.http_port, arguments.grpc_port)
@@ -99,7 +105,7 @@ def start_child() -> None:
     print(f"child {child.pid}", flush=True)
 
 
-def start_model() -> None:
+def start_model() -> subprocess.Popen[bytes]:
     """Start a process with the command line of a model in Triton's Python backend."""
     stub = Path("triton_python_backend_stub")
     if not stub.exists():
@@ -108,6 +114,7 @@ def start_model() -> None:
     Path("m/1/model.py").write_text("import time; time.sleep(600)")
     model = subprocess.Popen(("./triton_python_backend_stub", "m/1/model.py"))
     print(f"model {model.pid}", flush=True)
+    return model
 
 
 def load_or_die(behaviours: frozenset[str]) -> None:

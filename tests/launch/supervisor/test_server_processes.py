@@ -21,6 +21,7 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     find_dead,
     measure_memory,
     update_parts,
+    wait_until_dead,
 )
 
 ALIVE = describe_supervisor("ready")
@@ -76,6 +77,21 @@ def test_model_is_dead_only_after_a_second_check() -> None:
 def test_memory_is_measured_by_part(tmp_path: Path) -> None:
     memory = measure_memory(server_of(tmp_path))
     assert memory["supervisor"] > 1_000_000
+
+
+def test_helper_processes_belong_to_the_process_that_starts_them(tmp_path: Path) -> None:
+    helper = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(1); input()'])"
+    command = (sys.executable, "-c", helper, "tllm_runtime.worker")
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+        assert worker.stdin is not None and worker.stdout is not None
+        worker.stdout.readline()
+        assert set(measure_memory(server_of(tmp_path))) == {"supervisor", "engine worker"}
+        worker.communicate(b"\n")
+
+
+def test_zombie_has_ended() -> None:
+    with subprocess.Popen(("true",)) as process:
+        assert wait_until_dead([psutil.Process(process.pid)], 60.0) == []
 
 
 def test_memory_of_a_stopped_server_is_empty(tmp_path: Path) -> None:

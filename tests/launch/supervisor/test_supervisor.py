@@ -233,6 +233,14 @@ def test_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert is_gone(pids_in(plan.log, "child")[0])
 
 
+def test_server_is_killed_when_its_models_have_ended(tmp_path: Path) -> None:
+    """Triton's own end after that takes two seconds, during which it only waits for timers."""
+    plan = fake_plan(tmp_path, "model", "linger")
+    with supervised(plan, dataclasses.replace(QUICK, exit_s=600.0)):
+        wait_until(lambda: is_in(plan, "ready"))
+    assert is_in(plan, "stopped")
+
+
 def test_models_reject_requests_before_the_phase_is_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

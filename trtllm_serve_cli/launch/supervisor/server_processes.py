@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ _GATEWAY_MODULE = "trtllm_serve_cli.gateway"
 _RANK = "OMPI_COMM_WORLD_RANK"
 # Time limit for a killed process to exit.
 _KILLED_S = 5.0
+_POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,20 @@ def list_tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def wait_until_dead(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Wait until the processes have ended, and return those that are still running.
+
+    A zombie has ended. `psutil.wait_procs` would also wait until its parent has read the exit code,
+    which takes seconds if the parent is the first process of a small container.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while alive := [each for each in processes if not _is_dead(each)]:
+        if time.monotonic() > deadline_s:
+            break
+        time.sleep(_POLL_S)
+    return alive
+
+
 def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
     """Kill the processes in the session `sid` and in `tree`, and wait until `tree` has ended.
 
@@ -134,7 +150,7 @@ def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
     for process in remains:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(remains, _KILLED_S)
+    wait_until_dead(remains, _KILLED_S)
 
 
 def measure_memory(server: RunningServer) -> dict[str, int]:
@@ -165,8 +181,21 @@ def measure_memory(server: RunningServer) -> dict[str, int]:
 
 
 def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) -> str:
+    """Return the part that the process belongs to.
+
+    Processes that a part starts, for example for `multiprocessing`, belong to this part.
+    """
     if process.pid == supervisor_pid or reaper.__file__ in process.cmdline():
         return "supervisor"
+    for each in (process, *process.parents()):
+        if each.pid == supervisor_pid:
+            break
+        if (part := _find_part(each, is_combined=is_combined)) is not None:
+            return part
+    return str(process.name())
+
+
+def _find_part(process: psutil.Process, *, is_combined: bool) -> str | None:
     if (model := _model_of(process)) is not None:
         return f"model {model}"
     if _GATEWAY_MODULE in process.cmdline()[:3]:
@@ -175,7 +204,7 @@ def _name(process: psutil.Process, supervisor_pid: int, *, is_combined: bool) ->
         stub = process.parent()
         owner = _model_of(stub) if stub is not None else None
         return f"engine worker of {owner or 'an unknown model'}" if is_combined else "engine worker"
-    return str(process.name())
+    return None
 
 
 def _model_of(process: psutil.Process) -> str | None:

@@ -66,6 +66,7 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     list_tree,
     send_signal,
     update_parts,
+    wait_until_dead,
 )
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
 from trtllm_serve_cli.launch.triton.drain import (
@@ -422,6 +423,9 @@ class Supervisor:
             not self._stopping.is_set() or self._drain(process)
         )
         self._signal_tritons(signal.SIGTERM if may_wait else signal.SIGKILL)
+        if may_wait and self._parts and _has_no_work_at_exit(self._plan):
+            wait_until_dead(self._parts, self._limits.exit_s)
+            process.kill()
         try:
             process.wait(self._limits.exit_s)
         except subprocess.TimeoutExpired:
@@ -490,6 +494,15 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
     SIGTERM allows `mpirun` or the container engine's client to stop the processes it started.
     """
     return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
+
+
+def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
+    """Return whether Triton has nothing to do after its models' processes have ended.
+
+    Triton 2.51 then only waits for timers, for up to two seconds. With tracing, it writes the
+    traces at its end.
+    """
+    return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)
 
 
 def _prepare_server(parent_death_signal: int) -> None:
