@@ -33,7 +33,8 @@ from trtllm_serve_cli.catalog.entries import resolve_alias
 from trtllm_serve_cli.importing.declaration import Declaration, EngineSection, ModelSection
 from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8110, "grpc_port": 8111, "metrics_port": 8112}

@@ -31,7 +31,8 @@ from trtllm_serve_cli.client.transport.over_grpc import connect
 from trtllm_serve_cli.importing.declaration import Declaration, ModelSection
 from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import find_home
 
 CORE, TEXT_MODELS = "tensorrt_llm", ("ensemble", "tensorrt_llm_bls")

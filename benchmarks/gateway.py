@@ -36,7 +36,8 @@ from trtllm_serve_cli.gateway.generation.worker_backend import WorkerBackend
 from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.servers.running import RunningServer
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import find_home
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
 

@@ -36,7 +36,8 @@ from trtllm_serve_cli.importing.declaration import (
 from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.servers.running import RunningServer
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.metrics.fetch import fetch_metrics
 from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import summarize

@@ -29,7 +29,8 @@ from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.server_state import read_state
 from trtllm_serve_cli.launch.servers.running import RunningServer
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import find_home
 
 PORTS = {"http_port": 8120, "grpc_port": 8121, "metrics_port": 8122, "openai_port": 8123}

@@ -39,7 +39,8 @@ from trtllm_serve_cli.importing.declaration import Declaration, ModelSection, Re
 from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.servers.running import RunningServer
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
 CONCURRENCY, PROMPT_TOKENS = 16, 128

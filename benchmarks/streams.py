@@ -27,7 +27,8 @@ from trtllm_serve_cli.bench.model.served_model import Target
 from trtllm_serve_cli.bench.run.benchmark import run_benchmark
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8120, "grpc_port": 8121, "metrics_port": 8122}

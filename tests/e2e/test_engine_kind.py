@@ -17,7 +17,8 @@ from trtllm_serve_cli.importing.importer import import_model
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.servers.running import RunningServer
-from trtllm_serve_cli.launch.supervisor.lifecycle import launch, stop_server
+from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.paths import Home
 
 pytestmark = [pytest.mark.e2e, pytest.mark.filterwarnings("ignore:subprocess:ResourceWarning")]

@@ -8,6 +8,7 @@ clock is adjusted. The status of a server on another machine is unknown.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import functools
@@ -23,7 +24,9 @@ import psutil
 
 STATE_FILE = "state.json"
 PLAN_FILE = "plan.json"
+START_LOCK = "start.lock"
 _STOP_FILE = "stop-timeout"
+_REQUEST_FILE = "stop-requested"
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 # Pad files to this size when they are created, so that later updates succeed even if the disk is
 # full.
@@ -154,9 +157,26 @@ def read_stop_timeout_s(directory: Path, default_s: float) -> float:
         return default_s
 
 
+def request_stop(directory: Path) -> None:
+    """Record that a command other than `tllm restart` stops the server."""
+    with contextlib.suppress(OSError):  # the disk is full
+        (directory / _REQUEST_FILE).touch()
+
+
+def is_stop_requested(directory: Path) -> bool:
+    """Return whether a command other than `tllm restart` stops the server."""
+    return (directory / _REQUEST_FILE).exists()
+
+
+def clear_stop_request(directory: Path) -> None:
+    """Remove the record of an earlier stop."""
+    (directory / _REQUEST_FILE).unlink(missing_ok=True)
+
+
 def reset_state_files(directory: Path) -> None:
     """Remove a previous server's state, and preallocate the file for the stop timeout."""
     (directory / STATE_FILE).unlink(missing_ok=True)
+    clear_stop_request(directory)
     _write_in_place(directory / _STOP_FILE, b" " * _RESERVED_BYTES)
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,9 @@ def test_export_prints_the_file_that_makes_the_model_again(
         f"model:\n  name: mine\n  source: {ENGINE.source}\nengine:\n  kind: openvino\n",
         "",
     )
+    _, out, _ = Tllm(monkeypatch, capsys)("export", "mine", "--json")
+    declared = {"model": {"name": "mine", "source": ENGINE.source}, "engine": {"kind": "openvino"}}
+    assert json.loads(out) == declared
     path.rename(home_folder / "elsewhere")
     code, out, _ = Tllm(monkeypatch, capsys)("export", "--repo", str(home_folder / "elsewhere"))
     assert (code, out.splitlines()[-2:]) == (0, ["repository:", f"  dir: {home_folder}/elsewhere"])

@@ -103,6 +103,14 @@ def test_remove_deletes_repository_and_engine(tllm: Tllm, home: Home) -> None:
     assert (names(home), model.engine_path.exists()) == (["b"], False)
 
 
+def test_remove_as_json_is_alone_on_stdout(tllm: Tllm, home: Home) -> None:
+    model = add_model(home, "a")
+    sizes = [(path, find_size(path)) for path in (model.path, model.engine_path)]
+    _, out, _ = tllm("remove", "a", "--yes", "--json")
+    removed = [{"path": str(path), "bytes": size} for path, size in sizes]
+    assert json.loads(out) == {"removed": removed, "kept": []}
+
+
 def test_remove_all(tllm: Tllm, home: Home) -> None:
     add_model(home, "a"), add_model(home, "b")
     code, out, err = tllm("remove", "--all", "--yes")

@@ -25,7 +25,7 @@ from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
 from trtllm_serve_cli.launch.server_state import read_state, write_state
 from trtllm_serve_cli.launch.servers.running import list_servers
-from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
+from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home, find_home
 from trtllm_serve_cli.repository.settings.engine_references import find_users
@@ -279,6 +279,61 @@ def test_foreground_stays_until_interrupted(tllm: Tllm, home: Home, ports: list[
     assert (process.returncode, "Traceback" in rest) == (130, False)
     log = home.servers / ports[1] / "server.log"
     wait_until(lambda: all(is_gone(pid) for pid in pids_in(log)))
+
+
+def test_terminated_start_leaves_no_server(
+    tllm: Tllm, home: Home, ports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BEHAVIOUR", "silent")
+    command = (sys.executable, "-m", "trtllm_serve_cli.cli.main", "start", *ports)
+    log = home.servers / ports[1] / "server.log"
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: log.exists() and pids_in(log))
+        process.terminate()
+    assert (process.returncode, [is_gone(pid) for pid in pids_in(log)]) == (143, [True])
+
+
+def test_interrupted_stop_tells_how_to_continue(
+    tllm: Tllm, ports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    tllm("start", *ports)
+    with monkeypatch.context() as patched:
+        patched.setattr("trtllm_serve_cli.launch.supervisor.stopping.stop_server", interrupt)
+        code, _, err = tllm("stop")
+    assert (code, err.splitlines()[1:]) == (
+        130,
+        [
+            f"Interrupted. 127.0.0.1:{ports[1]} rejects new requests, and stops as soon as its "
+            "requests in flight have finished.",
+            f"Next: tllm stop -u 127.0.0.1:{ports[1]} waits for it, and --timeout 0 cancels the "
+            "requests",
+        ],
+    )
+
+
+def test_stop_and_restart_as_json_are_alone_on_stdout(tllm: Tllm, ports: list[str]) -> None:
+    tllm("start", *ports)
+    code, out, _ = tllm("restart", "--json")
+    assert (code, json.loads(out)["state"]) == (0, "ready")
+    code, out, _ = tllm("stop", "--json")
+    stopped = {"models": ["m"], "http": f"127.0.0.1:{ports[1]}", "job": None, "why": []}
+    assert (code, json.loads(out)) == (
+        0, {"servers": [{**stopped, "had_ended": False, "error": None}]},
+    )  # fmt: skip
+    assert json.loads(tllm("stop", "--all", "--json")[1]) == {"servers": []}
+
+
+def test_log_as_json_has_one_object_per_line(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    tllm("start", *ports)
+    (home.servers / ports[1] / "server.log").write_text("W m] careful\nplain\n")
+    _, out, _ = tllm("logs", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"text": "W m] careful", "level": "warning", "model": "m"},
+        {"text": "plain", "level": "info", "model": None},
+    ]
 
 
 def test_declared_switch_can_be_turned_off(tllm: Tllm, home: Home, tmp_path: Path) -> None:

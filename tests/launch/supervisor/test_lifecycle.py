@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import filelock
@@ -27,6 +28,7 @@ from trtllm_serve_cli.launch.server_state import (
     ServerState,
     describe_supervisor,
     read_state,
+    request_stop,
     started_at_s,
     write_state,
     write_stop_timeout,
@@ -39,10 +41,9 @@ from trtllm_serve_cli.launch.servers.running import (
 )
 from trtllm_serve_cli.launch.supervisor.lifecycle import (
     launch,
-    remove_stale_container,
     run_in_foreground,
-    stop_server,
 )
+from trtllm_serve_cli.launch.supervisor.stopping import remove_stale_container, stop_server
 from trtllm_serve_cli.paths import Home
 
 # Supervisors outlive the process that starts them.
@@ -316,6 +317,23 @@ def test_stop_uses_the_latest_stop_timeout(home: Home) -> None:
         server = RunningServer(plan.directory, plan, state)
         stop_server(server, on_progress=end_at_the_third_poll, ending_s=0.0)
     assert (len(polls), draining.returncode) == (3, 0)
+
+
+def test_supervisor_that_does_not_respond_is_killed(home: Home) -> None:
+    server = start(dataclasses.replace(fake_plan(home.servers), exit_timeout_s=0))
+    processes = (server.state.supervisor_pid, server.state.server_pid)
+    stop_again = partial(os.kill, server.state.supervisor_pid, signal.SIGSTOP)
+    (why,) = stop_server(server, on_progress=lambda in_flight: stop_again(), ending_s=0.2)
+    assert why.startswith("the supervisor did not respond and was killed")
+    assert (list_servers(home), [is_gone(pid) for pid in processes]) == ([], [True, True])
+
+
+def test_server_that_another_command_stops_is_not_started_again(home: Home) -> None:
+    server = start(fake_plan(home.servers))
+    with pytest.raises(LaunchFailed, match="The server for m was not started again"):
+        stop_server(server, is_restart=True, on_progress=lambda _: request_stop(server.directory))
+    server = start(server.plan)
+    assert stop_server(server, is_restart=True) == ()
 
 
 def test_foreground_ends_with_the_server(home: Home) -> None:

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from trtllm_serve_cli.cli.models.parameters import NameOption, open_named
+from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
+from trtllm_serve_cli.cli.shared.options import JsonOption
 
 
 @accepts_name("name")
@@ -20,6 +22,7 @@ def export(
             "--repo", metavar="DIR", help="Folder of a model repository outside TLLM_HOME."
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Export a model as tllm.yaml.
 
@@ -29,7 +32,12 @@ def export(
     """
     from trtllm_serve_cli.importing.declaration import declare_model, render_declaration
     from trtllm_serve_cli.repository.model.store import read_manifest
+    from trtllm_serve_cli.yaml_schema import plain_changes
 
     repository = open_named(name, repo)
     model = read_manifest(repository.path)
-    print(render_declaration(declare_model(model, repository)), end="")
+    declaration = declare_model(model, repository)
+    if as_json:
+        output.show_json(plain_changes(declaration))
+    else:
+        print(render_declaration(declaration), end="")

@@ -83,6 +83,7 @@ def remove(
         ),
     ] = False,
     yes: YesOption = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Delete a model's repository, and its engine if no other repository uses the engine.
 
@@ -121,14 +122,22 @@ def remove(
     for each in names:
         output.notify(f"Removed {each}.")
     users = engine_references.find_users(home)
-    for path in sorted(used & set(users)):
+    kept = sorted(used & set(users))
+    for path in kept:
         user_names = ", ".join(show_user(home, user) for user in users[path])
         output.notify(f"Kept the engine {path.name}, used by {user_names}.")
     for path in needed:
         output.notify(f"Kept {path}, in use by another tllm process.")
+    removed = {path: size for path, size in sizes.items() if path not in needed}
     if sizes:
-        freed = sum(size for path, size in sizes.items() if path not in needed)
-        output.notify(f"Freed {show_size(freed)}.")
+        output.notify(f"Freed {show_size(sum(removed.values()))}.")
+    if as_json:
+        output.show_json(
+            {
+                "removed": [{"path": str(path), "bytes": size} for path, size in removed.items()],
+                "kept": [str(path) for path in (*kept, *needed)],
+            }
+        )
 
 
 def _check_not_served(home: Home, names: list[str]) -> None:

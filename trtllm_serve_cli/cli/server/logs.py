@@ -14,7 +14,7 @@ from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
-    from trtllm_serve_cli.launch.logs.log_lines import LogReader
+    from trtllm_serve_cli.launch.logs.log_lines import LogLine, LogReader
 
 # Maximum number of bytes to read from the end of a log.
 _MAX_BYTES = 8 * 1024 * 1024
@@ -52,6 +52,10 @@ def logs(
             "names of the models. Default: all lines.",
         ),
     ] = None,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object per line: text, level and model."),
+    ] = False,
 ) -> None:
     """Print the end of a server's log, even if the server has died.
 
@@ -93,10 +97,17 @@ def logs(
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))
     for line in chosen[-lines:] if lines else ():
-        print(line, flush=follow)
+        _show(line, as_json=as_json)
     if end is not None:
         for line in _choose(reader, processes.follow_lines(log, end), level, source):
-            print(line, flush=True)
+            _show(line, as_json=as_json)
+
+
+def _show(line: LogLine, *, as_json: bool) -> None:
+    if as_json:
+        output.show_json_line({"text": line.text, "level": line.level, "model": line.model})
+    else:
+        print(line.text, flush=True)
 
 
 def _choose(
@@ -104,7 +115,7 @@ def _choose(
     lines: Iterable[str],
     level: Literal["error", "warning", "info"],
     source: str | None,
-) -> Iterator[str]:
+) -> Iterator[LogLine]:
     for line in reader.read_all(lines):
         if line.is_at_least(level) and source in (None, line.model):
-            yield line.text
+            yield line

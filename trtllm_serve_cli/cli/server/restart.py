@@ -5,13 +5,16 @@ from __future__ import annotations
 from trtllm_serve_cli.cli.server.start import launch_and_notify, prepare_and_notify
 from trtllm_serve_cli.cli.server.stop import DrainOption, stop_and_notify
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import ModelOption
+from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 
 
 @accepts_name()
 def restart(
-    model: ModelOption = None, url: ServerOption = None, timeout: DrainOption = None
+    model: ModelOption = None,
+    url: ServerOption = None,
+    timeout: DrainOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Finish the requests in flight, stop a server, and start it with the same options.
 
@@ -31,5 +34,5 @@ def restart(
     plan = replan(home, server)
     prepare_and_notify(plan)
     if server.is_running:
-        stop_and_notify(server, timeout)
-    launch_and_notify(plan)
+        stop_and_notify(server, timeout, is_restart=True)
+    launch_and_notify(plan, as_json=as_json)

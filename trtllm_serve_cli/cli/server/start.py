@@ -122,9 +122,11 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
 def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
     """Launch the server that `plan` describes, and print its progress and addresses."""
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
+    from trtllm_serve_cli.processes import exit_on_signals
 
     started_s = time.monotonic()
-    with _progress() as on_progress:
+    # Turn SIGTERM into an exception, so that an ended command leaves no server behind.
+    with exit_on_signals(), _progress() as on_progress:
         server = launch(plan, on_progress=on_progress)
     _report_ready(server, time.monotonic() - started_s, as_json=as_json)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
-from trtllm_serve_cli.cli.shared.options import ModelOption
+from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 from trtllm_serve_cli.errors import TllmError
 
@@ -36,6 +38,7 @@ def stop(
     url: ServerOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Stop all servers.")] = False,
     timeout: DrainOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Finish the requests in flight, then stop a server.
 
@@ -51,35 +54,80 @@ def stop(
     servers = find_to_stop(find_home(), model, parse_url(url), everything=everything)
     if not servers:
         output.notify("No server is running.")
-    errors = [error for server in servers if (error := _stop(server, timeout)) is not None]
+    stopped = [_stop(server, timeout) for server in servers]
+    if as_json:
+        output.show_json({"servers": [each.to_json() for each in stopped]})
+    errors = [each.error for each in stopped if each.error is not None]
     for error in errors[1:]:
         output.notify(f"Error: {error}")
     if errors:
         raise errors[0]
 
 
-def _stop(server: RunningServer, timeout_s: float | None) -> TllmError | None:
-    """Stop a server. If the server cannot be stopped, return the error.
+@dataclass(frozen=True, slots=True)
+class _Stopped:
+    """The result for one server.
 
-    The error is not raised, so that `stop` can stop the remaining servers.
+    `had_ended` is true if the server had ended before. `why` contains messages about cancelled
+    requests.
     """
+
+    server: RunningServer
+    had_ended: bool
+    why: tuple[str, ...] = ()
+    error: TllmError | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        server = self.server
+        return {
+            "models": list(server.models),
+            "http": server.plan.endpoint.http or None,
+            "job": server.job.id if server.job else None,
+            "had_ended": self.had_ended,
+            "why": list(self.why),
+            "error": str(self.error) if self.error else None,
+        }
+
+
+def _stop(server: RunningServer, timeout_s: float | None) -> _Stopped:
+    """Stop a server and return the result.
+
+    Errors are not raised, so that `stop` can stop the remaining servers.
+    """
+    had_ended = server.is_over
     try:
-        stop_and_notify(server, timeout_s)
+        return _Stopped(server, had_ended, why=stop_and_notify(server, timeout_s))
     except TllmError as error:
-        return error
-    return None
+        return _Stopped(server, had_ended, error=error)
 
 
-def stop_and_notify(server: RunningServer, timeout_s: float | None) -> None:
-    """Stop `server`, and print how many requests were in flight and how many were cancelled."""
-    from trtllm_serve_cli.launch.supervisor.lifecycle import stop_server
+def stop_and_notify(
+    server: RunningServer, timeout_s: float | None, *, is_restart: bool = False
+) -> tuple[str, ...]:
+    """Stop `server`, and print and return how many requests were cancelled.
+
+    `is_restart` is set if the caller starts the server again. After Ctrl-C, print how to continue,
+    and exit.
+    """
+    from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 
     was_over = server.is_over
     if not was_over:
         output.notify(f"Stopping {', '.join(server.models)} on {server.location} …")
-    for why in stop_server(server, timeout_s, on_progress=_progress()):
+    try:
+        messages = stop_server(server, timeout_s, on_progress=_progress(), is_restart=is_restart)
+    except KeyboardInterrupt:
+        output.notify(
+            f"Interrupted. {server.location} rejects new requests, and stops as soon as its "
+            "requests in flight have finished.\n"
+            f"Next: tllm stop -u {server.location} waits for it, and --timeout 0 cancels the "
+            "requests"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    for why in messages:
         output.notify(f"  {why}")
     output.notify(f"{server.location} had already ended." if was_over else "Stopped.")
+    return messages
 
 
 def _progress() -> Callable[[Mapping[str, int]], None]:

@@ -1,46 +1,37 @@
-"""Start and stop servers on this machine."""
+"""Start servers on this machine."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import psutil
-
-from trtllm_serve_cli.containers.container_engine import remove_container
-from trtllm_serve_cli.errors import BadInput, LaunchFailed, NoServer
-from trtllm_serve_cli.launch.clusters.slurm_job import cancel_job
+from trtllm_serve_cli.errors import LaunchFailed, NoServer
 from trtllm_serve_cli.launch.logs.triton_log import find_loading, is_option_rejected
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import (
     PLAN_FILE,
+    START_LOCK,
     ServerState,
     read_state,
-    read_stop_timeout_s,
     reset_state_files,
-    write_state,
-    write_stop_timeout,
 )
 from trtllm_serve_cli.launch.servers.running import RunningServer, read_plan, read_server
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 from trtllm_serve_cli.launch.supervisor.ports import check_ports
+from trtllm_serve_cli.launch.supervisor.stopping import remove_stale_container
 from trtllm_serve_cli.paths import make_folder, try_lock
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.repository.model.store import target_of
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
-# Time limit for processes to exit before they are killed. The same limit applies after SIGKILL.
-_KILL_WAIT_S = 5.0
 # Names of the failures in build/failures.yaml that occur if an engine does not fit this machine.
 _ENGINE_FAILURES = (
     "engine_of_another_device",
@@ -51,7 +42,6 @@ _ENGINE_FAILURES = (
     "too_few_gpus",
 )
 TOKEN_FILE = "restricted-api-token"
-_START_LOCK = "start.lock"
 
 
 def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) -> RunningServer:
@@ -114,7 +104,7 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
                 # APIs.
                 plan.directory.chmod(0o700)
                 until_started.enter_context(
-                    filelock.FileLock(plan.directory / _START_LOCK, timeout=0)
+                    filelock.FileLock(plan.directory / START_LOCK, timeout=0)
                 )
                 _check_not_supervised(plan)
                 _write_folder(plan)
@@ -145,41 +135,8 @@ def _find_loading_phase(directory: Path) -> str | None:
         server = read_server(directory)
         if server.is_running:
             return server.phase if server.phase in ("starting", "restarting") else None
-    with try_lock(directory / _START_LOCK) as is_free:
+    with try_lock(directory / START_LOCK) as is_free:
         return None if is_free else "starting"
-
-
-def remove_stale_container(directory: Path) -> None:
-    """Remove a container that is still running although the server in `directory` has ended.
-
-    A container keeps running if both the supervisor and the docker or podman client were killed.
-    """
-    import filelock
-
-    with contextlib.suppress(NoServer, filelock.Timeout):
-        server = read_server(directory)
-        if server.plan.container is None or not server.is_over:
-            return
-        # Hold the lock, because a server that is starting may not have written its state yet.
-        with filelock.FileLock(directory / _START_LOCK, timeout=0):
-            if read_server(directory).is_over:
-                remove_container(server.plan.container)
-
-
-def _forget(directory: Path) -> None:
-    """Record a stop of the server in `directory`, which has ended, so that it is not listed again.
-
-    If another process is starting the server, change nothing.
-    """
-    import filelock
-
-    with (
-        contextlib.suppress(NoServer, filelock.Timeout),
-        filelock.FileLock(directory / _START_LOCK, timeout=0),
-    ):
-        server = read_server(directory)
-        if server.is_over:
-            write_state(directory, dataclasses.replace(server.state, phase="stopped"))
 
 
 def _check_not_supervised(plan: LaunchPlan) -> None:
@@ -227,80 +184,6 @@ def _write_folder(plan: LaunchPlan) -> None:
         path = plan.directory / name
         path.touch(mode=0o600)
         path.write_text(text, encoding="utf-8")
-
-
-def stop_server(
-    server: RunningServer,
-    timeout_s: float | None = None,
-    *,
-    on_progress: Callable[[Mapping[str, int]], None] = lambda in_flight: None,
-    ending_s: float = 45.0,
-) -> tuple[str, ...]:
-    """Stop the server gracefully and wait until all its processes have ended.
-
-    The server rejects new requests. Requests in flight have `timeout_s` seconds to finish, by
-    default the timeout in the plan. The supervisor then has `ending_s` seconds to end before it is
-    killed. `on_progress` is called with the number of requests in flight for each engine. Return
-    messages about cancelled requests. For a Slurm job, raise `BadInput` if `timeout_s` is above 0,
-    and `LaunchFailed` if Slurm does not cancel the job.
-    """
-    if server.job is not None:
-        if timeout_s and not server.is_over:
-            raise BadInput(
-                f"{server.location} cannot wait for requests in flight.",
-                why="Slurm ends all processes of a job, including the models' processes, at the "
-                "same time",
-                next_step=f"run `tllm stop -m {server.models[0]}` to cancel the requests",
-            )
-        cancel_job(server.directory, server.job)
-        return ()
-    if not server.state.is_supervised:
-        remove_stale_container(server.directory)
-        _forget(server.directory)
-        return ()
-    processes = _list_processes(server)
-    if timeout_s is not None:
-        write_stop_timeout(server.directory, timeout_s)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(server.state.supervisor_pid, signal.SIGTERM)
-        # A supervisor that was stopped by a signal must continue to handle SIGTERM.
-        os.kill(server.state.supervisor_pid, signal.SIGCONT)
-    started_s = time.monotonic()
-    while server.state.is_supervised and not _is_late(server, started_s, ending_s):
-        on_progress(state.in_flight if (state := read_state(server.directory)) else {})
-        time.sleep(_POLL_S)
-    state = read_state(server.directory)
-    _end_processes(processes)
-    if server.plan.container is not None:
-        remove_container(server.plan.container)
-    return state.why if state is not None else ()
-
-
-def _is_late(server: RunningServer, started_s: float, ending_s: float) -> bool:
-    """Return whether the supervisor has exceeded the stop timeout by more than `ending_s`.
-
-    Read the timeout each time, because another `tllm stop` may change it.
-    """
-    limit_s = read_stop_timeout_s(server.directory, server.plan.exit_timeout_s)
-    return time.monotonic() - started_s > limit_s + ending_s
-
-
-def _list_processes(server: RunningServer) -> list[psutil.Process]:
-    """List the supervisor and its descendants."""
-    try:
-        supervisor = psutil.Process(server.state.supervisor_pid)
-        return [supervisor, *supervisor.children(recursive=True)]
-    except psutil.Error:
-        return []
-
-
-def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait until the processes end, and kill those that are still running after `_KILL_WAIT_S`."""
-    _, alive = psutil.wait_procs(processes, timeout=_KILL_WAIT_S)
-    for process in alive:
-        with contextlib.suppress(psutil.Error):
-            process.kill()
-    psutil.wait_procs(alive, timeout=_KILL_WAIT_S)
 
 
 def _failure_of(plan: LaunchPlan, state: ServerState) -> LaunchFailed:
