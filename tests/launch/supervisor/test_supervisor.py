@@ -241,6 +241,18 @@ def test_server_is_killed_when_its_models_have_ended(tmp_path: Path) -> None:
     assert is_in(plan, "stopped")
 
 
+def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    plan = fake_plan(tmp_path, "crash")
+    scratch = plan.directory / "scratch"
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+        (scratch / "tllm-lora-1").mkdir()
+        crash(plan)
+        wait_until(lambda: is_in(plan, "ready", restarts=1))
+        assert list(scratch.iterdir()) == []
+    assert not scratch.exists()
+
+
 def test_models_reject_requests_before_the_phase_is_stopping(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,12 @@ from trtllm_serve_cli.launch.supervisor.hang_report import (
     report_hang,
 )
 from trtllm_serve_cli.launch.supervisor.hang_watch import HangWatch, pulse_environ
+from trtllm_serve_cli.launch.supervisor.leftovers import (
+    prepare_scratch,
+    remove_environments,
+    remove_scratch,
+    scratch_environ,
+)
 from trtllm_serve_cli.launch.supervisor.liveness import HangLimits
 from trtllm_serve_cli.launch.supervisor.reaper import SHARED_MEMORY, Reaper
 from trtllm_serve_cli.launch.supervisor.server_processes import (
@@ -177,6 +183,8 @@ class Supervisor:
             if self._gateway is not None:
                 self._gateway.end()
             _remove_shared_memory(self._plan)
+            remove_scratch(self._plan.directory)
+            remove_environments()
             self._reaper.end()
 
     def _run_once(self) -> tuple[str, ...]:
@@ -205,6 +213,8 @@ class Supervisor:
         self._remove_container()
         _remove_shared_memory(self._plan)
         clear_drains(self._plan.directory)
+        prepare_scratch(self._plan.directory)
+        remove_environments()
         self._hang_watch.prepare()
         self._first_pid, self._is_token_hidden = None, False
         self._has_hang = False
@@ -220,6 +230,7 @@ class Supervisor:
                     **self._plan.environ,
                     **drain_environ(self._plan.directory),
                     **pulse_environ(self._plan.directory),
+                    **scratch_environ(self._plan.directory),
                     stack_limit.VARIABLE: str(resource.getrlimit(resource.RLIMIT_STACK)[0]),
                 },
                 start_new_session=True,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import tempfile
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..engine import GenerationRequest, InvalidRequest
+from ..scratch import make_temporary_folder
 from .adapter import Adapter, BadAdapter, LowRank, Sites, check_adapter
 from .adapter_request import (
     LoraOptions,
@@ -163,7 +163,7 @@ class AdapterReader:
     """
 
     def __init__(self, checkpoint: Path, config: Mapping[str, Any]) -> None:
-        self._work_dir = tempfile.TemporaryDirectory(prefix="tllm-peft-")
+        self._work_dir = make_temporary_folder("tllm-peft-")
         self._folders = AdapterFolders(
             LoraOptions.of(config), site_finder(checkpoint), Path(self._work_dir.name)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from ..engine import GenerationRequest, InvalidRequest, SequenceUpdate
 from ..log import write_traceback
 from ..lora.adapter_request import discard, parse_lora, read_lora_name
 from ..request_check import check_request
+from ..scratch import make_temporary_folder
 from ..triton.stub_workarounds import pick_requested
 from ..triton.tensors import INTERNAL_ID_PREFIX, Array, EngineRow, GetTensor, pack_failure
 from ..worker.worker_link import WorkerFailed, WorkerLink
@@ -37,7 +37,7 @@ class InFlight:
         self._by_id: dict[str, list[_Request]] = {}
         self._num_rows = 0
         self._changed = threading.Condition()
-        self._adapters = tempfile.TemporaryDirectory(prefix="tllm-lora-")
+        self._adapters = make_temporary_folder("tllm-lora-")
 
     def start(
         self,

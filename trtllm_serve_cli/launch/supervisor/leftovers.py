@@ -1,0 +1,66 @@
+"""Remove the temporary files that killed servers leave behind on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from trtllm_serve_cli.runtime import scratch
+
+# Each Triton creates one folder with this name for the environments of its Python models, before it
+# starts the models' processes. It removes the folder only if it ends by itself.
+_ENVIRONMENTS = "python_env_*"
+_SCRATCH = "scratch"
+_TEMPORARY = Path("/tmp")
+# Tolerance for the comparison of a folder's time with the start times of processes.
+_CLOCK_S = 1.0
+
+
+def scratch_environ(directory: Path) -> dict[str, str]:
+    """Return the environment variable with the folder for a server's temporary files."""
+    return {scratch.VARIABLE: str(directory / _SCRATCH)}
+
+
+def prepare_scratch(directory: Path) -> None:
+    """Create the folder for the temporary files of the server in `directory`, without files."""
+    remove_scratch(directory)
+    with contextlib.suppress(OSError):  # the disk is full; processes then use the system's folder
+        (directory / _SCRATCH).mkdir(0o700)
+
+
+def remove_scratch(directory: Path) -> None:
+    """Remove the folder for the temporary files of the server in `directory`."""
+    shutil.rmtree(directory / _SCRATCH, ignore_errors=True)
+
+
+def remove_environments(folder: Path = _TEMPORARY) -> None:
+    """Remove the empty environment folders that belong to no running Triton of this user.
+
+    Folders that contain an environment are kept, because the Triton that uses them may run in a
+    container with the same `folder`, in which this process cannot see it.
+    """
+    paths = [path for path in folder.glob(_ENVIRONMENTS) if not path.is_symlink()]
+    if not paths:
+        return
+    starts = list(_list_starts())
+    for path in paths:
+        with contextlib.suppress(OSError):  # not empty, not ours, or already removed
+            created_s = path.stat().st_mtime
+            if not any(first_s <= created_s <= last_s for first_s, last_s in starts):
+                path.rmdir()
+
+
+def _list_starts() -> Iterator[tuple[float, float]]:
+    """Yield for each Triton the time span in which it created its folder."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.name() == "tritonserver" and process.uids().effective == os.geteuid():
+                models = [each.create_time() for each in process.children()]
+                last_s = min(models, default=math.inf)
+                yield process.create_time() - _CLOCK_S, last_s + _CLOCK_S
