@@ -51,12 +51,13 @@ Phase = Literal[
 class ServerState:
     """A snapshot of a supervised server.
 
-    `ready_at` is in seconds since the epoch. `host` is the machine that runs the supervisor, and
-    `boot_id` identifies this machine's boot. `supervisor_started_at` is in seconds since this boot.
-    `why` explains in a few lines why the server failed, is unresponsive or is restarting, or which
-    requests were cancelled when it stopped. `in_flight` maps each engine to the number of requests
-    that must finish before the server stops. `exit_code` is set if the server exited without a stop
-    request. If a signal ended the server, the code is the signal's number with a minus sign.
+    `ready_at` is in seconds since the epoch. `host` is the machine that runs the supervisor.
+    `boot_id` identifies that host's current boot, and `supervisor_started_at` is in seconds since
+    then. `why` explains in a few lines why the server failed, is unresponsive or is restarting, or
+    lists the requests that were cancelled when it stopped. `in_flight` maps each engine to the
+    number of requests that must finish before the server stops. `exit_code` is set if the server
+    exited without a stop request. If a signal ended the server, the code is the negated signal
+    number.
     `gateway_pid` and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
     `hangs` counts the processes that were killed because they did not respond.
     """

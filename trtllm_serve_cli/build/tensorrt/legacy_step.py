@@ -209,9 +209,9 @@ def _check_options(options: EngineOptions, version: Version) -> None:
         )
     if options.max_num_tokens and options.context_fmha is False:
         raise BadInput(
-            "An engine cannot be built with --max-num-tokens without context_fmha.",
+            "--max-num-tokens cannot be combined with context_fmha=false.",
             why=f"build.py of TensorRT-LLM {version} rejects the combination",
-            next_step="omit one of these options",
+            next_step="omit --max-num-tokens, or remove context_fmha=false",
         )
     if len(options.lora_dir) > 1:
         raise BadInput(

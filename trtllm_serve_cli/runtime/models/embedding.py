@@ -54,7 +54,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         elif texts is not None and ids is None:
             rows = self._encode(texts, get("prompt_name"))
         else:
-            raise InvalidRequest("a request has one input; send either text_input or input_ids")
+            raise InvalidRequest(
+                "a request must have exactly one input; send either text_input or input_ids"
+            )
         return [
             EmbeddingRow({"input_ids": tuple(row), "max_new_tokens": 0}, index, dimensions)
             for index, row in enumerate(rows)
