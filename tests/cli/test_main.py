@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from tests.cli.running import Tllm
 from trtllm_serve_cli import __version__
 from trtllm_serve_cli.cli.command_groups import walk_commands
-from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS
+from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS
 from trtllm_serve_cli.cli.main import app
 from trtllm_serve_cli.repository.model import store
 
@@ -89,6 +89,19 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
 def test_wrong_usage_exits_with_2(tllm: Tllm, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = tllm(*arguments)
     assert (code, out, message in err) == (2, "", True)
+
+
+@pytest.mark.parametrize(("synonym", "command"), SYNONYMS.items())
+def test_command_of_another_tool_is_translated(tllm: Tllm, synonym: str, command: str) -> None:
+    code, out, err = tllm(synonym, "demo")
+    assert (code, out) == (2, "")
+    assert f"No such command '{synonym}'. Use `tllm {command}`." in err
+    assert "Did you mean" not in err
+
+
+def test_synonyms_name_only_commands_that_exist() -> None:
+    names = {words[0] for words in COMMANDS}
+    assert set(SYNONYMS.values()) <= names and not names & set(SYNONYMS)
 
 
 def test_user_errors_exit_with_3(tllm: Tllm) -> None:

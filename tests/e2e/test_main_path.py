@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Tllm
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.e2e
 
@@ -28,6 +29,22 @@ def test_infer_streams_a_response_and_reports_its_speed(served: Tllm) -> None:
     assert result.returncode == 0
     assert "machine learning" in result.stdout.lower()
     assert "30 tokens" in result.stderr and "tokens/s" in result.stderr
+
+
+def test_run_imports_starts_and_answers(imported: Tllm, served: Tllm, tmp_path: Path) -> None:
+    """Start from the checkpoint and the engine only, in a home without models and servers."""
+    question = ("What is ML?", "--max-tokens", "10")
+    new = imported.with_own_home(tmp_path / "home")
+    try:
+        answered = new("run", "demo", *question, "--http-port", str(free_ports(3)[0]))
+        assert answered.returncode == 0, answered.stderr
+        assert answered.stdout == served.done("infer", *question)
+        assert "Stop it with `tllm stop demo`." in answered.stderr
+        again = new("run", "demo")
+        assert (again.returncode, again.stdout) == (0, "")
+        assert "/v1" in again.stderr and "tllm infer" in again.stderr
+    finally:
+        new("stop", "--all")
 
 
 def test_infer_over_http_returns_the_same_text(served: Tllm) -> None:

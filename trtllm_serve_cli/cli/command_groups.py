@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, Command
+from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS, Command
 
 # Newer versions of Typer contain a copy of Click. Therefore, use the base class of an exception of
 # Typer, so that `except UsageError` matches the class that Typer raises.
@@ -85,6 +85,16 @@ class LazyGroup(SuggestingGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads the mapping
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Resolve the command like the base class, and name the synonym of an unknown command."""
+        try:
+            return super().resolve_command(ctx, args)
+        except UsageError as error:
+            if args[0] not in SYNONYMS:
+                raise
+            what = f"No such command '{args[0]}'. Use `tllm {SYNONYMS[args[0]]}`."
+            raise UsageError(what, ctx) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands of each command group under the title of the group.

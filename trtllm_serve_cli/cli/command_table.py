@@ -75,6 +75,11 @@ COMMAND_GROUPS = {
         Command("unload", "server.load:unload", "Unload a model from a running server."),
     ),
     "Requests and measurements": (
+        Command(
+            "run",
+            "infer.run_command:run",
+            "Import and start a model if necessary, and send a prompt.",
+        ),
         Command("infer", "infer.infer_command:infer", "Send a prompt and print the response."),
         Command(
             "bench",
@@ -99,4 +104,20 @@ COMMAND_GROUPS = {
             "doctor", "server.doctor:doctor", "Check this machine and print a fix for each problem."
         ),
     ),
+}
+
+# Commands of similar tools, with the commands of `tllm` that do the same.
+SYNONYMS = {
+    "chat": "infer",
+    "convert": "import",
+    "delete": "remove",
+    "download": "import",
+    "generate": "infer",
+    "kill": "stop",
+    "ls": "list",
+    "ps": "status",
+    "pull": "import",
+    "rm": "remove",
+    "serve": "start",
+    "up": "start",
 }

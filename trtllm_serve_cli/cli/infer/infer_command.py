@@ -59,6 +59,18 @@ def infer(
 
     Example:  tllm infer "What is ML?" --max-tokens 50 --seed 1
     """
+    send_prompt(prompt, model, options, request, as_json=as_json)
+
+
+def send_prompt(
+    prompt: str | None,
+    model: str | None,
+    options: InferOptions,
+    request: OptionValues,
+    *,
+    as_json: bool = False,
+) -> None:
+    """Send the request that the options of `tllm infer` describe, and print the response."""
     _check_usage(prompt, options, request)
     beam_width = request.get("beam_width", 1)
     num_responses = max(request.get("num_return_sequences", 1), beam_width)

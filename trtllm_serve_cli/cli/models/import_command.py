@@ -22,6 +22,7 @@ from trtllm_serve_cli.option_fields import option_fields
 if TYPE_CHECKING:
     from trtllm_serve_cli.importing.declaration import Declaration
     from trtllm_serve_cli.importing.import_plan import ImportPlan
+    from trtllm_serve_cli.paths import Home
 
 FileOption = Annotated[
     Path | None,
@@ -89,8 +90,7 @@ def import_model(
     Example:  tllm import -m llama-3.1-8b --engine tensorrt --draft llama-3.2-1b
     """
     sections = {"model": model, "engine": engine, "build": build, "repository": repository}
-    declaration = _declare(file, build_option or [], sections)
-    from trtllm_serve_cli.importing import importer
+    declaration = declare(file, build_option or [], sections)
     from trtllm_serve_cli.importing.draft_model import with_draft_model
     from trtllm_serve_cli.importing.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
@@ -103,6 +103,22 @@ def import_model(
         last = [*plan.preserved.describe(), f"Render the model repository {plan.repository}"]
         _show_plan(plan, "\n".join(last), as_json=as_json)
         return
+    path = import_and_notify(declaration, home, force=force, as_json=as_json)
+    if not as_json:
+        is_elsewhere = declaration.repository.dir is not None
+        which = f"--repo {shlex.quote(str(path))}" if is_elsewhere else f"-m {path.name}"
+        output.notify(f"Next: tllm start {which}")
+
+
+def import_and_notify(
+    declaration: Declaration, home: Home, *, force: bool = False, as_json: bool = False
+) -> Path:
+    """Import the model of `declaration`, and print its progress and its Triton models.
+
+    Return the folder of the model repository.
+    """
+    from trtllm_serve_cli.importing import importer
+
     with show_work() as display:
         rendered, path = importer.import_model(declaration, home, force=force, display=display)
     name = declaration.model.name
@@ -110,14 +126,13 @@ def import_model(
         output.show_json(
             {"model": name, "engine": str(rendered.engine.path), "repository": str(path)}
         )
-        return
+        return path
     notify_unused(declaration.repository.parameters, rendered.engine.kind)
     output.notify(f"Model repository: {path}")
     width = max(len(each.name) for each in rendered.models)
     for each in rendered.models:
         output.notify(f"  {each.name:{width}}  {each.title}")
-    which = f"--repo {shlex.quote(str(path))}" if declaration.repository.dir else f"-m {name}"
-    output.notify(f"Next: tllm start {which}")
+    return path
 
 
 @accepts_name("model_name")
@@ -138,7 +153,7 @@ def build_model(
     Example:  tllm build -m demo --dry-run
     """
     sections = {"model": model, "engine": engine, "build": build}
-    declaration = _declare(file, build_option or [], sections)
+    declaration = declare(file, build_option or [], sections)
     from trtllm_serve_cli.importing import importer
     from trtllm_serve_cli.importing.import_plan import plan_import
     from trtllm_serve_cli.paths import find_home
@@ -160,7 +175,7 @@ def build_model(
         output.notify("Next: tllm import with the same options")
 
 
-def _declare(
+def declare(
     file: Path | None, build_options: list[str], sections: dict[str, OptionValues]
 ) -> Declaration:
     """Return the declaration in `file`, overridden by the options in `sections`.

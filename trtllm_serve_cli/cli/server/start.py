@@ -161,13 +161,18 @@ def _serve_attached(plan: LaunchPlan) -> None:
 
 
 def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> None:
-    endpoint, name = server.endpoint, server.models[0]
     are_several = len(server.models) > 1
     if as_json:
         output.show_json(describe_server(server) | {"took_s": round(took_s, 2)})
         return
     names, verb = " and ".join(server.models), "are" if are_several else "is"
     output.notify(f"{names} {verb} ready after {took_s:.1f} s.")
+    notify_addresses(server)
+
+
+def notify_addresses(server: RunningServer) -> None:
+    """Print the addresses of the server's interfaces, and the command that sends a prompt."""
+    endpoint, name = server.endpoint, server.models[0]
     for each in server.plan.text_models:
         output.notify(f"  HTTP     http://{endpoint.http}/v2/models/{each}/generate")
     output.notify(f"  gRPC     {endpoint.grpc}")
@@ -176,7 +181,7 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
         output.notify(f"  OpenAI   {gateway.url}/v1")
         output.notify(f"  chat     {gateway.url}")
     output.notify(f"  log      {server.plan.log}")
-    chosen = f" -m {name}" if are_several else _select(server)
+    chosen = f" -m {name}" if len(server.models) > 1 else _select(server)
     output.notify(f'Next: tllm infer{chosen} "What is ML?"')
 
 

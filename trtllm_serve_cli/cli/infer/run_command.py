@@ -1,0 +1,134 @@
+"""`tllm run`: import and start a model if necessary, and send a prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trtllm_serve_cli.cli.infer.infer_options import InferOptions
+from trtllm_serve_cli.cli.infer.run_plan import RunPlan, list_words
+from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
+from trtllm_serve_cli.cli.shared.options import DryRunOption, ModelOption
+from trtllm_serve_cli.client.generate import GenerateRequest
+from trtllm_serve_cli.importing.sections import EngineSection, ModelSection
+from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.option_fields import option_fields
+
+if TYPE_CHECKING:
+    from trtllm_serve_cli.launch.servers.running import RunningServer
+    from trtllm_serve_cli.paths import Home
+
+_MODEL = option_fields(ModelSection, "source")
+_ENGINE = option_fields(EngineSection, "kind")
+_LAUNCH = option_fields(LaunchOptions, "http_port")
+_REQUEST = option_fields(GenerateRequest, "max_tokens", "temperature", "seed")
+_SYSTEM = option_fields(InferOptions, "system")
+
+
+@takes_options(model=_MODEL, engine=_ENGINE, launch=_LAUNCH, request=_REQUEST, options=_SYSTEM)
+def run(
+    *,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME] [PROMPT]",
+            help="Alias in the catalog or name of an imported model, and the prompt to send.",
+        ),
+    ] = None,
+    name: ModelOption = None,
+    model: OptionValues,
+    engine: OptionValues,
+    launch: OptionValues,
+    request: OptionValues,
+    options: OptionValues,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Import a model if necessary, start its server if necessary, and send a prompt.
+
+    The server keeps running until `tllm stop`. Without PROMPT, print the addresses of the server.
+    The options -s and --engine apply only if the model is not imported yet, and --http-port applies
+    only if its server is not running. --dry-run prints the commands that do the same.
+
+    Example:  tllm run demo "What is ML?"
+    """
+    from trtllm_serve_cli.paths import find_home
+
+    home = find_home()
+    name, prompt = _split(words or [], name)
+    running = _find_running(home, name)
+    is_imported = running is not None or _is_imported(home, name, model)
+    plan = RunPlan(
+        name=name,
+        prompt=prompt,
+        imports=not is_imported,
+        starts=running is None,
+        import_options=[*list_words(_MODEL, model), *list_words(_ENGINE, engine)],
+        start_options=list_words(_LAUNCH, launch),
+        infer_options=[*list_words(_SYSTEM, options), *list_words(_REQUEST, request)],
+    )
+    if dry_run:
+        print(plan.describe())
+        return
+    if plan.imports:
+        _import(home, {"model": {"name": name, **model}, "engine": engine, "build": {}})
+    if running is None:
+        _start(home, name, launch)
+    if prompt is not None:
+        from trtllm_serve_cli.cli.infer.infer_command import send_prompt
+
+        send_prompt(prompt, name, InferOptions(**options), request)
+    elif running is not None:
+        from trtllm_serve_cli.cli.server.start import notify_addresses
+
+        notify_addresses(running)
+    if prompt is None or plan.starts:
+        output.notify(f"The server keeps running. Stop it with `tllm stop {name}`.")
+
+
+def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
+    """Return the name of the model and the prompt. With -m, the only word is the prompt."""
+    if name is not None:
+        words = [name, *words]
+    if not words:
+        raise typer.BadParameter("No model was specified. Pass NAME.", param_hint="NAME")
+    if len(words) > 2:
+        raise typer.BadParameter("Write the prompt in quotes.", param_hint="PROMPT")
+    return words[0], words[1] if len(words) == 2 else None
+
+
+def _find_running(home: Home, name: str) -> RunningServer | None:
+    from trtllm_serve_cli.launch.servers.running import find_servers
+
+    return next((each for each in find_servers(home, name) if each.is_running), None)
+
+
+def _is_imported(home: Home, name: str, model: OptionValues) -> bool:
+    """Return whether the model is imported.
+
+    Raise `UnknownModel` if it is not, and no source for an import is known.
+    """
+    from trtllm_serve_cli.importing.import_plan import find_source
+    from trtllm_serve_cli.repository.model.store import find_model
+
+    if find_model(home, name) is not None:
+        return True
+    if "source" not in model:
+        find_source(name, home)
+    return False
+
+
+def _import(home: Home, sections: dict[str, OptionValues]) -> None:
+    from trtllm_serve_cli.cli.models.import_command import declare, import_and_notify
+
+    import_and_notify(declare(None, [], sections), home)
+
+
+def _start(home: Home, name: str, launch: OptionValues) -> None:
+    from trtllm_serve_cli.cli.server.start import launch_and_notify, prepare_and_notify
+    from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
+
+    plan = plan_for_this_machine(home, [name], launch)
+    prepare_and_notify(plan)
+    launch_and_notify(plan)

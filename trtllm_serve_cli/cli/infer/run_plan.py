@@ -1,0 +1,45 @@
+"""Decide which commands `tllm run` replaces, as data."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trtllm_serve_cli.option_fields import OptionField
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The steps of `tllm run` for the model `name`.
+
+    The options of a step are the words that its command would have.
+    """
+
+    name: str
+    prompt: str | None
+    imports: bool
+    starts: bool
+    import_options: Sequence[str] = field(default=())
+    start_options: Sequence[str] = field(default=())
+    infer_options: Sequence[str] = field(default=())
+
+    def describe(self) -> str:
+        """Return the commands that do the same, one per line."""
+        steps = [
+            (self.imports, ("import", "-m", self.name, *self.import_options)),
+            (self.starts, ("start", "-m", self.name, *self.start_options)),
+            (True, ("infer", "-m", self.name, *self.infer_options, self.prompt or "PROMPT")),
+        ]
+        return "\n".join(shlex.join(("tllm", *words)) for is_needed, words in steps if is_needed)
+
+
+def list_words(fields: Sequence[OptionField], values: Mapping[str, Any]) -> list[str]:
+    """Return the options in `values` as words of a command line."""
+    words = []
+    for each in fields:
+        if each.name in values:
+            flag = each.option.flags[-1] if each.option.flags else "--" + each.name
+            words += [flag.replace("_", "-"), str(values[each.name])]
+    return words
