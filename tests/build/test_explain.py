@@ -217,6 +217,7 @@ def test_reported_failure_is_explained(name: str, report: str, output: str) -> N
     [
         ("disk", "OSError: [Errno 28] No space left on device"),
         ("disk", "RuntimeError: [enforce fail] PytorchStreamWriter failed writing file data/19"),
+        ("file_not_written", "RuntimeError: basic_ios::clear: iostream error"),
         ("host_memory", "MemoryError"),
         ("host_memory", "terminate called after throwing an instance of 'std::bad_alloc'"),
         ("host_memory", "/usr/bin/x: line 3:   712 Killed                  python3 convert.py"),

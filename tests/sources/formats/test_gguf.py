@@ -82,6 +82,10 @@ def test_random_bytes_never_crash_the_reader(noise):
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "little-endian"),
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 2**63), "it declares 9223372036854775808 metadata"),
         (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "it declares 1099511627776 tensors"),
+        (
+            b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**23),
+            "it declares more than 4194304 texts",
+        ),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "before the end of the header"),
         (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "a value of the unknown type 99"),
         (b"GGUF" + struct.pack("<IQQQIIQ", 3, 0, 1, 0, 9, 8, 2**60), "items in one array"),

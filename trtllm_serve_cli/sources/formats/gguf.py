@@ -26,6 +26,8 @@ _STRING, _ARRAY = 8, 9
 _MAX_ENTRIES = 1 << 20
 _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 8
+# Limit for the texts in all arrays, which are read one by one. Tokenizers have less than a million.
+_MAX_STRINGS = 1 << 22
 
 # Maps each ggml type to a block's number of elements and its number of bytes.
 # fmt: off
@@ -117,6 +119,7 @@ class _Cursor:
         self.data = data
         self.at = 4
         self.size = len(data)
+        self._num_strings = 0
 
     def skip(self, num_bytes: int) -> int:
         start = self.at
@@ -140,6 +143,12 @@ class _Cursor:
             return self.data[start : self.at].decode("utf-8")
         except UnicodeDecodeError as error:
             raise _Invalid(f"the text at byte {start} is not UTF-8") from error
+
+    def add_strings(self, number: int) -> None:
+        """Raise `_Invalid` if reading so many more texts would take too long."""
+        self._num_strings += number
+        if self._num_strings > _MAX_STRINGS:
+            raise _Invalid(f"it declares more than {_MAX_STRINGS} texts")
 
     def count(self, limit: int, what: str) -> int:
         number = self.number("Q")
@@ -180,6 +189,7 @@ def _skip_array(cursor: _Cursor) -> GgufArray:
     if code := _SCALARS.get(kind):
         cursor.skip(length * struct.calcsize("<" + code))
     elif kind == _STRING:
+        cursor.add_strings(length)
         for _ in range(length):
             cursor.skip(cursor.number("Q"))
     else:
