@@ -62,6 +62,12 @@ def test_legend_lists_lines_and_visible_limits() -> None:
     assert figure.count('class="limit"') == 2
 
 
+def test_legend_omits_limits_without_a_label() -> None:
+    figure = render_figure(_chart(limits=(Limit("kill", 2), Limit("", 4))))
+    assert figure.count('<line class="limit"') == 2
+    assert figure.count('<li class="limit">') == 1
+
+
 def test_point_names_do_not_overlap() -> None:
     points = [(x / 10, 5.0) for x in range(100)]
     names = [f"point {number}" for number in range(100)]

@@ -54,7 +54,8 @@ class Series:
 class Limit:
     """A limit for the quantity on the x axis, for example the limit of an objective.
 
-    The chart shows a vertical line at `value` if the x axis includes this value.
+    The chart shows a vertical line at `value` if the x axis includes this value. The legend omits
+    limits without a label.
     """
 
     label: str
@@ -132,7 +133,11 @@ class _Frame:
 def _legend(chart: Chart) -> str:
     entries = [
         (f"c{each.colour % NUM_COLOURS}", each.label) for each in chart.series if each.label
-    ] + [("limit", limit.label) for limit in chart.limits if chart.x.scale.holds(limit.value)]
+    ] + [
+        ("limit", limit.label)
+        for limit in chart.limits
+        if limit.label and chart.x.scale.holds(limit.value)
+    ]
     items = "".join(f'<li class="{kind}"><i></i>{escape(label)}</li>' for kind, label in entries)
     return f'<ul class="legend">{items}</ul>' if items else ""
 
