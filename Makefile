@@ -1,6 +1,7 @@
-# Two commands for a fresh machine with Python, make and PyPI:
+# Commands for a fresh machine with Python, make and PyPI:
 #   make demo   import, serve, query and benchmark a real model
 #   make test   run the whole test suite that this machine can run
+#   make soak MINUTES=60   load a server, kill its processes, and check that nothing is lost or grows
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -8,7 +9,10 @@ BIN = $(VENV)/bin
 # The version with which the export of Hugging Face checkpoints is tested.
 TORCH ?= torch==2.13.0
 
-.PHONY: demo test unit e2e lint format docs bench gpu-check clean help
+# Minutes of `make soak`, and its other options, for example: make soak SOAK='--engine sim'
+MINUTES ?= 60
+
+.PHONY: demo test unit e2e lint format docs bench soak gpu-check clean help
 
 help:
 	@sed -n 's/^# \{0,1\}//p;/^$$/q' Makefile
@@ -69,6 +73,10 @@ bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/accuracy.py
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/batcher.py
+
+# Load and kills for MINUTES, with checks. The result is in soak-result/*/soak.html.
+soak: $(VENV)/.embedded
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) $(SOAK)
 
 # Needs a GPU and a Python with vLLM: docs/guides/vllm.md. For example: make gpu-check GPU_CHECK='--only raw'
 gpu-check: $(VENV)/.embedded

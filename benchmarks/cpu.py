@@ -38,7 +38,8 @@ def cpu_by_process(server: RunningServer) -> dict[str, dict[int, float]]:
 
 def part_of(process: psutil.Process) -> str:
     command = process.cmdline()
-    if process.name().startswith("triton_python_b"):
+    # The command line of a process that is ending is empty.
+    if process.name().startswith("triton_python_b") and len(command) > 1:
         return f"stub of {Path(command[1]).parent.parent.name}"
     if command and command[0].startswith("VLLM"):
         return command[0].split()[0]

@@ -1,0 +1,246 @@
+"""Write the result of a soak: samples, requests, a summary, and a self-contained page."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from soak_accounts import ClientCounts
+from soak_growth import QUANTITIES, Growth, Watch
+from soak_run import Soak, count_all
+
+from trtllm_serve_cli import __version__
+from trtllm_serve_cli.bench.report.charts import (
+    NUM_COLOURS,
+    Axis,
+    Chart,
+    Limit,
+    Point,
+    Series,
+    render_figure,
+)
+from trtllm_serve_cli.bench.report.page import Section, Table, Tile
+from trtllm_serve_cli.bench.report.scales import Scale, fit_scale
+from trtllm_serve_cli.rendering import render
+
+PAGE = "soak.html"
+_WIDE = 1240
+_MAX_POINTS = 400
+_RATE_BINS = 60
+_MAX_PRINTED = 20
+_COUNTS = ("complete", "cancelled", "left", "rejected", "failed", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of a soak of one engine. `problems` is empty if all checks passed."""
+
+    engine: str
+    soak: Soak
+    watch: Watch
+    growth: Sequence[Growth]
+    problems: Sequence[str]
+
+
+def write_result(result: Result, folder: Path) -> None:
+    """Write the files of a result to `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_csv(folder / "samples.csv", [dataclasses.asdict(s) for s in result.watch.samples])
+    _write_csv(folder / "requests.csv", result.soak.requests)
+    slots = [{"at_s": at_s, "slots": slots} for at_s, slots in result.watch.slots]
+    _write_csv(folder / "slots.csv", slots)
+    text = json.dumps(summarize(result), indent=2)
+    (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
+    (folder / PAGE).write_text(render_page(result), encoding="utf-8")
+
+
+def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else [])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def summarize(result: Result) -> dict[str, Any]:
+    """Return the counts, the rounds, the growth and the problems of a result."""
+    return {
+        "engine": result.engine,
+        "duration_s": round(duration_s(result), 1),
+        "num_requests": len(result.soak.requests),
+        "max_rate_per_s": result.soak.engine.rate_per_s,
+        "kills": dict(Counter(each.fault for each in result.soak.rounds if each.fault)),
+        "clients": {door: dataclasses.asdict(each) for door, each in count_all(result.soak.rounds)},
+        "rounds": [dataclasses.asdict(each) for each in result.soak.rounds],
+        "growth": [
+            {"part": each.part, "pid": each.pid, "quantity": each.quantity.name,
+             "before": each.before, "after": each.after, "duration_s": each.duration_s}
+            for each in result.growth
+        ],
+        "problems": list(result.problems),
+    }  # fmt: skip
+
+
+def duration_s(result: Result) -> float:
+    return result.soak.rounds[-1].end_s
+
+
+def print_summary(result: Result) -> None:
+    """Print the counts as a table, and the problems."""
+    print(f"\n{result.engine}: {duration_s(result) / 60:.1f} minutes\n")
+    for row in _counts_rows(result):
+        print("| " + " | ".join(row) + " |")
+    print()
+    for problem in result.problems[:_MAX_PRINTED]:
+        print(f"FAILED: {problem}")
+    print(_conclude(result), flush=True)
+
+
+def _conclude(result: Result) -> str:
+    if not result.problems:
+        return "all checks passed"
+    return f"{len(result.problems)} problems; summary.json lists all of them"
+
+
+def _counts_rows(result: Result) -> Iterable[tuple[str, ...]]:
+    counts = dict(count_all(result.soak.rounds))
+    yield ("requests over", *_COUNTS)
+    yield ("-", *("-" for _ in _COUNTS))
+    for door, label in (("triton", "gRPC and HTTP"), ("gateway", "gateway")):
+        yield (label, *(f"{getattr(counts[door], name):,}" for name in _COUNTS))
+
+
+def render_page(result: Result) -> str:
+    """Render `soak.html`."""
+    minutes = duration_s(result) / 60
+    return render(
+        "report/report.html.j2",
+        title=f"Soak of the engine {result.engine}",
+        subtitle=f"{minutes:.1f} minutes, {len(result.soak.rounds)} rounds",
+        banners=list(result.problems),
+        tiles=list(_tiles(result)),
+        sections=[
+            Section("Requests", tables=[_counts_table(result)]),
+            Section("Load", _load_charts(result), are_panels=True),
+            Section("Processes", _process_charts(result), are_panels=True),
+            Section("Growth", tables=[_growth_table(result)]),
+            Section("Rounds", tables=[_rounds_table(result)]),
+        ],
+        num_colours=NUM_COLOURS,
+        footer=f"Generated by benchmarks/soak.py of tllm {__version__}. Vertical lines mark kills.",
+    )
+
+
+def _tiles(result: Result) -> Iterable[Tile]:
+    requests = result.soak.requests
+    kills = [each for each in result.soak.rounds if each.fault]
+    failed = [each for each in requests if each["outcome"] == "failed"]
+    yield Tile(
+        "Checks", "failed" if result.problems else "passed", "", f"{len(result.problems)} problems"
+    )
+    rate = f"{len(requests) / duration_s(result):.1f}/s of at most"
+    yield Tile("Requests", f"{len(requests):,}", "", f"{rate} {result.soak.engine.rate_per_s:g}/s")
+    yield Tile("Killed processes", str(len(kills)), "", "SIGKILL under load")
+    yield Tile("Failed requests", str(len(failed)), "", "while a process was restarted")
+    longest_s = max((each.recovery_s for each in kills), default=0.0)
+    yield Tile("Longest recovery", f"{longest_s:.1f}", "s", "until all interfaces were ready")
+
+
+def _counts_table(result: Result) -> Table:
+    columns, _, *rows = _counts_rows(result)
+    return Table(rows, columns)
+
+
+def _growth_table(result: Result) -> Table:
+    rows = [
+        (f"{each.part} ({each.pid})", each.quantity.name, f"{each.duration_s:.0f}",
+         f"{each.before:.1f}", f"{each.after:.1f}", f"{each.quantity.limit(each.before):.1f}")
+        for each in result.growth
+    ]  # fmt: skip
+    return Table(rows, ("Process", "Quantity", "Seconds", "Early median", "Late median", "Limit"))
+
+
+def _rounds_table(result: Result) -> Table:
+    rows = [
+        (str(number), each.fault or "-", f"{each.recovery_s:.1f}" if each.fault else "-",
+         *_describe_counts(each.triton, each.triton_counted),
+         *_describe_counts(each.gateway, each.gateway_counted))
+        for number, each in enumerate(result.soak.rounds, 1)
+    ]  # fmt: skip
+    names = ("requests", "tokens", "counted")
+    doors = [f"{door} {name}" for door in ("Triton", "Gateway") for name in names]
+    return Table(rows, ("Round", "Killed", "Recovery (s)", *doors))
+
+
+def _describe_counts(client: ClientCounts, counted: Any) -> tuple[str, ...]:
+    """Return the client's requests and tokens, and the tokens that the server counted."""
+    return str(client.total), str(client.tokens), "lost" if counted is None else str(counted.tokens)
+
+
+def _load_charts(result: Result) -> list[Markup]:
+    requests, end_s = result.soak.requests, duration_s(result)
+    width_s = end_s / _RATE_BINS
+    bins = Counter(
+        (min(int(each["at_s"] / width_s), _RATE_BINS - 1), each["outcome"]) for each in requests
+    )
+
+    def rate(*outcomes: str) -> list[Point]:
+        totals = [sum(bins[number, each] for each in outcomes) for number in range(_RATE_BINS)]
+        return [(number * width_s, total / width_s) for number, total in enumerate(totals)]
+
+    rates = {
+        "complete": rate("complete"),
+        "cancelled or left": rate("cancelled", "left"),
+        "rejected": rate("rejected"),
+    }
+    return [
+        _chart("Requests", "Requests per second", rates, result),
+        _chart("Failed requests", "Requests per second", {"": rate("failed")}, result),
+        _chart("Slots", "Requests in the server", {"": result.watch.slots}, result),
+    ]
+
+
+def _process_charts(result: Result) -> list[Markup]:
+    charts = []
+    for name, quantity in QUANTITIES.items():
+        lines: dict[str, list[Point]] = {}
+        for sample in result.watch.samples:
+            if not name.startswith("shared") or sample.shared_files:
+                lines.setdefault(sample.part, []).append((sample.at_s, getattr(sample, name)))
+        title = quantity.name.capitalize()
+        label = f"{title} ({quantity.unit})" if quantity.unit else title
+        charts.append(_chart(title, label, lines, result))
+    return charts
+
+
+def _chart(title: str, label: str, lines: Mapping[str, Sequence[Point]], result: Result) -> Markup:
+    """Render a chart over time, with a line for each process and a limit for each kill."""
+    thinned = {name: _thin(points) for name, points in lines.items()}
+    values = (y for points in thinned.values() for _, y in points)
+    series = [Series(name, points, colour=n) for n, (name, points) in enumerate(thinned.items())]
+    chart = Chart(
+        title,
+        Axis("Time (s)", Scale(0.0, max(duration_s(result), 1.0))),
+        Axis(label, fit_scale(values, from_zero=True)),
+        series,
+        limits=_limits(result),
+    )
+    return Markup(render_figure(chart, dataclasses.replace(chart, width=_WIDE)))
+
+
+def _limits(result: Result) -> list[Limit]:
+    """Return a limit for each kill. Only the first has a label, so that the legend has one."""
+    kills_s = [each.killed_s for each in result.soak.rounds if each.fault]
+    return [Limit("" if number else "kill", at_s) for number, at_s in enumerate(kills_s)]
+
+
+def _thin(points: Sequence[Point]) -> list[Point]:
+    """Keep at most `_MAX_POINTS` points, evenly over time."""
+    return list(points[:: max(1, math.ceil(len(points) / _MAX_POINTS))])
