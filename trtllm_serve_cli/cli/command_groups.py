@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 import typer
+from typer.completion import install_callback, show_callback
 from typer.core import TyperGroup
 
 from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS, Command
@@ -19,6 +20,7 @@ from trtllm_serve_cli.cli.command_table import COMMAND_GROUPS, SYNONYMS, Command
 # Typer, so that `except UsageError` matches the class that Typer raises.
 UsageError: Any = typer.BadParameter.__base__
 _COMMANDS = {command.name: command for group in COMMAND_GROUPS.values() for command in group}
+_SHELLS = ("bash", "zsh", "fish", "powershell", "pwsh")
 _NAME_WIDTH = max(map(len, _COMMANDS))
 
 
@@ -85,6 +87,21 @@ class LazyGroup(SuggestingGroup):
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.commands = _LazyCommands()  # type: ignore[assignment]  # Click only reads the mapping
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options of `tllm`.
+
+        Accept a shell after --install-completion and --show-completion. Typer uses the shell from
+        which `tllm` runs, and ignores a name.
+        """
+        match args:
+            case ["--install-completion" | "--show-completion" as flag, shell]:
+                if shell not in _SHELLS:
+                    what = f"'{shell}' is not one of {', '.join(_SHELLS)}."
+                    raise UsageError(what, ctx)
+                call = install_callback if flag.startswith("--install") else show_callback
+                call(ctx, None, shell)  # type: ignore[arg-type]  # Typer does not read the option
+        return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Resolve the command like the base class, and name the synonym of an unknown command."""

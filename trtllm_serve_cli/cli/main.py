@@ -90,7 +90,7 @@ def _has_working_folder() -> bool:
 def _run() -> str | int | None:
     """Run the command and return the exit code. Raise `BrokenPipeError` if a pipe was closed."""
     try:
-        app()
+        app(prog_name="tllm")
     except SystemExit as left:
         # Click and Rich exit with 1 if they cannot write to a pipe.
         if isinstance(left.__context__, BrokenPipeError):

@@ -9,6 +9,7 @@ import typer
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions
 from trtllm_serve_cli.cli.infer.run_plan import RunPlan, list_words
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import completes, known_models
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, ModelOption
 from trtllm_serve_cli.client.generate import GenerateRequest
@@ -27,6 +28,7 @@ _REQUEST = option_fields(GenerateRequest, "max_tokens", "temperature", "seed")
 _SYSTEM = option_fields(InferOptions, "system")
 
 
+@completes(words=known_models, name=known_models)
 @takes_options(model=_MODEL, engine=_ENGINE, launch=_LAUNCH, request=_REQUEST, options=_SYSTEM)
 def run(
     *,

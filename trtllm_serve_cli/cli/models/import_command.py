@@ -12,6 +12,7 @@ import typer
 
 from trtllm_serve_cli.build.engine_options import EngineOptions
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import known_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, parse_pairs, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, ForceOption, JsonOption
@@ -61,7 +62,7 @@ DraftOption = Annotated[
 _MODEL, _ENGINE, _BUILD = map(option_fields, (ModelSection, EngineSection, EngineOptions))
 
 
-@accepts_name("model_name")
+@accepts_name("model_name", complete=known_models)
 @takes_options(
     model=_MODEL, engine=_ENGINE, build=_BUILD, repository=option_fields(RepositorySection)
 )
@@ -135,7 +136,7 @@ def import_and_notify(
     return path
 
 
-@accepts_name("model_name")
+@accepts_name("model_name", complete=known_models)
 @takes_options(model=_MODEL, engine=_ENGINE, build=_BUILD)
 def build_model(
     *,

@@ -11,6 +11,7 @@ import typer
 
 from trtllm_serve_cli.cli.models.import_command import notify_unused
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import completes, imported_models, settings
 from trtllm_serve_cli.cli.shared.exits import USER_CAN_FIX
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name, choose_name
 from trtllm_serve_cli.cli.shared.option_signature import parse_pairs
@@ -82,6 +83,7 @@ def show(name: NameOption = None, repo: RepoOption = None, as_json: JsonOption =
         print("\n" + _render_setting(each, has_versions=has_versions))
 
 
+@completes(words=settings, model=imported_models)
 def set_(
     words: Annotated[
         list[str],
@@ -104,7 +106,11 @@ def set_(
     Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
     from trtllm_serve_cli.repository.model.parameters import resolve_paths
-    from trtllm_serve_cli.repository.settings import settings
+    from trtllm_serve_cli.repository.settings.settings import (
+        apply_changes,
+        plan_changes,
+        write_changes,
+    )
 
     has_name = repo is None and "=" not in words[0]
     pairs = parse_pairs(words[1:] if has_name else words, option="")
@@ -116,10 +122,10 @@ def set_(
         )
     name = choose_name(words[0] if has_name else None, model)
     repository = open_named(name, repo)
-    changes = settings.plan_changes(repository, requested)
-    texts = settings.apply_changes(repository, changes)
+    changes = plan_changes(repository, requested)
+    texts = apply_changes(repository, changes)
     if changes:
-        settings.write_changes(repository, texts, requested)
+        write_changes(repository, texts, requested)
     serving = _find_serving(repository) if changes else []
     if as_json:
         output.show_json(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import known_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption
@@ -25,7 +26,7 @@ _WIDTH = 79
 _COLUMNS = ("GPUs", "tp", "pp", "weights", "KV cache", "sequences", "one stream", "full load")
 
 
-@accepts_name("name")
+@accepts_name("name", complete=known_models)
 @takes_options(model=option_fields(ModelSection, "source", "revision"))
 @builds_options("size", SizeOptions)
 def plan(

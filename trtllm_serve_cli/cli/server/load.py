@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 
@@ -47,7 +48,7 @@ def load(name: NameOption = None, url: ServerOption = None, timeout: TimeoutOpti
     output.notify(f"Loaded {name}.")
 
 
-@accepts_name("name", is_required=True)
+@accepts_name("name", is_required=True, complete=served_models)
 def unload(
     name: NameOption = None, url: ServerOption = None, timeout: TimeoutOption = 300.0
 ) -> None:

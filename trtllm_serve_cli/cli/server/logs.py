@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.options import ModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 _MAX_BYTES = 8 * 1024 * 1024
 
 
-@accepts_name()
+@accepts_name(complete=served_models)
 def logs(
     model: ModelOption = None,
     url: ServerOption = None,

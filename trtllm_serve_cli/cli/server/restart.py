@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from trtllm_serve_cli.cli.server.start import launch_and_notify, prepare_and_notify
 from trtllm_serve_cli.cli.server.stop import DrainOption, stop_and_notify
+from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.cli.shared.target import ServerOption, parse_url
 
 
-@accepts_name()
+@accepts_name(complete=served_models)
 def restart(
     model: ModelOption = None,
     url: ServerOption = None,

@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 _PART = "model "
 
 
-@accepts_name()
+@accepts_name(complete=served_models)
 def status(model: ModelOption = None, as_json: JsonOption = False) -> None:
     """Show the state, ports, models, memory and GPUs of servers.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
@@ -32,7 +33,7 @@ DrainOption = Annotated[
 ]
 
 
-@accepts_name()
+@accepts_name(complete=served_models)
 def stop(
     model: ModelOption = None,
     url: ServerOption = None,

@@ -8,18 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
+from trtllm_serve_cli.cli.shared.completion import Completion, imported_models, with_completion
 from trtllm_serve_cli.cli.shared.option_signature import with_signature
 
 _ARGUMENT = "name_argument"
 
 
 def accepts_name(
-    parameter: str = "model", *, is_required: bool = False
+    parameter: str = "model", *, is_required: bool = False, complete: Completion = imported_models
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the argument NAME to a command, as an alternative to the command's option -m.
 
     `parameter` is the command's parameter for the option. If `is_required` is set, the command
-    raises `BadParameter` if the user passes neither of them.
+    raises `BadParameter` if the user passes neither of them. The shell completes both with
+    `complete`.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -38,7 +40,8 @@ def accepts_name(
                 str | None, typer.Argument(metavar="[NAME]", help="The same as --model NAME.")
             ],
         )
-        return with_signature(function, command, {parameter: [argument, option]})
+        both = [with_completion(each, complete) for each in (argument, option)]
+        return with_signature(function, command, {parameter: both})
 
     return decorate
 

@@ -1,0 +1,107 @@
+"""Complete names of models, servers and parameters in the shell.
+
+A completion must neither fail nor print, because the shell runs it while the user types. Therefore,
+an error results in no suggestions, and the functions read only small files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import inspect
+import io
+import json
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, get_args
+
+from trtllm_serve_cli.cli.shared.option_signature import with_signature
+
+Completion = Callable[[str], list[str]]
+
+
+def completion(list_words: Callable[[], Iterable[str]]) -> Completion:
+    """Turn a function that lists words into a completion of the word that the user types."""
+
+    @functools.wraps(list_words)
+    def complete(incomplete: str) -> list[str]:
+        with (
+            contextlib.suppress(Exception),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            return sorted({each for each in list_words() if each.startswith(incomplete)})
+        return []
+
+    # Typer reads the parameters of a completion from its signature.
+    del vars(complete)["__wrapped__"]
+    complete.__annotations__ = {"incomplete": str}
+    return complete
+
+
+@completion
+def imported_models() -> list[str]:
+    """List the names of the imported models."""
+    from trtllm_serve_cli.paths import find_home
+    from trtllm_serve_cli.repository.model.store import list_names
+
+    return list_names(find_home())
+
+
+@completion
+def known_models() -> list[str]:
+    """List the aliases in the catalog and the names of the imported models."""
+    from trtllm_serve_cli.catalog.entries import load_catalog
+
+    return [*load_catalog(), *imported_models("")]
+
+
+@completion
+def served_models() -> list[str]:
+    """List the models of the servers that were not stopped, without a check of their processes."""
+    from trtllm_serve_cli.launch.server_state import PLAN_FILE, read_state
+    from trtllm_serve_cli.paths import find_home
+
+    names: list[str] = []
+    for plan in find_home().servers.glob(f"*/{PLAN_FILE}"):
+        state = read_state(plan.parent)
+        if state is None or state.phase != "stopped":
+            names += json.loads(plan.read_bytes())["models"]
+    return names
+
+
+@completion
+def settings() -> list[str]:
+    """List the names of the imported models, and the parameters in the form that `set` expects."""
+    from trtllm_serve_cli.repository.model.parameters import load_parameters
+
+    parameters = load_parameters().values()
+    return [*imported_models(""), *(f"{each.name}=" for each in parameters if not each.is_fact)]
+
+
+def completes(
+    **completions: Completion,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add completions to the parameters of a command. The keys are names of parameters."""
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        parameters = inspect.signature(function, eval_str=True).parameters
+        replaced = {
+            name: [with_completion(parameters[name], complete)]
+            for name, complete in completions.items()
+        }
+
+        def command(**values: Any) -> None:
+            function(**values)
+
+        return with_signature(function, command, replaced)
+
+    return decorate
+
+
+def with_completion(parameter: inspect.Parameter, complete: Completion) -> inspect.Parameter:
+    """Return the parameter of a command with a completion of its values."""
+    kind, declared = get_args(parameter.annotation)
+    completed = copy.copy(declared)
+    completed.autocompletion = complete
+    return parameter.replace(annotation=Annotated[kind, completed])
