@@ -317,14 +317,14 @@ def test_stop_is_repeated_until_the_engine_runs_the_request(
             if len(stops) == 1:
                 yield InferenceResponse(error=pb_utils.TritonError("is not running"))
             return
+        sent.sender.client_has_disconnected = True
         while len(stops) < 2:
             yield _tokens("a")
 
     _stub_engine(monkeypatch, engine)
-    request = _request()
-    request.sender.client_has_disconnected = True
-    model.execute([request])
-    assert set(_texts(request.sender.responses())) == {"a"}
+    sent = _request()
+    model.execute([sent])
+    assert set(_texts(sent.sender.responses())) == {"a"}
     assert len(set(stops)) == 1
 
 
@@ -336,6 +336,7 @@ def test_stop_bypasses_the_queue(model: Any, monkeypatch: pytest.MonkeyPatch) ->
 
     def engine(request: InferenceRequest) -> Iterator[InferenceResponse]:
         received.append(request)
+        sent.sender.client_has_disconnected = True
         assert stopped.wait(60)
         running.add(request.request_id)
         yield _tokens("a")
@@ -346,10 +347,9 @@ def test_stop_bypasses_the_queue(model: Any, monkeypatch: pytest.MonkeyPatch) ->
 
     _stub_engine(monkeypatch, engine)
     forwarder = StopForwarder(stop_socket_name("tensorrt_llm"), stop)
-    request = _request()
-    request.sender.client_has_disconnected = True
-    model.execute([request])
-    responses = request.sender.responses()
+    sent = _request()
+    model.execute([sent])
+    responses = sent.sender.responses()
     forwarder.close()
     assert (_texts(responses), len(received)) == (["a"], 1)
 
@@ -427,14 +427,30 @@ def test_cancelled_request_stops_both_models(
             if set(stopped) == {"tensorrt_llm", "drafter"}:
                 is_stopped.set()
             return []
+        sent.sender.client_has_disconnected = True
         assert is_stopped.wait(60)
         return _drafting_engine(request)
 
     _stub_drafting_engines(monkeypatch, engine)
-    request = _request(num_draft_tokens=[[2]])
+    sent = _request(num_draft_tokens=[[2]])
+    drafting_model.execute([sent])
+    assert _texts(sent.sender.responses()) == ["bcd"]
+
+
+def test_request_that_was_cancelled_while_it_waited_does_not_reach_the_engine(
+    model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[InferenceRequest] = []
+
+    def engine(request: InferenceRequest) -> list[InferenceResponse]:
+        called.append(request)
+        return [_tokens("a")]
+
+    _stub_engine(monkeypatch, engine)
+    request = _request()
     request.sender.client_has_disconnected = True
-    drafting_model.execute([request])
-    assert _texts(request.sender.responses()) == ["bcd"]
+    model.execute([request])
+    assert (request.sender.responses(), called) == (["the client cancelled the request"], [])
 
 
 @pytest.mark.parametrize(

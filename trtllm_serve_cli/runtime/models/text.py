@@ -139,6 +139,11 @@ class TritonPythonModel:
     def _serve(self, request: Any, record: RequestRecord) -> None:
         sender = request.get_response_sender()
         try:
+            if sender.is_cancelled():
+                # The request has waited for a thread. Do not occupy the tokenizer and the engine.
+                record.end("cancelled")
+                send_error(sender, "the client cancelled the request")
+                return
             self._generate(request, sender, record)
         except (InvalidRequest, RequestError, WorkerFailed) as error:
             record.reject(error)
