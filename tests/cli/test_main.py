@@ -111,7 +111,7 @@ def test_user_errors_exit_with_3(tllm: Tllm) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS]
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES, errno.EPERM, errno.EROFS]
 )
 def test_disk_errors_exit_with_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     def refuse(home: object, **options: object) -> None:

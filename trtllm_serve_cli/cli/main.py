@@ -24,6 +24,8 @@ from trtllm_serve_cli.errors import TllmError
 _DISK_ERRORS = (
     errno.ENOSPC,
     errno.EDQUOT,
+    errno.EIO,
+    errno.ESTALE,
     errno.EACCES,
     errno.EPERM,
     errno.EROFS,
