@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from trtllm_serve_cli.paths import (
     expand_user,
     find_home,
     make_folder,
+    put_in_place,
     remove_folder,
     write_aside,
     write_text,
@@ -121,6 +123,19 @@ def test_failed_replacement_restores_the_old_folder(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), write_aside(tmp_path / "final") as aside:
         aside.rmdir()
     assert (names_in(tmp_path), names_in(tmp_path / "final")) == (["final"], ["old"])
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_replaced_folder_leaves_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_exchange: bool
+) -> None:
+    if not can_exchange:
+        monkeypatch.setattr(ctypes, "CDLL", lambda name, use_errno: object())
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    put_in_place(tmp_path / "new", tmp_path / "old")
+    assert (names_in(tmp_path), names_in(tmp_path / "old")) == (["old"], ["new"])
 
 
 @pytest.mark.parametrize("name", ["final", "a[b]", "*"])

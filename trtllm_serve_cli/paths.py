@@ -15,10 +15,12 @@ it is never incomplete under its final name.
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +30,9 @@ from stat import S_ISDIR
 
 from trtllm_serve_cli.errors import BadInput
 
+# Constants of Linux's `renameat2`, which Python does not offer.
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -188,8 +193,8 @@ def write_aside(final: Path) -> Iterator[Path]:
 def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
     """Write or replace the file `final` atomically. The parent folder must exist.
 
-    The file is created with the permissions `mode`. By default, the umask determines the
-    permissions.
+    The file is created with the permissions `mode`. By default, an existing file keeps its
+    permissions, and the umask determines the permissions of a new file.
     """
     aside = final.with_name(f".{final.name}.aside")
     try:
@@ -197,6 +202,8 @@ def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
             aside.unlink(missing_ok=True)
             aside.touch(mode)
         aside.write_text(text, encoding="utf-8")
+        if mode is None and final.is_file():
+            shutil.copymode(final, aside)
         aside.replace(final)
     finally:
         aside.unlink(missing_ok=True)
@@ -205,12 +212,15 @@ def write_text(final: Path, text: str, *, mode: int | None = None) -> None:
 def put_in_place(new: Path, final: Path) -> None:
     """Rename the folder `new` to `final`, and replace `final` if it exists.
 
-    Both folders must be on the same file system.
+    Both folders must be on the same file system. If the file system can exchange two folders,
+    `final` exists at any time, also if the process is killed.
     """
-    if final.exists():
-        _replace(final, new)
-    else:
+    if not final.exists():
         new.rename(final)
+    elif _exchange(new, final):
+        shutil.rmtree(new, ignore_errors=True)
+    else:
+        _replace(final, new)
 
 
 def remove_folder(path: Path) -> None:
@@ -242,13 +252,35 @@ def _creating(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def _exchange(first: Path, second: Path) -> bool:
+    """Exchange two folders atomically, and return whether the system supports this.
+
+    File systems such as NFS do not support it.
+    """
+    import ctypes
+
+    try:
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except AttributeError:
+        return False
+    # Audit hooks do not see calls of C functions.
+    sys.audit("os.rename", str(first), str(second), -1, -1)
+    if rename(_AT_FDCWD, bytes(first), _AT_FDCWD, bytes(second), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(number, os.strerror(number), str(second))
+
+
 def _replace(final: Path, new: Path) -> None:
     retired = _make_aside(final)
-    final.rename(retired / final.name)
     try:
-        new.rename(final)
-    except OSError:
-        (retired / final.name).rename(final)
-        raise
+        final.rename(retired / final.name)
+        try:
+            new.rename(final)
+        except OSError:
+            (retired / final.name).rename(final)
+            raise
     finally:
         shutil.rmtree(retired, ignore_errors=True)
