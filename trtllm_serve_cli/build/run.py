@@ -29,6 +29,7 @@ from trtllm_serve_cli.build.installed import has_package
 from trtllm_serve_cli.build.partial_build import (
     PartialBuild,
     drop_leftovers,
+    path_of_partial_build,
     path_of_work,
     read_partial_build,
     record_step,
@@ -64,6 +65,8 @@ def build_engine(
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
+        # A build that was killed after it put its engine in place leaves its folder.
+        shutil.rmtree(path_of_partial_build(plan.engine_dir), ignore_errors=True)
         return dataclasses.replace(engine, model_name=plan.model_name)
     for module in plan.requires:
         if not has_package(module.name):
