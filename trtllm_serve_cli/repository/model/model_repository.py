@@ -11,6 +11,7 @@ from typing import Any
 from trtllm_serve_cli.engine_kinds.registry import UPSTREAM
 from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import RepositoryError
+from trtllm_serve_cli.repository.model.file_changes import complete_changes
 from trtllm_serve_cli.repository.model.parameters import Parameter
 from trtllm_serve_cli.repository.model.render import MANIFEST
 from trtllm_serve_cli.repository.model.store import target_of
@@ -155,6 +156,7 @@ def open_repository(directory: Path) -> OpenRepository:
     """Read the repository in `directory`. Raise `RepositoryError` if a file cannot be read."""
     texts = {}
     try:
+        complete_changes(directory)
         for path in sorted(directory.glob(f"*/{CONFIG}")):
             texts[path.parent.name] = path.read_bytes().decode("utf-8")
         manifest_path = directory / MANIFEST

@@ -13,6 +13,7 @@ from typing import Any
 from trtllm_serve_cli.catalog.entries import find_alias
 from trtllm_serve_cli.errors import RepositoryError, UnknownModel
 from trtllm_serve_cli.paths import Home, find_home
+from trtllm_serve_cli.repository.model.file_changes import complete_changes
 from trtllm_serve_cli.repository.model.render import MANIFEST
 
 
@@ -56,6 +57,7 @@ def read_manifest(directory: Path) -> ImportedModel:
     """
     path = directory / MANIFEST
     try:
+        complete_changes(directory)
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         engine = manifest["engine"]
         return ImportedModel(

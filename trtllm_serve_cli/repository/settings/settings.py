@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.repository.model.file_changes import replace_files
 from trtllm_serve_cli.repository.model.instances import with_instance_count
 from trtllm_serve_cli.repository.model.model_repository import (
     CONFIG,
@@ -176,44 +174,22 @@ def write_changes(
 ) -> None:
     """Write `texts`, and record the requested settings in the manifest.
 
-    Each file is replaced atomically. All files are written under temporary names before any file is
-    replaced, so that a full disk leaves the repository unchanged. Raise `RepositoryError` if a file
-    has changed since the repository was opened.
+    If an error occurs, no file is changed. Raise `RepositoryError` if a file has changed since the
+    repository was opened.
     """
-    files = {repository.path / model / CONFIG: text for model, text in texts.items()}
+    files = {Path(model, CONFIG): text for model, text in texts.items()}
     if repository.has_manifest:
         values = with_instance_count(check_parameters(requested, repository.kind), repository.kind)
         known = {**repository.manifest.get("set", {}), **values}
         manifest = {**repository.manifest, "set": known}
-        files[repository.path / MANIFEST] = json.dumps(manifest, indent=2) + "\n"
-    temporary_paths: dict[Path, Path] = {}
-    try:
-        for path, text in files.items():
-            temporary_paths[path] = _write_temporary(path, text)
-        if open_repository(repository.path) != repository:
-            raise RepositoryError(
-                f"{repository.path} has changed since this command read it.",
-                why="the planned changes are based on the previous files",
-                next_step="run the same command again",
-            )
-        for path, temporary_path in temporary_paths.items():
-            temporary_path.replace(path)
-    finally:
-        for temporary_path in temporary_paths.values():
-            temporary_path.unlink(missing_ok=True)
-
-
-def _write_temporary(path: Path, text: str) -> Path:
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary_path = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text.encode())
-        shutil.copymode(path, temporary_path)
-    except BaseException:
-        temporary_path.unlink()
-        raise
-    return temporary_path
+        files[Path(MANIFEST)] = json.dumps(manifest, indent=2) + "\n"
+    if open_repository(repository.path) != repository:
+        raise RepositoryError(
+            f"{repository.path} has changed since this command read it.",
+            why="the planned changes are based on the previous files",
+            next_step="run the same command again",
+        )
+    replace_files(repository.path, files)
 
 
 def _changes_of(repository: OpenRepository, parameter: Parameter, value: str) -> list[Change]:

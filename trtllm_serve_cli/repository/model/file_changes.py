@@ -1,0 +1,45 @@
+"""Replace several files of a model repository together.
+
+Renames are atomic only for a single file. The new texts are therefore first written to the file
+`.tllm-changes` in the repository. From then on the change is committed: if the process is killed
+before it has replaced all files, the next command that reads the repository completes the change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from trtllm_serve_cli.paths import write_text
+
+_COMMITTED = ".tllm-changes"
+
+
+def replace_files(repository: Path, texts: Mapping[Path, str]) -> None:
+    """Replace the files in `texts` by the new texts. If an error occurs, no file is changed.
+
+    The paths are relative to `repository`. Raise `OSError` if a file is missing or cannot be
+    written.
+    """
+    old = {path: (repository / path).read_bytes().decode("utf-8") for path in texts}
+    content = {str(path): text for path, text in texts.items()}
+    write_text(repository / _COMMITTED, json.dumps(content))
+    try:
+        complete_changes(repository)
+    except OSError:
+        for path, text in old.items():
+            if (repository / path).read_bytes() != text.encode():
+                write_text(repository / path, text)
+        (repository / _COMMITTED).unlink()
+        raise
+
+
+def complete_changes(repository: Path) -> None:
+    """Complete a change that was committed, but whose process was killed."""
+    committed = repository / _COMMITTED
+    if not committed.exists():
+        return
+    for path, text in json.loads(committed.read_text(encoding="utf-8")).items():
+        write_text(repository / path, text)
+    committed.unlink(missing_ok=True)
