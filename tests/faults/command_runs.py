@@ -1,0 +1,113 @@
+"""Run `tllm` in a forked child process, with a fault in one of its file operations.
+
+A fork has all modules and tables of this process, so that a run takes milliseconds. A killed child
+leaves its files like a killed command.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import resources
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.faults.file_operations import Operation, fail, watch
+from trtllm_serve_cli.cli.main import main
+
+
+@dataclass(frozen=True)
+class Run:
+    """The exit code (a negative signal number if killed), the output, and the file operations."""
+
+    code: int
+    output: str
+    operations: tuple[Operation, ...]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A TLLM_HOME, a folder for the records of runs, and the interpreter that commands start."""
+
+    home: Path
+    scratch: Path
+    interpreter: Path
+
+    def warm_up(self, *arguments: str) -> None:
+        """Run a command in this process, which then has its modules and tables."""
+        with self._command(arguments), contextlib.suppress(SystemExit):
+            main()
+
+    def run(self, *arguments: str, fault: str = "", at: int = -1) -> Run:
+        """Run a command to its end, or until its operation number `at` fails."""
+        output, record = self.scratch / "output", self.scratch / "operations"
+        if (pid := os.fork()) == 0:
+            self._run_child(arguments, output, record, fault, at)
+        _, status = os.waitpid(pid, 0)
+        operations = [json.loads(line) for line in record.read_text().splitlines()]
+        return Run(
+            os.waitstatus_to_exitcode(status),
+            output.read_text(),
+            tuple(Operation(**{**each, "caller": tuple(each["caller"])}) for each in operations),
+        )
+
+    def _run_child(
+        self, arguments: tuple[str, ...], output: Path, record: Path, fault: str, at: int
+    ) -> NoReturn:
+        code = 1
+        gc.disable()  # a collection would copy the memory that this process shares with its parent
+        try:
+            written = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(written, 1)
+            os.dup2(written, 2)
+            sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, closefd=False)
+            with self._command(arguments):
+                self._watch(record, fault, at)
+                main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+    @contextlib.contextmanager
+    def _command(self, arguments: tuple[str, ...]) -> Iterator[None]:
+        """Set the command line, and make two runs of the command write the same files."""
+        find, runtime = resources.files, self.scratch / "runtime"
+        with pytest.MonkeyPatch.context() as patch, open(os.devnull) as nothing:  # noqa: PTH123
+            patch.setattr(sys, "argv", ["tllm", *arguments])
+            patch.setattr(sys, "stdin", nothing)
+            patch.setattr(sys, "executable", str(self.interpreter))
+            patch.setattr(time, "time", lambda: 1_800_000_000.0)
+            patch.setattr(secrets, "token_urlsafe", lambda num_bytes=32: "k" * num_bytes)
+            # A runtime of few files makes small repositories.
+            patch.setattr(
+                resources,
+                "files",
+                lambda name: runtime if name.endswith(".runtime") else find(name),
+            )
+            yield
+
+    def _watch(self, record: Path, fault: str, at: int) -> None:
+        lines = record.open("w", buffering=1)
+        num_operations = 0
+
+        def on_operation(operation: Operation, data: bytes, fd: int) -> None:
+            nonlocal num_operations
+            lines.write(json.dumps(asdict(operation)) + "\n")
+            num_operations += 1
+            if num_operations == at + 1:
+                fail(fault, operation, data, fd)
+
+        watch(self.home, on_operation)

@@ -1,0 +1,79 @@
+"""Read, compare and restore the files of a TLLM_HOME."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import stat
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Durations differ between two runs of a build.
+_DURATION = re.compile(rb'"took_s": [0-9.e-]+')
+# Lock files are never removed. The log of a build also contains its interrupted steps.
+_IGNORED = ("locks", ".locks", "start.lock", "build.log")
+
+Content = Mapping[str, tuple[int, bytes]]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The permissions and the content of each file, folder and link, by relative path."""
+
+    content: Content
+
+    @classmethod
+    def read(cls, home: Path) -> Files:
+        """Read all files in `home` except locks and the logs of builds."""
+        paths = [path.relative_to(home) for path in sorted(home.rglob("*"))]
+        kept = [path for path in paths if not any(part in _IGNORED for part in path.parts)]
+        return cls({str(path): _read(home / path) for path in kept})
+
+    def without(self, paths: Collection[str]) -> Files:
+        return Files({path: self.content[path] for path in self.content if path not in paths})
+
+    def units(self) -> dict[str, dict[str, tuple[int, bytes]]]:
+        """Group the files by the engine, model repository or server to which they belong.
+
+        A file outside such a folder forms a group by itself.
+        """
+        units: dict[str, dict[str, tuple[int, bytes]]] = {}
+        for path, content in self.content.items():
+            parts = Path(path).parts
+            num_parts = 3 if parts[1:2] == (".used-by",) else 2
+            units.setdefault("/".join(parts[:num_parts]), {})[path] = content
+        return units
+
+
+def find_leftovers(found: Files, before: Files, after: Files) -> list[str]:
+    """Return the paths that exist neither before nor after the command."""
+    return sorted(found.content.keys() - before.content.keys() - after.content.keys())
+
+
+def find_partial_units(found: Files, before: Files, after: Files) -> list[str]:
+    """Return the units that are neither as before nor as after the command.
+
+    A server without a state is ignored by all commands, so that its files may be incomplete.
+    """
+    units, old, new = found.units(), before.units(), after.units()
+    return [
+        name
+        for name in old | new
+        if units.get(name) not in (old.get(name), new.get(name))
+        and not (name.startswith("servers/") and f"{name}/state.json" not in units[name])
+    ]
+
+
+def restore(home: Path, copy: Path) -> None:
+    """Replace `home` by a copy of `copy`, which may not exist."""
+    shutil.rmtree(home, ignore_errors=True)
+    if copy.exists():
+        shutil.copytree(copy, home, symlinks=True)
+
+
+def _read(path: Path) -> tuple[int, bytes]:
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return mode, str(path.readlink()).encode()
+    return mode, b"" if stat.S_ISDIR(mode) else _DURATION.sub(b"", path.read_bytes())
