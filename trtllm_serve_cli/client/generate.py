@@ -78,7 +78,7 @@ class GenerateRequest:
         Option(
             "Sampling temperature. With values below 1, likely tokens are sampled more often. 0 "
             "selects the most likely token. Without sampling options, the most likely token is "
-            "selected.",
+            "selected. Even then, the text can change with the server's load.",
             metavar="T",
         ),
     ] = None
@@ -101,7 +101,11 @@ class GenerateRequest:
     seed: Annotated[
         int | None,
         Within(0, 2**64 - 1),
-        Option("Random seed for sampling. Default: a random number.", metavar="N"),
+        Option(
+            "Random seed for sampling. The same seed gives the same text only under the same load, "
+            "because the batch of a step changes rounding errors. Default: a random number.",
+            metavar="N",
+        ),
     ] = None
     bad_words: Annotated[
         tuple[str, ...],
