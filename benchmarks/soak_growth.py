@@ -134,6 +134,7 @@ def name_of(process: psutil.Process) -> str:
         ("trtllm_serve_cli.launch.supervisor", "supervisor"),
         ("trtllm_serve_cli.gateway", "gateway"),
         ("reaper.py", "reaper"),
+        ("grammar_check", "grammar check"),
     ):
         if word in command:
             return name

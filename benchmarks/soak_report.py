@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 from soak_accounts import ClientCounts
-from soak_growth import QUANTITIES, Growth, Watch
+from soak_growth import QUANTITIES, Growth, Sample, Watch
 from soak_run import Soak, count_all
 
 from trtllm_serve_cli import __version__
@@ -210,14 +210,21 @@ def _load_charts(result: Result) -> list[Markup]:
 def _process_charts(result: Result) -> list[Markup]:
     charts = []
     for name, quantity in QUANTITIES.items():
-        lines: dict[str, list[Point]] = {}
-        for sample in result.watch.samples:
-            if not name.startswith("shared") or sample.shared_files:
-                lines.setdefault(sample.part, []).append((sample.at_s, getattr(sample, name)))
         title = quantity.name.capitalize()
         label = f"{title} ({quantity.unit})" if quantity.unit else title
-        charts.append(_chart(title, label, lines, result))
+        charts.append(_chart(title, label, _lines(name, result.watch.samples), result))
     return charts
+
+
+def _lines(name: str, samples: Iterable[Sample]) -> dict[str, list[Point]]:
+    """Return a line for each part of the server, and one for the sum of all stubs."""
+    totals: dict[str, dict[float, float]] = {}
+    for sample in samples:
+        if not name.startswith("shared") or sample.shared_files:
+            part = "all stubs" if sample.part.startswith("stub of") else sample.part
+            line = totals.setdefault(part, {})
+            line[sample.at_s] = line.get(sample.at_s, 0.0) + getattr(sample, name)
+    return {part: list(line.items()) for part, line in totals.items()}
 
 
 def _chart(title: str, label: str, lines: Mapping[str, Sequence[Point]], result: Result) -> Markup:
