@@ -76,7 +76,7 @@ def soak_engine(name: str, home: Home, seconds: float, arguments: argparse.Names
     finally:
         processes = list_processes(server)
         stop_server(server)
-    growth = measure_growth(watch.samples, arguments.warmup_s)
+    growth = measure_growth(watch.samples, arguments.warmup_s, engine.worker_growth_mb)
     problems = [
         *soak.problems,
         *(each.problem for each in growth if each.problem),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-from cpu import part_of
+from cpu import WORKER, part_of
 
 from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.server_state import read_state
@@ -76,24 +76,28 @@ class Growth:
     quantity: Quantity
     before: float
     after: float
+    limit: float
     duration_s: float
 
     @property
     def problem(self) -> str:
         """Why the growth is too large, or ""."""
-        if self.after <= self.quantity.limit(self.before):
+        if self.after <= self.limit:
             return ""
         return (
             f"the {self.quantity.name} of {self.part} (process {self.pid}) grew from "
             f"{self.before:.1f} to {self.after:.1f} {self.quantity.unit}".rstrip()
-            + f" in {self.duration_s:.0f} s; the limit is {self.quantity.limit(self.before):.1f}"
+            + f" in {self.duration_s:.0f} s; the limit is {self.limit:.1f}"
         )
 
 
-def measure_growth(samples: Iterable[Sample], warmup_s: float) -> list[Growth]:
+def measure_growth(
+    samples: Iterable[Sample], warmup_s: float, worker_growth_mb: float = 0.0
+) -> list[Growth]:
     """Compare the parts of each series, without its first `warmup_s` seconds.
 
-    A process that was restarted begins a new series.
+    A process that was restarted begins a new series. The memory of an engine worker may grow by
+    `worker_growth_mb` more than that of other processes.
     """
     series: dict[tuple[str, int], list[Sample]] = {}
     for sample in samples:
@@ -103,22 +107,23 @@ def measure_growth(samples: Iterable[Sample], warmup_s: float) -> list[Growth]:
         for key, found in series.items()
     }
     return [
-        _compare(part, pid, name, found)
-        for (part, pid), found in sorted(warm.items())
+        _compare(name, found, worker_growth_mb if (part, name) == (WORKER, "memory_mb") else 0.0)
+        for (part, _), found in sorted(warm.items())
         if len(found) >= _MIN_SAMPLES
         for name in QUANTITIES
         if not name.startswith("shared") or any(each.shared_files for each in found)
     ]
 
 
-def _compare(part: str, pid: int, name: str, samples: Sequence[Sample]) -> Growth:
-    size = len(samples) // _NUM_PARTS
+def _compare(name: str, samples: Sequence[Sample], extra: float) -> Growth:
+    size, quantity, first = len(samples) // _NUM_PARTS, QUANTITIES[name], samples[0]
 
     def median(chosen: Sequence[Sample]) -> float:
         return float(statistics.median(getattr(each, name) for each in chosen))
 
     before, after = median(samples[:size]), median(samples[-size:])
-    return Growth(part, pid, QUANTITIES[name], before, after, samples[-1].at_s - samples[0].at_s)
+    limit, duration_s = quantity.limit(before) + extra, samples[-1].at_s - first.at_s
+    return Growth(first.part, first.pid, quantity, before, after, limit, duration_s)
 
 
 def processes_of(server: RunningServer) -> list[psutil.Process]:

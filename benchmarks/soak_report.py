@@ -81,7 +81,8 @@ def summarize(result: Result) -> dict[str, Any]:
         "rounds": [dataclasses.asdict(each) for each in result.soak.rounds],
         "growth": [
             {"part": each.part, "pid": each.pid, "quantity": each.quantity.name,
-             "before": each.before, "after": each.after, "duration_s": each.duration_s}
+             "before": each.before, "after": each.after, "limit": each.limit,
+             "duration_s": each.duration_s}
             for each in result.growth
         ],
         "problems": list(result.problems),
@@ -161,7 +162,7 @@ def _counts_table(result: Result) -> Table:
 def _growth_table(result: Result) -> Table:
     rows = [
         (f"{each.part} ({each.pid})", each.quantity.name, f"{each.duration_s:.0f}",
-         f"{each.before:.1f}", f"{each.after:.1f}", f"{each.quantity.limit(each.before):.1f}")
+         f"{each.before:.1f}", f"{each.after:.1f}", f"{each.limit:.1f}")
         for each in result.growth
     ]  # fmt: skip
     return Table(rows, ("Process", "Quantity", "Seconds", "Early median", "Late median", "Limit"))

@@ -101,6 +101,12 @@ def test_growth_is_found_after_the_warm_up() -> None:
     assert not any(each.problem for each in measure_growth(series(100, 10), 30.0))
 
 
+def test_an_engine_worker_may_grow_by_its_allowance() -> None:
+    worker = [replace(each, part="engine worker") for each in series(100, 50)]
+    assert any(each.problem for each in measure_growth(worker, 30.0))
+    assert not any(each.problem for each in measure_growth(worker, 30.0, 80.0))
+
+
 def test_processes_that_were_restarted_are_compared_separately() -> None:
     growth = measure_growth([*series(100, 0, pid=1), *series(200, 0, pid=2)], 30.0)
     assert {each.pid for each in growth} == {1, 2}
