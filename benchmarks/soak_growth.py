@@ -43,7 +43,8 @@ class Quantity:
 QUANTITIES = {
     "memory_mb": Quantity("memory", "MB", 8.0, 0.05),
     "descriptors": Quantity("file descriptors", "", 4.0),
-    "threads": Quantity("threads", "", 3.0),
+    # The models' thread pools grow to the largest number of concurrent requests.
+    "threads": Quantity("threads", "", 6.0),
     "shared_files": Quantity("shared-memory files", "", 0.0),
     "shared_mb": Quantity("shared memory", "MB", 2.0, 0.05),
 }
