@@ -61,10 +61,13 @@ MetricsExport = Literal["prometheus", "grafana"]
 ServiceType = Literal["ClusterIP", "NodePort", "LoadBalancer"]
 
 
-COUNT = Within(1)
+# The largest number in an option or a parameter. It fits into the 32-bit fields of Triton and of
+# the engines.
+LARGEST = 999_999_999
+COUNT = Within(1, LARGEST)
 # The minimum length is 2, because a sequence contains at least one prompt token and one response
 # token.
-SEQUENCE = Within(2)
+SEQUENCE = Within(2, LARGEST)
 PORT = Within(1, 65535)
 SECONDS = Within(1)
 VERBOSITY = Within(0, 3)

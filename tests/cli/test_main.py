@@ -79,7 +79,7 @@ def test_help_of_a_group_has_whole_sentences(tllm: Tllm) -> None:
         (("nonsense",), "No such command 'nonsense'"),
         (("list", "--nonsense"), "--nonsense"),
         (("import",), "No model was specified. Pass NAME"),
-        (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range x>=1"),
+        (("import", "-m", "x", "--max-batch-size", "0"), "is not in the range 1<=x<="),
         (("import", "-m", "x", "--engine", "warp"), "'warp' is not one of"),
         (("start", "--http-port", "70000"), "is not in the range 1<=x<=65535"),
         (("remove",), "Pass a model name, --all or --engines."),

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal
 
+from trtllm_serve_cli.choices import LARGEST
 from trtllm_serve_cli.engine_kinds.registry import find_kind, kind_names
 from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import BadInput
@@ -32,8 +33,6 @@ ValueType = Literal[
     "tree",
     "json",
 ]
-# The default maximum for numbers, which fits in Triton's 32-bit fields.
-_LARGEST = 999_999_999
 # Places with this prefix are entries of `parameters` in a `config.pbtxt`.
 _ENTRY = "parameters."
 # Parameters of the type "path" that also accept a name. The name is a Hugging Face repository for
@@ -62,7 +61,7 @@ class Parameter:
     default: str | None = None
     unset: str | None = None
     at_least: int = 0
-    at_most: int = _LARGEST
+    at_most: int = LARGEST
     choices: tuple[str, ...] = ()
     of_engine: bool = False
     of_upstream: bool = False
