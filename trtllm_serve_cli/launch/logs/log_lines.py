@@ -7,10 +7,11 @@ previous line.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from trtllm_serve_cli.launch.logs.triton_log import TLLM_PREFIX, TRITON_PREFIX
 
@@ -81,6 +82,9 @@ class LogReader:
         if found := TLLM_PREFIX.match(text):
             self._is_in_traceback = text[found.end() :] == _TRACEBACK
             return LogLine(text, _LEVELS[found["level"]], found["model"])
+        if fields := _parse_json(text):
+            self._is_in_traceback = False
+            return LogLine(text, fields["level"], fields["model"])
         if self._continues_previous(text):
             return LogLine(text, self._last.level, self._last.model)
         if found := _TRTLLM.match(text):
@@ -99,6 +103,17 @@ class LogReader:
         return next(
             (model for model, pattern in self._model_patterns if pattern.search(text)), None
         )
+
+
+def _parse_json(text: str) -> dict[str, Any] | None:
+    """Return the fields of a line that tllm's models log with `--log-format json`."""
+    if not text.startswith('{"time": '):
+        return None
+    try:
+        fields: dict[str, Any] = json.loads(text)
+    except ValueError:
+        return None
+    return fields if fields.get("level") in _SEVERITY and "model" in fields else None
 
 
 def _guess_level(text: str) -> Level:
