@@ -90,6 +90,11 @@ def test_error_names_the_line(text: str, message: str):
     assert caught.value.what.startswith(message)
 
 
+def test_deep_nesting_is_refused():
+    with pytest.raises(BadInput, match="is nested too deeply"):
+        parse("name: " + "[" * 20_000 + "]" * 20_000)
+
+
 def test_error_states_the_range_of_a_number():
     assert parse("name: m\ninner: {port: 65535}").inner.port == 65535
     assert parse("name: m\ninner: {port: null}").inner.port is None

@@ -60,6 +60,12 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
             why=" ".join(str(error).split()),
             next_step="correct the syntax of the file",
         ) from error
+    except RecursionError as error:
+        raise BadInput(
+            f"{where} is nested too deeply.",
+            why="the parser of YAML does not support as many levels",
+            next_step="remove levels from the file",
+        ) from error
     if node is None:
         raise _bad_input(where, 1, "the file is empty", f"add the fields {_list_fields(cls)}")
     return typing.cast("T", _Reader(where).read(node, cls, ""))

@@ -127,6 +127,11 @@ def test_disk_errors_exit_with_3(tllm: Tllm, monkeypatch: pytest.MonkeyPatch, nu
     )
 
 
+def test_path_that_is_too_long_exits_with_3(tllm: Tllm) -> None:
+    code, _, err = tllm("import", "-m", "mine", "-s", f"local:/{'a' * 3000}")
+    assert (code, err.partition("\n")[0]) == (3, "Error: A path is too long.")
+
+
 def test_home_that_is_a_file_exits_with_3(
     tllm: Tllm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -71,6 +71,13 @@ def _describe_os_error(error: OSError) -> TllmError | None:
             why="it was deleted or moved after the shell changed to it",
             next_step="change to an existing folder with cd, and run the command again",
         )
+    if error.errno == errno.ENAMETOOLONG:
+        path = str(error.filename)
+        return TllmError(
+            "A path is too long.",
+            why=f"{path[:80]}… has {len(path)} characters",
+            next_step="shorten the path or the names in the path",
+        )
     if error.errno not in _DISK_ERRORS:
         return None
     where = f" ({error.filename})" if error.filename else ""

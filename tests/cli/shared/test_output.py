@@ -45,6 +45,13 @@ def test_error_is_three_lines_on_stderr(capsys: Captured) -> None:
     )  # fmt: skip
 
 
+def test_control_characters_in_messages_are_escaped(capsys: Captured) -> None:
+    foreign = "a\x1b]0;title\x07b\x9b2J"
+    output.show_error(TllmError(foreign, why=foreign, next_step=foreign))
+    output.notify(foreign)
+    assert capsys.readouterr().err.count(r"a\x1b]0;title\x07b\x9b2J") == 4
+
+
 def test_nothing_is_coloured_without_a_terminal(capsys: Captured) -> None:
     output.show_error(TllmError("No."))
     output.show_table(["a"], [["b"]])

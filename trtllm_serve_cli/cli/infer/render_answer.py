@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 import sys
 import textwrap
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 # Placeholder for a space at which lines must not break. NUL cannot occur in the text of a piece,
 # because `repr` escapes it.
 _NO_BREAK = "\0"
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +101,7 @@ def printable(text: str) -> str:
     """Return `text` with control characters escaped if stdout is a terminal."""
     if not sys.stdout.isatty():
         return text
-    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+    return output.escape_controls(text)
 
 
 def as_data(answer: Completion | TllmError) -> dict[str, Any]:

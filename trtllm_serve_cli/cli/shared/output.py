@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 import textwrap
@@ -18,11 +19,22 @@ if TYPE_CHECKING:
 
 # Width of the output to pipes and files. No line is that long.
 _UNLIMITED_WIDTH = 1_000_000
+# Control characters except tabs and line breaks.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def escape_controls(text: str) -> str:
+    """Return `text` with control characters as escape sequences.
+
+    Text of foreign origin, such as a message from a chat template, could otherwise send commands to
+    the terminal.
+    """
+    return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def notify(message: str) -> None:
-    """Print a message to stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Print a message to stderr, with control characters escaped."""
+    print(escape_controls(message), file=sys.stderr, flush=True)
 
 
 def show_json(value: Any) -> None:
@@ -107,10 +119,15 @@ def wrap(text: str, *, first: str = "", rest: str = "", limit: int = _UNLIMITED_
 
 
 def show_error(error: TllmError) -> None:
-    """Print an error to stderr, with its cause and the next step."""
+    """Print an error to stderr, with its cause and the next step.
+
+    Control characters are escaped, because an error may quote text of foreign origin.
+    """
     screen = console(stderr=True)
-    screen.print(f"Error: {error.what}", style="bold red", soft_wrap=True)
-    if error.why:
-        screen.print(f"  Why: {error.why}", soft_wrap=True)
-    if error.next_step:
-        screen.print(f" Next: {error.next_step}", style="bold", soft_wrap=True)
+    for label, text, style in (
+        ("Error:", error.what, "bold red"),
+        ("  Why:", error.why, ""),
+        (" Next:", error.next_step, "bold"),
+    ):
+        if text:
+            screen.print(f"{label} {escape_controls(text)}", style=style, soft_wrap=True)
