@@ -14,6 +14,7 @@ from tests.samples.bench_results import make_result, make_run
 from trtllm_serve_cli.bench.model.arrivals import AtRate
 from trtllm_serve_cli.bench.model.records import RequestError, RequestRecord
 from trtllm_serve_cli.bench.model.slo import parse_objective
+from trtllm_serve_cli.bench.report.tables import search_summary
 from trtllm_serve_cli.bench.run.benchmark import Benchmark, Ending, Run, Watch
 from trtllm_serve_cli.bench.run.search import (
     Measured,
@@ -65,7 +66,11 @@ def test_search_stops_if_the_lowest_rate_misses() -> None:
 def test_search_stops_at_the_highest_rate() -> None:
     probes = _search_until(1e9, SearchPlan(1.0, highest=7.0))
     assert [probe.rate for probe in probes] == [1, 2, 4, 7]
-    assert conclude(probes, None).ending == "all_met"
+    result = conclude(probes, None)
+    assert result.ending == "all_met"
+    assert search_summary(result)[0].startswith(
+        "Every rate up to 7 requests/s, the highest in the search, met every objective"
+    )
 
 
 def test_uncertain_rates_widen_the_interval() -> None:

@@ -49,7 +49,7 @@ class SearchPlan:
     """
 
     lowest: float
-    highest: float | None = None
+    highest: float = math.inf
     precision: float = 0.05
     max_runs: int = 5
 
@@ -169,8 +169,7 @@ def next_rate(probes: Sequence[Probe], plan: SearchPlan) -> float | None:
         return None
     low = max(met)
     if math.isinf(edge):
-        highest = math.inf if plan.highest is None else plan.highest
-        return None if low >= highest else min(_round(low * 2), highest)
+        return None if low >= plan.highest else min(_round(low * 2), plan.highest)
     between = _round(math.sqrt(low * edge))
     return between if edge > low * (1 + plan.precision) and low < between < edge else None
 

@@ -30,6 +30,17 @@ def check_positive(value: float) -> None:
         raise ValueError(f"{value:g} is not a finite number above 0.")
 
 
+def check_workers(value: int) -> None:
+    """Raise `ValueError` if the value is above the number of CPU cores."""
+    from trtllm_serve_cli.processes import count_cores
+
+    if value > count_cores():
+        raise ValueError(
+            f"{value} is above the number of CPU cores that tllm may use, {count_cores()}. More "
+            "processes than cores delay each other and distort the measurement."
+        )
+
+
 RepeatOption = Annotated[
     int,
     Within(1),
@@ -118,7 +129,12 @@ class SharedOptions:
     workers: Annotated[
         int,
         Within(1),
-        Option("Number of processes on this machine that send requests.", panel=_LOAD),
+        Option(
+            "Number of processes on this machine that send requests, at most one for each CPU "
+            "core.",
+            panel=_LOAD,
+            check=check_workers,
+        ),
     ] = 1
     timeout: Annotated[
         float,
@@ -368,8 +384,8 @@ class SearchOptions(SharedOptions):
     max_rate: Annotated[
         float | None,
         Option(
-            "Highest request rate to measure. Default: no limit. The rate is increased until an "
-            "objective is missed.",
+            "Highest request rate to measure. The search ends if this rate meets every objective. "
+            "Default: 1000 times --min-rate.",
             metavar="PER_SECOND",
             panel=_SEARCH,
             check=check_positive,

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.bench.workloads.spec import Workload
 
 _DURATION_S = 30.0
+# The default of --max-rate, as a multiple of --min-rate. Without a limit, a search for an objective
+# that every rate meets would use more and more time and memory.
+_DEFAULT_RANGE = 1000
 
 
 def run_search_job(
@@ -62,7 +65,12 @@ def run_search_job(
     if job.checks_answers:
         check_answers(job, open_points([(job, lowest)], targets, tokenizer))
     result = run_search(
-        SearchPlan(options.min_rate, options.max_rate, options.precision / 100, options.max_runs),
+        SearchPlan(
+            options.min_rate,
+            options.max_rate or options.min_rate * _DEFAULT_RANGE,
+            options.precision / 100,
+            options.max_runs,
+        ),
         [parse_objective(text) for text in options.slo],
         open_at,
         show_run_progress,
