@@ -104,12 +104,17 @@ def test_responses_are_timestamped_when_their_bytes_arrive() -> None:
     [
         (b"1x", RequestError("unavailable", "gone")),
         (b"1!", RequestError("server", "no")),
-        (b"f", RequestError("no_tokens", "the response ended without a token")),
+        (b"", RequestError("no_response", "the call ended without a response")),
     ],
-    ids=["grpc status", "error in the response", "no token"],
+    ids=["grpc status", "error in the response", "no response"],
 )
 def test_open_loop_records_failures(payload: bytes, error: RequestError) -> None:
     assert [record.error for record in _run_open(b"1f", payload)] == [None, error]
+
+
+def test_response_that_ends_without_a_token_is_complete() -> None:
+    (record,) = _run_open(b"f")
+    assert (record.error, record.num_output_tokens, record.first_token_s) == (None, 0, None)
 
 
 def test_ignores_responses_after_the_final_one() -> None:

@@ -163,7 +163,7 @@ def test_calibration_refuses_a_result_without_requests(timing: Path, tmp_path: P
     (tmp_path / "run" / "requests.jsonl").write_text("")
     result = bench("calibrate", str(tmp_path / "run"))
     assert isinstance(result.exception, BadInput)
-    assert "No request in run completed" in result.exception.what
+    assert "No request in run completed with a token" in result.exception.what
 
 
 def test_calibration_refuses_a_folder_without_a_result(tmp_path: Path) -> None:
@@ -225,3 +225,10 @@ def test_search_is_simulated(timing: Path) -> None:
     assert result["ending"] == "found"
     assert result["probes"][0]["is_met"]
     assert result["interval"][0] <= result["rate"] < result["interval"][1]
+
+
+def test_search_ends_if_every_rate_meets_the_objective(timing: Path) -> None:
+    words = ("--simulate", str(timing), "--num-requests", "10", "--max-runs", "1")
+    found = bench("search", "token-norm-dist", *words, "--slo", "latency:p90<1000s", "--json")
+    result = json.loads(found.stdout)
+    assert (result["ending"], result["rate"]) == ("all_met", 1000)

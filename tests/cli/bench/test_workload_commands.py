@@ -87,6 +87,7 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
         (("--arrival", "constant"), "--arrival requires --request-rate"),
         (("--request-rate", "2", "--burstiness", "2"), "--burstiness requires --arrival gamma"),
         (("--num-requests", "0"), "Invalid value"),
+        (("--workers", "100000"), "100000 is above the number of CPU cores"),
         (("--input-mean", "0"), "Invalid value"),
         (("--seed", "-1"), "Invalid value"),
     ],
@@ -129,6 +130,7 @@ def test_bench_prints_why_requests_failed(server: FakeTriton) -> None:
     server.fails_every = 2
     result = _bench("-u", server.endpoint.grpc, "--warmup", "0", *SMALL)
     assert result.exit_code == 0
+    assert "2 of 4 requests failed. The times and rates exclude them." in result.stderr
     assert "2 failed: server: out of cheese" in result.stderr
 
 
@@ -492,7 +494,7 @@ def test_search_finds_a_rate_and_writes_its_probes(server: FakeTriton, tmp_path:
     options += ("--output", str(folder), *SMALL)
     result = _invoke("search", "token-norm-dist", "-u", server.endpoint.grpc, *options)
     assert result.exit_code == 0
-    assert "Highest rate that met every objective: 80 requests/s, the highest" in result.stdout
+    assert "Every rate up to 80 requests/s, the highest in the search, met every" in result.stdout
     assert json.loads((folder / "search.json").read_text())["rate"] == 80
     assert (folder / "rate-40" / "summary.json").exists()
     assert (folder / "report.html").exists()

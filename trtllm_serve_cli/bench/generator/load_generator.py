@@ -217,8 +217,8 @@ class LoadGenerator:
             answer.fail(RequestError(INTERRUPTED), self._now())
             raise
         finally:
-            if answer.error is None and not answer.chunk_s:
-                answer.error = RequestError("no_tokens", "the response ended without a token")
+            if answer.error is None and not answer.has_parts:
+                answer.error = RequestError("no_response", "the call ended without a response")
             self._keep(
                 RequestRecord(
                     index=request.index,
@@ -269,6 +269,7 @@ class _Answer:
     chunk_s: list[float] = field(default_factory=list)
     chunk_tokens: list[int] = field(default_factory=list)
     error: RequestError | None = None
+    has_parts: bool = False
     is_final: bool = False
     is_counted: bool = True
     num_input_tokens: int | None = None
@@ -281,7 +282,7 @@ class _Answer:
     def add(self, response: Response, at_s: float) -> None:
         if self.is_final:
             return
-        self.end_s, self.is_final = at_s, response.is_final
+        self.end_s, self.is_final, self.has_parts = at_s, response.is_final, True
         if self.num_prompt_tokens:
             response = self._without_prompt(response)
         num_tokens = response.num_tokens + self._uncounted_tokens

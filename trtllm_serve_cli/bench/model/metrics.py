@@ -113,6 +113,14 @@ def tpot_s(record: RequestRecord) -> list[float]:
     return [(record.chunk_s[-1] - record.chunk_s[0]) / num_gaps] if num_gaps > 0 else []
 
 
+def _until_first_token(record: RequestRecord, start_s: float) -> list[float]:
+    """Return a list with the time from `start_s` to the first token.
+
+    The list is empty if the response is empty.
+    """
+    return [] if record.first_token_s is None else [record.first_token_s - start_s]
+
+
 def per_s(amount: float, duration_s: float) -> float:
     """Return `amount` per second, or 0 if the duration is 0."""
     return amount / duration_s if duration_s > 0 else 0.0
@@ -151,7 +159,7 @@ TIMES = (
         label="TTFT",
         title="Time to first token",
         definition="first response with at least one token - due",
-        read=lambda record: [record.chunk_s[0] - record.due_s],
+        read=lambda record: _until_first_token(record, record.due_s),
         needs="--stream",
         compared=(50, 95, 99),
         is_main=True,
@@ -161,7 +169,7 @@ TIMES = (
         label="TTFT (sent)",
         title="Time to first token, from sent",
         definition="first response with at least one token - sent",
-        read=lambda record: [record.chunk_s[0] - record.sent_s],
+        read=lambda record: _until_first_token(record, record.sent_s),
         needs="--stream",
     ),
     ITL := TimeMetric(

@@ -23,7 +23,7 @@ class RequestError:
     - `rejected`: the server's queue was full.
     - `connection`: the server is unreachable, or the connection was lost.
     - `timed_out`: the request exceeded the timeout.
-    - `no_tokens`: the response ended without a token.
+    - `no_response`: the call ended without a response.
     - `interrupted`: the run ended while the request was in flight.
     - `reset`: the server reset the HTTP/2 stream.
     - `http_` followed by a number: the server responded with this HTTP status.
@@ -38,7 +38,8 @@ class RequestError:
 class RequestRecord:
     """The times and token counts of one request.
 
-    `chunk_s` and `chunk_tokens` have one entry for each response with tokens. `end_s` is the time
+    `chunk_s` and `chunk_tokens` have one entry for each response with tokens. A completed request
+    has none if the model ended the response immediately. `end_s` is the time
     when the final response arrived or the request failed. `held_s` is how long a concurrency cap
     delayed the request after its due time. `queue_s` is the time in the engine's queue, as reported
     by the server. `run` and `target` are indexes that start at 0. The requests in a conversation

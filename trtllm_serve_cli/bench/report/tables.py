@@ -180,7 +180,8 @@ def search_summary(result: SearchResult) -> list[str]:
     sure += [] if high is None else [f"{high:g}/s misses an objective"]
     met = f"Highest rate that met every objective: {result.rate:g} requests/s"
     if result.ending == "all_met":
-        met += ", the highest rate in the search"
+        met = f"Every rate up to {result.rate:g} requests/s, the highest in the search, met every "
+        met += "objective"
     return [f"{met} (with 95 % confidence: {', '.join(sure) or 'no rate is certain'})."]
 
 
@@ -234,6 +235,12 @@ def remarks(result: BenchmarkResult) -> list[str]:
         notes.append("The latencies did not stabilize. Use a longer run or a lower rate.")
     if summary.num_ramp:
         notes.append(f"Ramp requests ({summary.num_ramp}) are excluded from the results.")
+    num_empty = sum(each.is_completed and not each.chunk_s for each in result.records)
+    if num_empty:
+        notes.append(
+            f"The model ended {num_empty} of {summary.num_completed} responses without a token. "
+            "They are completed requests, but have no TTFT."
+        )
     if result.token_counts != "server":
         counted = {
             "re-tokenised": "the client's tokenizer counts the tokens",

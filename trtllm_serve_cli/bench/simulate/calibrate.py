@@ -202,11 +202,11 @@ class _RunningSums:
 
 
 def _observe(run: MeasuredRun) -> _Observed:
-    answers = [record for record in run.records if record.is_completed]
+    answers = [record for record in run.records if record.is_completed and record.chunk_s]
     if not answers:
         raise BadInput(
-            f"No request in {run.name} completed.",
-            why="calibration uses the times of completed requests",
+            f"No request in {run.name} completed with a token.",
+            why="calibration uses the times of tokens",
             next_step="run `tllm bench token-norm-dist --stream --output DIR` to measure again",
         )
     _check_streamed(run, answers)

@@ -46,9 +46,16 @@ def notify_remarks(result: BenchmarkResult, where: str = "") -> None:
 
     for remark in tables.remarks(result):
         output.notify(f"{where}{remark}")
+    screen = output.console(stderr=True)
+    summary = result.summary
+    if summary.num_failed:
+        screen.print(
+            f"{where}{summary.num_failed} of {summary.num_requests} requests failed. The times and "
+            "rates exclude them.",
+            style="bold red",
+        )
     for message, count in result.error_messages[:5]:
         output.notify(f"{where}{count} failed: {message}")
-    screen = output.console(stderr=True)
     for bottleneck in result.client.bottlenecks:
         screen.print(f"{where}The client was the bottleneck: {bottleneck}.", style="bold red")
 
