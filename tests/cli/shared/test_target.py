@@ -61,6 +61,16 @@ def test_benchmark_finds_triton_models_by_their_names(
     )
 
 
+def test_grpc_port_with_tls_is_not_benchmarked(home: Home, endpoint: Endpoint) -> None:
+    (folder,) = home.servers.iterdir()
+    plan = (folder / PLAN_FILE).read_text()
+    tls = '"tls": {"root_certificates": "ca.pem"}'
+    (folder / PLAN_FILE).write_text(plan.replace('"tls": null', tls))
+    with pytest.raises(BadInput, match=f"The gRPC port {endpoint.grpc} uses TLS"):
+        find_bench_target(None, "grpc", "repo")
+    assert find_bench_target(None, "http", "repo").address == endpoint.http
+
+
 def test_name_of_no_model_is_refused(endpoint: Endpoint) -> None:
     with pytest.raises(NoServer, match="No server is running for tensorrt_llm_bls"):
         find_target(None, "grpc", "tensorrt_llm_bls", None)

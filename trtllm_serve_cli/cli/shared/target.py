@@ -177,7 +177,17 @@ def _refuse_embedding_model(home: Home, name: str) -> None:
 
 
 def _address_of(endpoint: Endpoint, interface: TritonInterface) -> str:
-    return endpoint.http if interface == "http" else endpoint.grpc
+    """Return the address to benchmark. Raise `BadInput` if the port uses TLS."""
+    if interface == "http":
+        return endpoint.http
+    if endpoint.tls is not None:
+        raise BadInput(
+            f"The gRPC port {endpoint.grpc} uses TLS.",
+            why="benchmarks of Triton send their requests without TLS",
+            next_step="add -i http, or benchmark the OpenAI-compatible API with "
+            "`-i openai -u https://HOST:PORT/v1`",
+        )
+    return endpoint.grpc
 
 
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:
