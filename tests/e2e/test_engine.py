@@ -15,7 +15,12 @@ import pytest
 
 from tests.e2e.openvino_engine import load, run, tokens
 from tests.waiting import wait_until
-from trtllm_serve_cli.runtime.engine import GenerationRequest, PerfMetrics, SequenceUpdate
+from trtllm_serve_cli.runtime.engine import (
+    GenerationRequest,
+    InvalidRequest,
+    PerfMetrics,
+    SequenceUpdate,
+)
 from trtllm_serve_cli.runtime.engines.openvino import grammar_check
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("time_to_compile")]
@@ -230,6 +235,35 @@ def test_prompt_is_scheduled_in_a_later_step_if_the_first_is_full(engine: Any) -
         updates += engine.step()
     perf = {each.request_id: each.perf for each in updates}
     assert perf[1].first_scheduled_time_ns < first_step_end_ns < perf[3].first_scheduled_time_ns
+
+
+def test_at_most_max_num_seqs_sequences_are_in_the_pipeline(engine_dir: Path) -> None:
+    engine = load(engine_dir, max_batch_size=4)
+    for number in range(1, 11):
+        engine.submit(request(number, end_id=None, num_return_sequences=1 + number % 2, seed=1))
+    ended: set[int] = set()
+    for step in range(1000):
+        if step == 3:
+            running = engine.stats()
+            engine.cancel(1)  # is running
+            engine.cancel(9)  # is waiting
+        ended |= {each.request_id for each in engine.step() if each.finish_reason}
+        stats = engine.stats()
+        assert stats.scheduled_requests <= 4
+        if not engine.has_work():
+            break
+    assert (running.active_requests, running.scheduled_requests) == (10, 2)
+    assert running.waiting_requests == 8
+    assert ended == set(range(1, 11)) - {1, 9}
+    assert (stats.active_requests, stats.waiting_requests, stats.kv_blocks_used) == (0, 0, 0)
+    engine.close()
+
+
+def test_request_with_more_sequences_than_max_num_seqs_is_rejected(engine_dir: Path) -> None:
+    engine = load(engine_dir, max_batch_size=1)
+    with pytest.raises(InvalidRequest, match=r"has 2 sequences, .* at most 1 .*max_num_seqs"):
+        engine.submit(request(num_return_sequences=2))
+    engine.close()
 
 
 def test_request_that_loses_its_kv_blocks_counts_as_preempted(

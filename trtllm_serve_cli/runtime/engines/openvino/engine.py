@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +29,17 @@ from ...engine import (
 from ...lora.adapter import Adapter
 from ...triton.word_lists import find_word_end
 from ..prefix_blocks import PrefixBlocks
+from .admission import AdmissionQueue
 from .grammar_check import GrammarCheck, structured_output
+from .kv_blocks import TOKENS_PER_BLOCK, count_blocks, count_needed_blocks, count_sequences
 from .loading import load_pipeline, reuses_blocks
 from .request import Drafts, Guide, find_guide, make_config
+from .running_request import RunningRequest
 from .scoring import Scorer
 
 # The maximum time that a step waits for guide checks and scores if no request is running, in
 # seconds.
 _IDLE_S = 0.02
-# The number of tokens in a KV cache block. OpenVINO's CPU plugin does not support other sizes.
-TOKENS_PER_BLOCK = 32
 _STATUS = openvino_genai.GenerationStatus
 _FINISH = openvino_genai.GenerationFinishReason
 
@@ -54,21 +55,6 @@ class _Unchecked:
     request: GenerationRequest
     config: Any
     problem: Future[str | None]
-
-
-@dataclass(slots=True)
-class _Running:
-    request: GenerationRequest
-    handle: Any
-    num_reused_blocks: int
-    cum_log_prob: dict[int, float] = field(default_factory=dict)
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    num_tokens: int = 0
-    num_steps: int = 0
-    is_paused: bool = False
-    first_scheduled_ns: int = 0
-    first_token_ns: int = 0
-    last_token_ns: int = 0
 
 
 class OpenVinoEngine:
@@ -95,7 +81,10 @@ class OpenVinoEngine:
         self._prefix_blocks = PrefixBlocks(
             TOKENS_PER_BLOCK, self._num_blocks if reuses_blocks(config) else 0
         )
-        self._running: dict[int, _Running] = {}
+        self._queue = AdmissionQueue[tuple[GenerationRequest, Any]](int(config["max_batch_size"]))
+        self._running: dict[int, RunningRequest] = {}
+        # The ids of cancelled requests, which the pipeline keeps until its next step.
+        self._cancelled: list[int] = []
         self._grammar_check = GrammarCheck(engine_dir, int(config["vocab_size"]))
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="grammar")
         self._unchecked: dict[int, _Unchecked] = {}
@@ -114,16 +103,21 @@ class OpenVinoEngine:
         if request.return_prompt_log_probs:
             self._scorer.submit(request)
             return
-        if (needed := _num_blocks(request)) > self._num_blocks:
+        if (needed := count_needed_blocks(request)) > self._num_blocks:
             raise InvalidRequest(
                 f"The request may need KV cache for {needed * TOKENS_PER_BLOCK} tokens, but the "
                 f"limit is {self._num_blocks * TOKENS_PER_BLOCK} (max_tokens_in_paged_kv_cache). "
                 "Request fewer tokens or sequences."
             )
+        if (num_sequences := count_sequences(request)) > (limit := self._queue.max_sequences):
+            raise InvalidRequest(
+                f"The request has {num_sequences} sequences, but the engine runs at most "
+                f"{limit} at the same time (max_num_seqs). Request fewer sequences."
+            )
         config = make_config(request, self._tokenizer, self._drafts)
         guide = find_guide(request, self._tokenizer)
         if guide is None:
-            self._add(request, config)
+            self._queue.add(request.id, num_sequences, (request, config))
             return
         config.structured_output_config = structured_output(guide.type, guide.text)
         problem = self._checker.submit(self._find_problem, guide)
@@ -134,24 +128,25 @@ class OpenVinoEngine:
         if (unchecked := self._unchecked.pop(request_id, None)) is not None:
             # If the check has not started, cancel it, because it would delay other checks.
             unchecked.problem.cancel()
-        running = self._running.pop(request_id, None)
-        if running is not None:
-            running.handle.cancel()
+        self._queue.drop(request_id)
+        if (running := self._running.pop(request_id, None)) is not None:
+            self._stop(running)
 
     def has_work(self) -> bool:
         # Check the pipeline, too: it removes a cancelled request only in the next step, so a step
         # must follow.
-        has_requests = self._running or self._unchecked or self._scorer.pending
+        has_requests = self._running or self._queue or self._unchecked or self._scorer.pending
         return bool(has_requests or self._pipeline.has_non_finished_requests())
 
     def step(self) -> list[SequenceUpdate]:
-        updates = self._admit_checked() + self._scorer.take()
+        updates = self._queue_checked() + self._admit() + self._scorer.take()
         if not self._pipeline.has_non_finished_requests():
             futures: list[Future[Any]] = [each.problem for each in self._unchecked.values()]
             wait([*futures, *self._scorer.pending.values()], _IDLE_S, FIRST_COMPLETED)
             return updates
         started_ns = time.monotonic_ns()
         self._pipeline.step()
+        self._release_cancelled()
         self._iteration += 1
         self._record_scheduled(started_ns)
         for running in list(self._running.values()):
@@ -161,19 +156,22 @@ class OpenVinoEngine:
             if new and (new[-1].error or all(each.finish_reason for each in new)):
                 del self._running[running.request.id]
                 if running.handle.get_status() == _STATUS.RUNNING:
-                    running.handle.cancel()
+                    self._stop(running)
+                else:
+                    self._queue.release(running.request.id)
         return updates
 
     def stats(self) -> EngineStats:
         metrics = self._pipeline.get_metrics()
         used = round(metrics.cache_usage / 100 * self._num_blocks) if self._running else 0
         waiting = max(metrics.requests - metrics.scheduled_requests, 0)
+        num_queued = len(self._queue) + len(self._unchecked)
         context = [each.request for each in self._running.values() if not each.num_tokens]
         return EngineStats(
-            active_requests=len(self._running) + len(self._unchecked) + len(self._scorer.pending),
+            active_requests=len(self._running) + num_queued + len(self._scorer.pending),
             scheduled_requests=min(metrics.scheduled_requests, len(self._running)),
             context_requests=max(len(context) - waiting, 0),
-            waiting_requests=min(waiting, len(context)) + len(self._unchecked),
+            waiting_requests=min(waiting, len(context)) + num_queued,
             kv_blocks_max=self._num_blocks,
             kv_blocks_used=used,
             tokens_per_block=TOKENS_PER_BLOCK,
@@ -191,8 +189,8 @@ class OpenVinoEngine:
         self._scorer.close()
         self._grammar_check.close()
 
-    def _admit_checked(self) -> list[SequenceUpdate]:
-        """Submit the requests whose guides are valid.
+    def _queue_checked(self) -> list[SequenceUpdate]:
+        """Queue the requests whose guides are valid.
 
         Return an update with an error for each request whose guide is invalid.
         """
@@ -205,11 +203,36 @@ class OpenVinoEngine:
             try:
                 if problem := each.problem.result():
                     raise InvalidRequest(problem)
-                self._add(request, each.config)
+                self._queue.add(request.id, count_sequences(request), (request, each.config))
             except (InvalidRequest, OSError, RuntimeError) as error:
                 is_invalid = isinstance(error, InvalidRequest)
                 updates.append(SequenceUpdate(request.id, error=str(error), rejected=is_invalid))
         return updates
+
+    def _admit(self) -> list[SequenceUpdate]:
+        """Submit the waiting requests for which slots are free.
+
+        Return an update with an error for each request that the pipeline rejects.
+        """
+        if not self._pipeline.has_non_finished_requests():
+            self._release_cancelled()
+        updates = []
+        for request, config in self._queue.admit():
+            try:
+                self._add(request, config)
+            except InvalidRequest as error:
+                self._queue.release(request.id)
+                updates.append(SequenceUpdate(request.id, error=str(error), rejected=True))
+        return updates
+
+    def _stop(self, running: RunningRequest) -> None:
+        running.handle.cancel()
+        self._cancelled.append(running.request.id)
+
+    def _release_cancelled(self) -> None:
+        for request_id in self._cancelled:
+            self._queue.release(request_id)
+        self._cancelled.clear()
 
     def _find_problem(self, guide: Guide) -> str | None:
         problem = self._grammar_check.find_problem(guide.type, guide.text)
@@ -224,7 +247,7 @@ class OpenVinoEngine:
         num_reused = self._prefix_blocks.add(request.input_ids)
         self._num_blocks_reused += num_reused
         self._num_blocks_missed += -(-len(request.input_ids) // TOKENS_PER_BLOCK) - num_reused
-        self._running[request.id] = _Running(request, handle, num_reused)
+        self._running[request.id] = RunningRequest(request, handle, num_reused)
 
     def _record_scheduled(self, started_ns: int) -> None:
         """Record when requests were first scheduled.
@@ -236,7 +259,7 @@ class OpenVinoEngine:
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
             running.first_scheduled_ns = running.first_scheduled_ns or started_ns
 
-    def _read(self, running: _Running) -> list[SequenceUpdate]:
+    def _read(self, running: RunningRequest) -> list[SequenceUpdate]:
         """Return the updates for one request from the last step.
 
         If the request generates one sequence, its new tokens are returned after each step. If the
@@ -282,14 +305,14 @@ class OpenVinoEngine:
             ]
         return updates
 
-    def _record_tokens(self, running: _Running, num_tokens: int) -> None:
+    def _record_tokens(self, running: RunningRequest, num_tokens: int) -> None:
         now_ns = time.monotonic_ns()
         running.first_token_ns = running.first_token_ns or now_ns
         running.last_token_ns = now_ns
         running.num_tokens += num_tokens
         running.num_steps += 1
 
-    def _record_pause(self, running: _Running, *, has_tokens: bool) -> None:
+    def _record_pause(self, running: RunningRequest, *, has_tokens: bool) -> None:
         """Record whether a request is preempted.
 
         The scheduler gives priority to sequences that have started. A started sequence without a
@@ -297,18 +320,19 @@ class OpenVinoEngine:
         sequences are skipped, because they return no tokens before they end.
         """
         request = running.request
-        if not running.num_tokens or max(request.beam_width, request.num_return_sequences) > 1:
+        if not running.num_tokens or count_sequences(request) > 1:
             return
         if not has_tokens and not running.is_paused:
             self._num_preemptions += 1
         running.is_paused = not has_tokens
 
-    def _perf(self, running: _Running) -> PerfMetrics | None:
+    def _perf(self, running: RunningRequest) -> PerfMetrics | None:
         request = running.request
         if not request.return_perf_metrics:
             return None
-        num_sequences = max(request.beam_width, request.num_return_sequences)
-        total = _blocks(len(request.input_ids), running.num_tokens // num_sequences, num_sequences)
+        num_sequences = count_sequences(request)
+        num_tokens = running.num_tokens // num_sequences
+        total = count_blocks(len(request.input_ids), num_tokens, num_sequences)
         # Each step generates one token and keeps the accepted draft tokens, so all tokens beyond
         # one per step are accepted draft tokens.
         num_drafts = self._drafts.num_tokens if self._drafts else 0
@@ -325,7 +349,12 @@ class OpenVinoEngine:
         )
 
     def _update(
-        self, running: _Running, index: int, ids: list[int], log_probs: list[float], output: Any
+        self,
+        running: RunningRequest,
+        index: int,
+        ids: list[int],
+        log_probs: list[float],
+        output: Any,
     ) -> SequenceUpdate:
         request = running.request
         # Remove the end token, as TensorRT-LLM does.
@@ -348,7 +377,7 @@ class OpenVinoEngine:
             perf=self._perf(running),
         )
 
-    def _find_stop(self, running: _Running, index: int, ids: list[int]) -> int | None:
+    def _find_stop(self, running: RunningRequest, index: int, ids: list[int]) -> int | None:
         """Return the position in the new tokens `ids` at which the first stop word ends.
 
         Return None if no stop word ends in these tokens, or if the request uses beams.
@@ -361,20 +390,6 @@ class OpenVinoEngine:
         collected += ids
         end = find_word_end(collected, start, request.stop_words)
         return None if end is None else end - start
-
-
-def _num_blocks(request: GenerationRequest) -> int:
-    num_sequences = max(request.beam_width, request.num_return_sequences)
-    return _blocks(len(request.input_ids), request.max_new_tokens, num_sequences)
-
-
-def _blocks(num_input_tokens: int, num_output_tokens: int, num_sequences: int) -> int:
-    """Return the number of KV cache blocks that a request needs.
-
-    The sequences of a request share the prompt's full blocks.
-    """
-    shared, rest = divmod(num_input_tokens, TOKENS_PER_BLOCK)
-    return shared + num_sequences * -(-(rest + num_output_tokens) // TOKENS_PER_BLOCK)
 
 
 def _finish_reason(reason: Any) -> FinishReason | None:
