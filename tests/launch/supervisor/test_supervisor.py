@@ -28,7 +28,10 @@ from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state, write_state
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
+from trtllm_serve_cli.launch.triton import hidden_argument
+from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_line
 
+TOKEN = "restricted-secret"
 QUICK = SupervisorLimits(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, max_backoff_s=0.04)
 
 
@@ -174,6 +177,38 @@ def test_children_of_a_crashed_server_are_killed(tmp_path: Path) -> None:
         wait_until(lambda: is_in(plan, "ready", restarts=1))
         assert is_gone(pids_in(plan.log, "child")[0])
     assert all(is_gone(pid) for pid in pids_in(plan.log, "child"))
+
+
+def test_token_that_remains_visible_is_logged_once_and_hidden_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "import time; print('log', flush=True); time.sleep(600)"
+    plan = fake_plan(tmp_path)
+    plan = dataclasses.replace(
+        plan,
+        argv=(sys.executable, "-c", script, TOKEN),
+        endpoint=dataclasses.replace(plan.endpoint, restricted_token=TOKEN),
+    )
+    attempts, is_allowed = threading.Semaphore(0), threading.Event()
+
+    def hide(pid: int, secret: str) -> None:
+        attempts.release()
+        if not is_allowed.is_set():
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        hide_in_command_line(pid, secret)
+
+    def command_line() -> bytes:
+        return Path(f"/proc/{read_state(plan.directory).server_pid}/cmdline").read_bytes()
+
+    monkeypatch.setattr(hidden_argument, "hide_in_command_line", hide)
+    with supervised(plan):
+        assert all(attempts.acquire(timeout=60) for _ in range(3))
+        assert TOKEN.encode() in command_line()
+        is_allowed.set()
+        wait_until(lambda: TOKEN.encode() not in command_line())
+    (line,) = [line for line in plan.log.read_text().splitlines() if "token" in line]
+    assert line.startswith("W supervisor] other users can read the token")
+    assert line.endswith(": Permission denied") and TOKEN not in line
 
 
 def test_restarts_are_limited(tmp_path: Path) -> None:

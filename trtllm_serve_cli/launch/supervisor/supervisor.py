@@ -81,7 +81,7 @@ from trtllm_serve_cli.launch.triton.drain import (
     draining,
     format_in_flight,
 )
-from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_line
+from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_lines
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 from trtllm_serve_cli.runtime.worker import stack_limit
 
@@ -137,6 +137,7 @@ class Supervisor:
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
         self._is_token_hidden = False
+        self._visible_token: dict[int, str] = {}
         self._log_start = 0
         self._parts: Parts = {}
         self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
@@ -216,7 +217,7 @@ class Supervisor:
         prepare_scratch(self._plan.directory)
         remove_environments()
         self._hang_watch.prepare()
-        self._first_pid, self._is_token_hidden = None, False
+        self._first_pid, self._is_token_hidden, self._visible_token = None, False, {}
         self._has_hang = False
         with self._plan.log.open("ab") as log:
             self._log_start = log.tell()
@@ -286,10 +287,19 @@ class Supervisor:
         if self._is_token_hidden or not token or not has_logged or self._plan.container is not None:
             return
         assert self._process is not None
-        for pid in (self._process.pid, *(each.pid for each in list_tree(self._process.pid))):
-            with contextlib.suppress(OSError):
-                hide_in_command_line(pid, token)
-        self._is_token_hidden = True
+        pids = (self._process.pid, *(each.pid for each in list_tree(self._process.pid)))
+        visible = hide_in_command_lines(pids, token)
+        self._is_token_hidden = not visible
+        self._log_visible_token({pid: visible[pid] for pid in visible.keys() - self._visible_token})
+        self._visible_token |= visible
+
+    def _log_visible_token(self, reasons: dict[int, str]) -> None:
+        with contextlib.suppress(OSError), self._plan.log.open("a", encoding="utf-8") as log:
+            for pid, why in reasons.items():
+                log.write(
+                    f"W supervisor] other users can read the token of the restricted APIs in the "
+                    f"command line of process {pid}: {why}\n"
+                )
 
     def _probe(self, answered: threading.Event) -> None:
         loaded = [model for model in self._plan.text_models if model in self._plan.loading]
@@ -309,6 +319,7 @@ class Supervisor:
             if (code := self._find_exit_code()) is not None:
                 return (_describe_exit(code), *self._explain())
             self._rotate_logs()
+            self._hide_token()
             _protect_shared_memory(self._plan)
             self._restart_gateway()
             if may_unload:

@@ -7,11 +7,29 @@ Afterwards, the token's bytes in the process's memory can be overwritten.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 # The positions of `arg_start` and `arg_end` among the fields of /proc/PID/stat after the name. See
 # `man 5 proc_pid_stat`.
 _ARG_START, _ARG_END = 45, 46
+
+
+def hide_in_command_lines(pids: Iterable[int], secret: str) -> dict[int, str]:
+    """Overwrite `secret` in the command lines of these processes.
+
+    Return the reason for each process whose command line still contains `secret`.
+    """
+    visible = {}
+    for pid in pids:
+        why = "its memory did not change"
+        try:
+            hide_in_command_line(pid, secret)
+        except OSError as error:
+            why = error.strerror or str(error)
+        if _contains(pid, secret):
+            visible[pid] = why
+    return visible
 
 
 def hide_in_command_line(pid: int, secret: str) -> None:
@@ -31,3 +49,14 @@ def hide_in_command_line(pid: int, secret: str) -> None:
             memory.seek(start + position)
             memory.write(b"*" * len(secret))
             position = arguments.find(secret.encode(), position + 1)
+
+
+def _contains(pid: int, secret: str) -> bool:
+    """Return whether the command line of the process `pid` contains `secret`.
+
+    The command line of a process that has ended contains nothing.
+    """
+    try:
+        return secret.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
