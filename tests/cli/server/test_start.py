@@ -454,6 +454,19 @@ def test_status_shows_a_stopped_supervisor_and_the_report_of_a_hang(
     )  # fmt: skip
 
 
+def test_status_shows_the_stages_of_a_start(tllm: Tllm, ports: list[str]) -> None:
+    tllm("start", *ports)
+    (server,) = json.loads(tllm("status", "--startup", "--json")[1])["servers"]
+    (start,) = server["starts"]
+    lines = tllm("status", "--startup")[1].splitlines()
+    assert (server["state"], start["models"], start["why"]) == ("ready", ["m"], [])
+    assert lines[0] == "m: ready"
+    assert lines[1].startswith("  start of m at ")
+    names = [" ".join(line.split()[:2]) for line in lines[3:-1]]
+    assert names == [each["name"] for each in start["stages"]]
+    assert lines[-1].split() == ["total", f"{start['total_s']:.1f}", "s"]
+
+
 def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[str]) -> None:
     tllm("start", *ports)
     os.kill(json.loads(tllm("status", "--json")[1])["servers"][0]["supervisor_pid"], signal.SIGKILL)

@@ -27,6 +27,7 @@ from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state, write_state
+from trtllm_serve_cli.launch.startup import read_starts
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
 from trtllm_serve_cli.launch.triton import hidden_argument
 from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_line
@@ -128,6 +129,8 @@ def test_crashed_server_is_restarted(tmp_path: Path) -> None:
         wait_until(lambda: is_in(plan, "ready"))
         crash(plan)
         wait_until(lambda: is_in(plan, "ready", restarts=1))
+        last, first = read_starts(plan.directory)
+        assert (first.why, last.why) == ((), read_state(plan.directory).why)
         assert read_state(plan.directory).why == ("the server ended with signal 11",)
     assert len(pids_in(plan.log)) == 2
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from trtllm_serve_cli.cli.server.startup import describe_starts, show_starts
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import served_models
 from trtllm_serve_cli.cli.shared.model_argument import accepts_name
@@ -17,7 +20,18 @@ _PART = "model "
 
 
 @accepts_name(complete=served_models)
-def status(model: ModelOption = None, as_json: JsonOption = False) -> None:
+def status(
+    model: ModelOption = None,
+    startup: Annotated[
+        bool,
+        typer.Option(
+            "--startup",
+            help="Show how long each stage of the last two starts took, and why the server was "
+            "restarted.",
+        ),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Show the state, ports, models, memory and GPUs of servers.
 
     Example:  tllm status
@@ -25,7 +39,8 @@ def status(model: ModelOption = None, as_json: JsonOption = False) -> None:
     from trtllm_serve_cli.launch.servers.running import find_servers
     from trtllm_serve_cli.paths import find_home
 
-    servers = [describe_server(server) for server in find_servers(find_home(), model)]
+    describe, show = (describe_starts, show_starts) if startup else (describe_server, _show_server)
+    servers = [describe(server) for server in find_servers(find_home(), model)]
     if as_json:
         output.show_json({"servers": servers})
         return
@@ -33,7 +48,7 @@ def status(model: ModelOption = None, as_json: JsonOption = False) -> None:
         of_model, option = ("", "") if model is None else (f" for {model}", f" -m {model}")
         output.notify(f"No server is running{of_model}. Next: tllm start{option}")
     for server in servers:
-        _show_server(server)
+        show(server)
 
 
 def describe_server(server: RunningServer) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from trtllm_serve_cli.launch.server_state import (
     write_state,
 )
 from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
+from trtllm_serve_cli.launch.startup import StartTimes, record_start, summarize_start
 from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
 from trtllm_serve_cli.launch.supervisor.hang_report import (
     describe_silence,
@@ -249,6 +250,8 @@ class Supervisor:
         """
         assert self._process is not None
         deadline_s = time.monotonic() + self._plan.timeout_s
+        spawned_at = time.time()
+        first_token_at: list[float] = []  # the probe appends to it until the gateway is ready
         answered = threading.Event()
         probe: threading.Thread | None = None
         while not self._stopping.wait(self._limits.poll_s):
@@ -262,6 +265,7 @@ class Supervisor:
             self._hide_token()
             _protect_shared_memory(self._plan)
             if answered.is_set():
+                self._record_start(StartTimes(spawned_at, first_token_at[0], time.time()))
                 self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
             if time.monotonic() > deadline_s:
@@ -272,7 +276,9 @@ class Supervisor:
                 )
             if probe is None or not probe.is_alive():
                 # Probe in a thread, so that a stop does not have to wait for the response.
-                probe = threading.Thread(target=self._probe, args=(answered,), daemon=True)
+                probe = threading.Thread(
+                    target=self._probe, args=(first_token_at, answered), daemon=True
+                )
                 probe.start()
         return ()
 
@@ -301,12 +307,18 @@ class Supervisor:
                     f"command line of process {pid}: {why}\n"
                 )
 
-    def _probe(self, answered: threading.Event) -> None:
+    def _record_start(self, times: StartTimes) -> None:
+        log = last_lines(self._plan.log, 1000, since=self._log_start)
+        why = () if self._state.ready_at is None else self._state.why
+        record_start(self._plan.directory, summarize_start(self._plan, times, log, why))
+
+    def _probe(self, first_token_at: list[float], answered: threading.Event) -> None:
         loaded = [model for model in self._plan.text_models if model in self._plan.loading]
         with contextlib.suppress(TllmError):
             for endpoint in (self._plan.endpoint, *self._plan.replicas):
                 for model in loaded:
                     probe_model(endpoint, model, self._limits.probe_timeout_s, "http")
+            first_token_at.append(time.time())
             if self._gateway is None or self._gateway.is_healthy():
                 answered.set()
 

@@ -1,0 +1,137 @@
+"""Record how long each stage of a server's start took.
+
+The record contains the last start and the start before it. The times of the models come from
+Triton's log, which contains UTC times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trtllm_serve_cli.launch.logs.triton_log import TRITON_PREFIX
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.paths import write_text
+
+STARTUP_FILE = "startup.json"
+_NUM_STARTS = 2
+_DAY_S = 24 * 60 * 60
+_TIME = re.compile(r"(\d\d):(\d\d):(\d\d(?:\.\d+)?)")
+_LOADING = re.compile(r"\bloading: (.+):\d+\"?$")
+_LOADED = re.compile(r"successfully loaded '([^']+)'")
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of a start. `begin_s` is relative to the start of Triton's process.
+
+    Models are loaded in parallel, so stages can overlap.
+    """
+
+    name: str
+    begin_s: float
+    duration_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartTimes:
+    """The times at which the supervisor observed a start, in seconds since the epoch.
+
+    `ready_at` is later than `first_token_at` if the gateway was not ready at that time.
+    """
+
+    spawned_at: float
+    first_token_at: float
+    ready_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """A start of a server. `why` contains the reasons for a restart, and is empty otherwise."""
+
+    models: tuple[str, ...]
+    started_at: float
+    total_s: float
+    stages: tuple[Stage, ...]
+    why: tuple[str, ...] = ()
+
+
+def summarize_start(
+    plan: LaunchPlan, times: StartTimes, log: Iterable[str], why: tuple[str, ...]
+) -> Startup:
+    """Return the stages of a start from the supervisor's times and the lines of Triton's log."""
+    loads = _parse_loads(log, times.spawned_at)
+    first_token_s = times.first_token_at - times.spawned_at
+    total_s = times.ready_at - times.spawned_at
+    launched_s = min((stage.begin_s for stage in loads), default=0.0)
+    loaded_s = max((stage.begin_s + stage.duration_s for stage in loads), default=0.0)
+    stages = [_stage("launch Triton", 0.0, launched_s)] if loads else []
+    stages += [*loads, _stage("first token", loaded_s, first_token_s)]
+    if plan.gateway is not None:
+        stages.append(_stage("gateway ready", first_token_s, total_s))
+    return Startup(plan.models, times.spawned_at, round(total_s, 3), tuple(stages), why)
+
+
+def _parse_loads(log: Iterable[str], spawned_at: float) -> list[Stage]:
+    """Return the load of each model, in the order in which Triton began the loads.
+
+    Omit models that were not loaded.
+    """
+    begins: dict[str, float] = {}
+    ends: dict[str, float] = {}
+    for line in log:
+        prefix = TRITON_PREFIX.match(line)
+        clock = _TIME.search(prefix[0]) if prefix else None
+        if clock is None:
+            continue
+        if loading := _LOADING.search(line):
+            begins[loading[1]] = _seconds_since(spawned_at, clock)
+        elif loaded := _LOADED.search(line):
+            ends[loaded[1]] = _seconds_since(spawned_at, clock)
+    return [
+        _stage(f"load {name}", begin_s, ends[name])
+        for name, begin_s in begins.items()
+        if name in ends
+    ]
+
+
+def _seconds_since(spawned_at: float, clock: re.Match[str]) -> float:
+    """Return the seconds from `spawned_at` to a time of day in UTC, at most half a day later."""
+    time_of_day_s = int(clock[1]) * 3600 + int(clock[2]) * 60 + float(clock[3])
+    return (time_of_day_s - spawned_at + _DAY_S / 2) % _DAY_S - _DAY_S / 2
+
+
+def _stage(name: str, begin_s: float, end_s: float) -> Stage:
+    return Stage(name, round(begin_s, 3), round(max(end_s - begin_s, 0.0), 3))
+
+
+def record_start(directory: Path, startup: Startup) -> None:
+    """Add a start to the record of the server in `directory`, and keep the start before it."""
+    starts = [startup, *read_starts(directory)][:_NUM_STARTS]
+    text = json.dumps([dataclasses.asdict(each) for each in starts], indent=2)
+    # A server runs without the record if the disk is full.
+    with contextlib.suppress(OSError):
+        write_text(directory / STARTUP_FILE, text)
+
+
+def read_starts(directory: Path) -> list[Startup]:
+    """Return the last starts of a server, newest first. Return [] without a valid record."""
+    try:
+        starts = json.loads((directory / STARTUP_FILE).read_text(encoding="utf-8"))
+        return [
+            Startup(
+                tuple(each["models"]),
+                each["started_at"],
+                each["total_s"],
+                tuple(Stage(**stage) for stage in each["stages"]),
+                tuple(each["why"]),
+            )
+            for each in starts
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
