@@ -1,7 +1,7 @@
 """Limit the number of sequences in OpenVINO GenAI's pipeline.
 
-The pipeline's scheduler does not apply `max_num_seqs` to prompts that it splits into chunks
-(observed with OpenVINO GenAI 2026.4.1), so it would schedule all requests together.
+With `dynamic_split_fuse`, the default, the pipeline's scheduler ignores `max_num_seqs` (observed
+with OpenVINO GenAI 2026.4.1), so it would schedule all requests together.
 """
 
 from __future__ import annotations
