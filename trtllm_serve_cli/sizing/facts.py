@@ -10,11 +10,11 @@ from typing import Any
 from trtllm_serve_cli.catalog.configs import find_config
 from trtllm_serve_cli.errors import BadInput, GatedModel
 from trtllm_serve_cli.paths import Home
-from trtllm_serve_cli.sizing.gguf_config import config_of_gguf
 from trtllm_serve_cli.sizing.shape import ModelShape, parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 from trtllm_serve_cli.sources.fetch import fetch_config, fetch_index, plan_fetch
 from trtllm_serve_cli.sources.formats.gguf import read_gguf
+from trtllm_serve_cli.sources.formats.gguf_config import config_of_gguf
 from trtllm_serve_cli.sources.hub.errors import HubBusy, HubUnreachable
 from trtllm_serve_cli.sources.local_source import LocalSource
 from trtllm_serve_cli.sources.source import CheckpointSource, Source
