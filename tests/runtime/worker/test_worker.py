@@ -251,6 +251,37 @@ def test_owner_that_does_not_read_does_not_block_other_clients(tmp_path: Path) -
     assert not owner.thread.is_alive()
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        {},
+        {"do": "submit"},
+        {"do": "cancel"},
+        {"do": "cancel", "id": []},
+        {"do": "submit", "request": {}},
+    ],
+)
+def test_invalid_command_of_a_client_ends_only_its_connection(
+    tmp_path: Path, command: dict[str, Any]
+) -> None:
+    name = str(tmp_path / "clients")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        owner = Model(stats_period_s=60.0, listener=listener)
+        assert owner.read()["is"] == "ready"
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(name)
+            client.settimeout(_TIMEOUT_S)
+            assert (read_frame(client) or {})["is"] == "ready"
+            client.sendall(encode_frame(command))
+            assert read_frame(client) is None
+        owner.submit(1, COUNT)
+        assert owner.read_updates(1)[0].request_id == 1
+        owner.close()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
 def test_idle_engine_generates_a_token_that_is_not_sent() -> None:
     model = Model(stats_period_s=0.0, self_test_period_s=0.0)
     assert model.read()["is"] == "ready"

@@ -221,3 +221,30 @@ def test_merges_steps_that_arrive_during_a_delivery(name: str) -> None:
             client.forget(number)
         client.close()
     assert received.empty()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"is": "step"},
+        {"is": "step", "updates": 1},
+        {"is": "step", "updates": [7]},
+        {"is": "step", "updates": [[]]},
+        {"is": "step", "updates": [], "stats": {"unknown": 1}},
+    ],
+)
+def test_invalid_step_fails_the_requests_and_reconnects(
+    name: str, message: dict[str, object]
+) -> None:
+    with listening(name) as listener:
+        client = SharedWorkerClient(name)
+        with listener.accept()[0] as worker:
+            worker.sendall(READY)
+            wait_until(lambda: client.is_open)
+            updates = _submit(client, COUNT)
+            worker.sendall(encode_frame(message))
+            assert "died" in str(updates.get(timeout=60).error)
+        with listener.accept()[0] as worker:
+            worker.sendall(READY)
+            wait_until(lambda: client.is_open)
+            client.close()

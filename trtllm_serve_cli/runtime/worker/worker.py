@@ -234,12 +234,25 @@ class Worker:
     def _handle(self, client: _Client, command: dict[str, Any] | None) -> list[SequenceUpdate]:
         if command is None:
             self._disconnect(client)
-        elif command["do"] == "join":
+        elif command.get("do") == "join":
             self._clients[client.number] = client
             self._disconnect_on_error(client, lambda: self._send_ready(client))
         elif client.number in self._clients:
-            return self._execute(client, command)
+            try:
+                return self._execute(client, command)
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                self._refuse_command(client, error)
         return []
+
+    def _refuse_command(self, client: _Client, error: Exception) -> None:
+        """End the connection of a client that sent an invalid command.
+
+        The requests of other clients continue. An invalid command of the owner ends the worker.
+        """
+        if client is self._owner:
+            raise error
+        write_log("E", f"a client sent an invalid command: {type(error).__name__}: {error}")
+        self._disconnect(client)
 
     def _disconnect(self, client: _Client) -> None:
         """Close the connection of a client, and cancel its requests."""

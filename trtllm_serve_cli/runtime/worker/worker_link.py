@@ -112,13 +112,11 @@ class WorkerLink:
         assert sock is not None
         try:
             while messages := read_frames(sock):
-                entries = (entry for message in messages for entry in message["updates"])
-                updates = merge_updates(map(SequenceUpdate.from_wire, entries))
+                updates, stats = _parse_steps(messages)
                 self._notify(self._on_step, updates)
                 self._response_threads.deliver(updates)
-                stats = [message["stats"] for message in messages if "stats" in message]
-                if stats:
-                    self._notify(self._on_stats, EngineStats(**stats[-1]))
+                if stats is not None:
+                    self._notify(self._on_stats, stats)
         except (OSError, ProtocolError) as error:
             write_log("E", f"the connection to the engine worker failed: {error}")
         with self._lock:
@@ -152,6 +150,23 @@ class WorkerLink:
         except Exception:  # an error in one request must not affect other requests
             write_traceback()
             self.cancel(update.request_id)
+
+
+def _parse_steps(
+    messages: Sequence[Mapping[str, Any]],
+) -> tuple[list[SequenceUpdate], EngineStats | None]:
+    """Return the updates of all steps, and the last statistics, or None without statistics.
+
+    Raise `ProtocolError` if a message is not a step. Its updates are lost, so the connection cannot
+    continue.
+    """
+    try:
+        entries = [entry for message in messages for entry in message["updates"]]
+        updates = merge_updates(map(SequenceUpdate.from_wire, entries))
+        stats = [message["stats"] for message in messages if "stats" in message]
+        return updates, EngineStats(**stats[-1]) if stats else None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise ProtocolError(f"a message is not a step: {type(error).__name__}: {error}") from error
 
 
 class SharedWorkerClient(WorkerLink):
