@@ -48,7 +48,7 @@ class EngineOptions:
         Count | None,
         Option(
             "Maximum number of requests in a batch. Default: 64 (openvino), 256 "
-            "(pytorch, sim, vllm), trtllm-build's default (tensorrt)."
+            "(pytorch, sim, vllm; up to 1024 on large GPUs), trtllm-build's default (tensorrt)."
         ),
     ] = None
     max_input_len: Annotated[
@@ -60,7 +60,8 @@ class EngineOptions:
         Count | None,
         Option(
             "Maximum number of tokens in an engine step. Default: 256 (openvino), "
-            "8192 (pytorch, sim, vllm), trtllm-build's default (tensorrt)."
+            "8192 (pytorch, sim, vllm; 2048 to 16384 depending on the GPU), trtllm-build's "
+            "default (tensorrt)."
         ),
     ] = None
     opt_num_tokens: Annotated[

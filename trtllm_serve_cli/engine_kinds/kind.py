@@ -199,6 +199,7 @@ class EngineKind:
     string for Triton's Python. It raises `MissingPart` if the package is not installed.
     `check_machine` returns the finding that `tllm doctor` reports for the kind.
 
+    `converts_to_fp8` is set if `--quantization fp8` converts unquantized checkpoints.
     `runtime_folder` is the folder with the code that runs inside Triton. If `runtime_folder` is
     None, the code is in `runtime/engines`.
     """
@@ -210,6 +211,7 @@ class EngineKind:
     deployment: Deployment
     package: str | None = None
     any_python: bool = False
+    converts_to_fp8: bool = False
     offer: Callable[[Machine, str | None], EngineChoice | None] = _offers_nothing
     require: Callable[[Machine], str] = _needs_nothing
     check_machine: Callable[[Machine], Finding | None] = _checks_nothing

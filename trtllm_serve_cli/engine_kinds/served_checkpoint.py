@@ -1,7 +1,8 @@
 """Plan and describe engines that serve a checkpoint without a build.
 
 The plan has no steps, and the engine's folder is the checkpoint. The engine's `llm_arguments` are
-the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path and the serving limits.
+the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path. Of the serving limits,
+they contain the defaults for this machine's card.
 """
 
 from __future__ import annotations
@@ -27,36 +28,48 @@ from trtllm_serve_cli.build.checkpoint_facts import (
 )
 from trtllm_serve_cli.build.engine import Engine
 from trtllm_serve_cli.build.fingerprint import fingerprint_of_facts
+from trtllm_serve_cli.engine_kinds.card_limits import find_card_limits
 from trtllm_serve_cli.engine_kinds.kind import Building
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.sizing.families import FAMILIES
 from trtllm_serve_cli.sizing.parallelism import check_parallelism
+from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 from trtllm_serve_cli.sizing.shape import parse_shape
 from trtllm_serve_cli.sources.checkpoint import Checkpoint, read_config
 
 # A function that returns the engine's arguments. The third parameter of the function is the
 # quantization of the checkpoint's weights, or None if the weights are not quantized.
 PlanArguments = Callable[[BuildRequest, Toolchain, "str | None"], dict[str, Any]]
+PlanLimits = Callable[[ServingLimits], dict[str, Any]]
 
 
-def serve_checkpoint(plan_arguments: PlanArguments, no_build_reason: str) -> Building:
+def serve_checkpoint(
+    plan_arguments: PlanArguments, plan_limits: PlanLimits, no_build_reason: str
+) -> Building:
     """Return the `Building` for a kind that serves checkpoints directly.
 
-    `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence that
-    explains to the user why nothing is built.
+    `plan_arguments` returns the engine's arguments. `plan_limits` returns the arguments for the
+    default limits of a card. `no_build_reason` is a sentence that explains to the user why nothing
+    is built.
     """
+
+    def choose_arguments(
+        request: BuildRequest, tools: Toolchain, weights: str | None
+    ) -> dict[str, Any]:
+        arguments = plan_arguments(request, tools, weights)
+        limits = find_card_limits(request, tools)
+        return {**(plan_limits(limits) if limits else {}), **arguments}
 
     def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         check_num_gpus(request, tools)
         _check_parallelism_if_known(request)
         weights = read_weight_format(request.checkpoint)
-        arguments = plan_arguments(request, tools, weights)
-        return _plan(request, arguments)
+        return _plan(request, choose_arguments(request, tools, weights))
 
     def describe(request: BuildRequest, tools: Toolchain) -> Engine:
         engine = _describe(request)
         weights = read_weight_format(request.checkpoint)
-        arguments = plan_arguments(request, tools, weights)
+        arguments = choose_arguments(request, tools, weights)
         return _with_arguments(engine, request.checkpoint, weights, arguments)
 
     return Building(plan=plan, describe=describe, no_build_reason=no_build_reason)

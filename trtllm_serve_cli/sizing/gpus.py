@@ -122,6 +122,12 @@ def find_gpus() -> tuple[PresentGpu, ...]:
     return parse_gpus(table.out, listing.out)
 
 
+def find_present_card() -> Gpu | None:
+    """Return the card of this machine's first GPU, or None without a GPU that tllm knows."""
+    gpus = find_gpus()
+    return find_card(gpus[0].shown_as) if gpus else None
+
+
 def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
     """Parse nvidia-smi's CSV output in `table` and the output of `nvidia-smi -L` in `listing`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from trtllm_serve_cli.sizing.precision import (
     name_weight_format,
 )
 from trtllm_serve_cli.sizing.roofline import Speed, estimate_speed
+from trtllm_serve_cli.sizing.serving_limits import ServingLimits, choose_limits
 from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.size_options import SizeOptions
 from trtllm_serve_cli.sizing.stages import split_stages
@@ -50,12 +52,14 @@ class Formats:
 class ParallelPlan:
     """The memory and speed of a model with one parallelism.
 
-    `speed` is None if the model does not fit.
+    `limits` are the defaults of the engines that serve a checkpoint without a build. `speed` and
+    `limits` are None if the model does not fit.
     """
 
     parallelism: Parallelism
     memory: Memory
-    speed: Speed | None
+    speed: Speed | None = None
+    limits: ServingLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,8 @@ class SizePlan:
 
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
     on which the model fits, which may be more than `num_gpus`. `smallest` is None if the model does
-    not fit on 128 GPUs.
+    not fit on 128 GPUs. `smallest_in_fp8` is the same plan with weights in FP8. It is None if the
+    card does not support FP8, or if the options or the checkpoint specify a quantization.
     """
 
     facts: ModelFacts
@@ -76,6 +81,7 @@ class SizePlan:
     demand: Demand
     plans: tuple[ParallelPlan, ...]
     smallest: ParallelPlan | None
+    smallest_in_fp8: ParallelPlan | None
     assumptions: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
@@ -98,6 +104,7 @@ class SizePlan:
             "kv_cache_free_gpu_mem_fraction": demand.kv_cache_free_gpu_mem_fraction,
             "plans": [_flatten(plan) for plan in self.plans],
             "smallest": _flatten(self.smallest) if self.smallest else None,
+            "smallest_in_fp8": _flatten(self.smallest_in_fp8) if self.smallest_in_fp8 else None,
             "assumptions": list(self.assumptions),
         }
 
@@ -123,16 +130,14 @@ def plan_size(
     formats, weights, kv = _choose_formats(facts, gpu, options)
     demand = _choose_demand(facts, formats, weights, kv, options)
 
-    def plan(parallelism: Parallelism) -> ParallelPlan:
-        memory = plan_memory(shape, parallelism, gpu, demand)
-        if not (memory.fits and memory.num_sequences):
-            return ParallelPlan(parallelism, memory, None)
-        speed = estimate_speed(shape, parallelism, gpu, demand, memory.num_sequences)
-        return ParallelPlan(parallelism, memory, speed)
-
+    plan = functools.partial(_plan_parallelism, shape, gpu, demand)
     plans = tuple(plan(each) for each in _list_parallelisms(shape, num_gpus, options))
     every = (plan(each) for each in _list_by_world_size(shape, num_gpus, options))
     smallest = next((each for each in every if each.speed), None)
+    in_fp8 = None
+    if smallest and gpu.fp8 and formats.quantization == "none" and not options.quantization:
+        fp8 = dataclasses.replace(demand, weights=WEIGHT_FORMATS["fp8"], scale=1.0)
+        in_fp8 = _plan_parallelism(shape, gpu, fp8, smallest.parallelism)
     return SizePlan(
         facts=facts,
         parameters=count_parameters(shape),
@@ -143,8 +148,20 @@ def plan_size(
         demand=demand,
         plans=plans,
         smallest=smallest,
+        smallest_in_fp8=in_fp8,
         assumptions=list_assumptions(shape, demand, num_gpus),
     )
+
+
+def _plan_parallelism(
+    shape: ModelShape, gpu: Gpu, demand: Demand, parallelism: Parallelism
+) -> ParallelPlan:
+    memory = plan_memory(shape, parallelism, gpu, demand)
+    if not (memory.fits and memory.num_sequences):
+        return ParallelPlan(parallelism, memory)
+    speed = estimate_speed(shape, parallelism, gpu, demand, memory.num_sequences)
+    limits = choose_limits(shape, parallelism, gpu, demand, memory)
+    return ParallelPlan(parallelism, memory, speed, limits)
 
 
 def _flatten(plan: ParallelPlan) -> dict[str, Any]:
@@ -152,6 +169,7 @@ def _flatten(plan: ParallelPlan) -> dict[str, Any]:
     return {
         **dataclasses.asdict(plan.parallelism),
         "memory": dataclasses.asdict(plan.memory),
+        "limits": dataclasses.asdict(plan.limits) if plan.limits else None,
         **{name: round(value, 2) for name, value in speed.items()},
     }
 

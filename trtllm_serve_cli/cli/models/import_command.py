@@ -119,6 +119,8 @@ def import_and_notify(
     Return the folder of the model repository.
     """
     from trtllm_serve_cli.importing import importer
+    from trtllm_serve_cli.importing.import_summary import describe_serving
+    from trtllm_serve_cli.sizing.gpus import find_present_card
 
     with show_work() as display:
         rendered, path = importer.import_model(declaration, home, force=force, display=display)
@@ -133,6 +135,8 @@ def import_and_notify(
     width = max(len(each.name) for each in rendered.models)
     for each in rendered.models:
         output.notify(f"  {each.name:{width}}  {each.title}")
+    for line in describe_serving(rendered, declaration.build.quantization, find_present_card()):
+        output.notify(line)
     return path
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -143,8 +144,8 @@ def _show(plan: SizePlan) -> None:
     )
     output.show_table(_COLUMNS, [_row(each) for each in plan.plans], is_numeric=True)
     units = "Weights and KV cache are in GiB per GPU, one stream and full load in tokens/s."
-    for sentence in (units, _describe_smallest(plan)):
-        print(output.wrap(sentence))
+    for sentence in (units, _describe_smallest(plan), *_describe_options(plan)):
+        print(output.wrap(sentence, limit=_WIDTH))
     print("\nAssumptions:")
     for sentence in plan.assumptions:
         print(output.wrap(sentence, first="- ", rest="  ", limit=_WIDTH))
@@ -173,6 +174,32 @@ def _describe_smallest(plan: SizePlan) -> str:
             f"The model requires {at.world_size} GPUs ({where}), but the plan has {plan.num_gpus}."
         )
     return f"Minimum number of GPUs: {at.world_size} ({where})"
+
+
+def _describe_options(plan: SizePlan) -> Iterator[str]:
+    """Yield a sentence on the default limits, and one on FP8, for the smallest plan."""
+    if plan.smallest is None:
+        return
+    if limits := plan.smallest.limits:
+        yield (
+            f"Default limits of vllm and pytorch on this number of GPUs: {limits.max_num_seqs:,} "
+            f"sequences and {limits.max_num_tokens:,} tokens per step"
+        )
+    fp8 = plan.smallest_in_fp8
+    if fp8 and fp8.speed and plan.smallest.speed:
+        now, then = plan.smallest.speed, fp8.speed
+        yield (
+            f"Upper limits with --quantization fp8: {_gib(fp8.memory.weights)} GiB of weights, "
+            f"{then.single_stream_tokens_per_s:,.0f} tokens/s for one stream "
+            f"({_gain(then.single_stream_tokens_per_s, now.single_stream_tokens_per_s)}), "
+            f"{then.saturated_tokens_per_s:,.0f} at full load "
+            f"({_gain(then.saturated_tokens_per_s, now.saturated_tokens_per_s)}). FP8 changes the "
+            "responses: compare their quality for your task."
+        )
+
+
+def _gain(then: float, now: float) -> str:
+    return f"{then / now - 1:+.0%}"
 
 
 def _gib(num_bytes: int) -> str:

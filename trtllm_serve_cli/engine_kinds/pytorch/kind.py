@@ -11,7 +11,10 @@ from trtllm_serve_cli.build.tensorrt.versions import FIRST_WITH_PYTORCH
 from trtllm_serve_cli.engine_kinds.kind import EngineKind
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Machine
 from trtllm_serve_cli.engine_kinds.pytorch.deployment import DEPLOYMENT
-from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import plan_llm_arguments
+from trtllm_serve_cli.engine_kinds.pytorch.llm_arguments import (
+    plan_llm_arguments,
+    plan_llm_limits,
+)
 from trtllm_serve_cli.engine_kinds.pytorch.serving import SERVING
 from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_checkpoint
 from trtllm_serve_cli.engine_kinds.tensorrt_llm import (
@@ -45,7 +48,9 @@ def _plan_arguments(
 
 
 _BUILDING = serve_checkpoint(
-    _plan_arguments, "Nothing to build: TensorRT-LLM serves the checkpoint directly."
+    _plan_arguments,
+    plan_llm_limits,
+    "Nothing to build: TensorRT-LLM serves the checkpoint directly.",
 )
 
 

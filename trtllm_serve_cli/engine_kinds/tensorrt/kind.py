@@ -30,6 +30,7 @@ KIND = EngineKind(
     name="tensorrt",
     summary="TensorRT engines, built by trtllm-build, on NVIDIA GPUs",
     package="tensorrt_llm",
+    converts_to_fp8=True,
     offer=_offer,
     building=Building(
         plan=plan_build,

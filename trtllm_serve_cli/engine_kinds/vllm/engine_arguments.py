@@ -9,6 +9,7 @@ from typing import Any
 
 from trtllm_serve_cli.build.engine_options import LIMITS, EngineOptions, refuse_unsupported
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.sizing.serving_limits import ServingLimits
 
 _SUPPORTED = frozenset(
     (
@@ -42,6 +43,14 @@ def plan_vllm_arguments(
     if trust_remote_code:
         arguments["trust_remote_code"] = True
     return arguments | _quantization(options, weights) | _kv_cache(options) | _adapters(options)
+
+
+def plan_vllm_limits(limits: ServingLimits) -> dict[str, Any]:
+    """Return vLLM's engine arguments for the limits."""
+    return {
+        "max_num_seqs": limits.max_num_seqs,
+        "max_num_batched_tokens": limits.max_num_tokens,
+    }
 
 
 def _quantization(options: EngineOptions, weights: str | None) -> dict[str, Any]:

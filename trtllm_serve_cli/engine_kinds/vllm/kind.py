@@ -16,7 +16,10 @@ from trtllm_serve_cli.engine_kinds.kind import (
 )
 from trtllm_serve_cli.engine_kinds.machine import EngineChoice, Finding, Machine
 from trtllm_serve_cli.engine_kinds.served_checkpoint import serve_checkpoint
-from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import plan_vllm_arguments
+from trtllm_serve_cli.engine_kinds.vllm.engine_arguments import (
+    plan_vllm_arguments,
+    plan_vllm_limits,
+)
 from trtllm_serve_cli.engine_kinds.vllm.serving import SERVING
 from trtllm_serve_cli.errors import MissingPart
 
@@ -80,11 +83,14 @@ KIND = EngineKind(
     summary="vLLM, on GPUs",
     package=_PACKAGE,
     any_python=True,
+    converts_to_fp8=True,
     offer=_offer,
     require=_require,
     check_machine=_check_machine,
     building=serve_checkpoint(
-        _plan_arguments, "Nothing to build: vLLM serves the checkpoint directly."
+        _plan_arguments,
+        plan_vllm_limits,
+        "Nothing to build: vLLM serves the checkpoint directly.",
     ),
     serving=SERVING,
     deployment=Deployment(fit_container=_fit_container, count_gpus=_count_gpus),

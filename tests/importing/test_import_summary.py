@@ -1,0 +1,49 @@
+"""The lines about serving that `tllm import` prints."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.samples.builds import ENGINE
+from trtllm_serve_cli.engine_kinds.serving import ServingOptions
+from trtllm_serve_cli.importing.import_summary import describe_serving
+from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
+from trtllm_serve_cli.sizing.gpus import load_gpu
+
+
+def lines(
+    kind: str, gpu: str | None, quantization: str | None = None, weights: str = "bfloat16"
+) -> list[str]:
+    engine = dataclasses.replace(ENGINE, kind=kind, weights=weights, llm_arguments={})
+    repository = plan_repository("m", engine, ServingOptions())
+    return list(describe_serving(repository, quantization, load_gpu(gpu) if gpu else None))
+
+
+def test_limits_are_stated_with_the_card() -> None:
+    assert lines("openvino", None) == ["Limits: 64 sequences, 256 tokens per step"]
+    assert lines("vllm", "a100") == ["Limits on a100-80gb: 256 sequences, 8,192 tokens per step"]
+
+
+def test_fp8_is_offered_on_cards_that_support_it() -> None:
+    (_, offer) = lines("vllm", "h200")
+    assert "--quantization fp8" in offer and "`tllm plan -m m`" in offer
+
+
+@pytest.mark.parametrize(
+    ("kind", "gpu", "quantization", "weights"),
+    [
+        ("vllm", None, None, "bfloat16"),
+        ("vllm", "a100", None, "bfloat16"),
+        ("vllm", "h200", "fp8", "bfloat16"),
+        ("vllm", "h200", "none", "bfloat16"),
+        ("vllm", "h200", None, "fp8"),
+        # The LLM API does not convert the weights of a checkpoint.
+        ("pytorch", "h200", None, "bfloat16"),
+    ],
+)
+def test_fp8_is_not_offered_where_it_is_of_no_use(
+    kind: str, gpu: str | None, quantization: str | None, weights: str
+) -> None:
+    assert not any("fp8" in line for line in lines(kind, gpu, quantization, weights))

@@ -1,0 +1,41 @@
+"""Choose the default limits of engines that serve a checkpoint, for this machine's card."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from trtllm_serve_cli.build.build_plan import BuildRequest, Toolchain
+from trtllm_serve_cli.errors import BadInput, SourceError
+from trtllm_serve_cli.sizing.facts import read_checkpoint_facts
+from trtllm_serve_cli.sizing.plan import plan_size
+from trtllm_serve_cli.sizing.serving_limits import ServingLimits
+from trtllm_serve_cli.sizing.size_options import SizeOptions
+
+# The options that affect memory and speed. They have the same names in both classes of options.
+_SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dtype")
+
+
+def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits | None:
+    """Return the default limits for the checkpoint on this machine's card.
+
+    The number of sequences does not exceed the number of tokens that the user set, because vLLM
+    rejects that. Return None if the card or the model's family is unknown, if the model does not
+    fit or computes embeddings, or with beam search, which multiplies the sequences.
+    """
+    options = request.options
+    is_beam_search = (options.max_beam_width or 1) > 1
+    if tools.gpu is None or request.checkpoint.is_embedding_model or is_beam_search:
+        return None
+    size = SizeOptions(**{name: getattr(options, name) for name in _SHARED})
+    try:
+        facts = read_checkpoint_facts(request.checkpoint)
+        plan = plan_size(facts, tools.gpu, options.world_size, size)
+    except (BadInput, SourceError):
+        # The estimate does not support this model or this format, but the engine may support it.
+        return None
+    (only,) = plan.plans
+    limits = only.limits
+    if limits and options.max_num_tokens:
+        number = min(limits.max_num_seqs, options.max_num_tokens)
+        return dataclasses.replace(limits, max_num_seqs=number)
+    return limits

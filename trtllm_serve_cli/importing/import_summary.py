@@ -1,0 +1,47 @@
+"""Describe how the engine of an imported model will be served."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from trtllm_serve_cli.engine_kinds.registry import find_kind
+from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
+from trtllm_serve_cli.sizing.gpus import Gpu
+
+_UNQUANTIZED = ("bfloat16", "float16", "float32")
+
+
+def describe_serving(
+    repository: RepositoryPlan, quantization: str | None, card: Gpu | None
+) -> Iterator[str]:
+    """Yield a line with the engine's limits, and one about FP8 if the card supports it.
+
+    `quantization` is the value of the option with this name, and `card` is this machine's card, or
+    None if the machine has no known card.
+    """
+    parameters = repository.parameters
+    sequences, tokens = (parameters.get(name) for name in ("max_num_seqs", "max_num_tokens"))
+    if sequences and tokens:
+        # Only engines with engine arguments have limits that follow from the card.
+        depends_on_card = repository.engine.llm_arguments is not None
+        origin = f" on {card.name}" if card and depends_on_card else ""
+        yield f"Limits{origin}: {int(sequences):,} sequences, {int(tokens):,} tokens per step"
+    if _can_convert_to_fp8(repository, quantization, card):
+        yield (
+            "To use the FP8 units of this card, import the model with --quantization fp8. "
+            f"`tllm plan -m {shlex.quote(repository.name)}` estimates the effect."
+        )
+
+
+def _can_convert_to_fp8(
+    repository: RepositoryPlan, quantization: str | None, card: Gpu | None
+) -> bool:
+    engine = repository.engine
+    return (
+        card is not None
+        and card.fp8 is not None
+        and quantization is None
+        and engine.weights in _UNQUANTIZED
+        and find_kind(engine.kind).converts_to_fp8
+    )
