@@ -22,12 +22,13 @@ from trtllm_serve_cli.launch.server_state import ServerState, read_state
 from trtllm_serve_cli.launch.supervisor.hang_report import REPORT_FILE
 from trtllm_serve_cli.launch.supervisor.hang_watch import pulse_environ
 from trtllm_serve_cli.launch.supervisor.liveness import HangLimits
+from trtllm_serve_cli.launch.supervisor.restart_policy import RestartPolicy
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
 
 QUICK = SupervisorLimits(
     poll_s=0.02,
     watch_s=0.05,
-    first_backoff_s=0.02,
+    restarts=RestartPolicy(first_pause_s=0.02),
     exit_s=0.5,
     hangs=HangLimits(idle_silence_s=0.5, idle_hang_s=1.5, probe_period_s=0.05),
 )

@@ -28,12 +28,17 @@ from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state, write_state
 from trtllm_serve_cli.launch.startup import read_starts
+from trtllm_serve_cli.launch.supervisor.restart_policy import RestartPolicy
 from trtllm_serve_cli.launch.supervisor.supervisor import Supervisor, SupervisorLimits
 from trtllm_serve_cli.launch.triton import hidden_argument
 from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_line
 
 TOKEN = "restricted-secret"
-QUICK = SupervisorLimits(poll_s=0.02, watch_s=0.02, first_backoff_s=0.02, max_backoff_s=0.04)
+QUICK_RESTARTS = RestartPolicy(first_pause_s=0.02, max_pause_s=0.04, max_failed_starts=3)
+QUICK = SupervisorLimits(poll_s=0.02, watch_s=0.02, restarts=QUICK_RESTARTS)
+WITH_LONG_PAUSES = dataclasses.replace(
+    QUICK, restarts=RestartPolicy(first_pause_s=3600.0, max_pause_s=3600.0)
+)
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +50,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @contextmanager
 def supervised(plan: LaunchPlan, limits: SupervisorLimits = QUICK) -> Iterator[Supervisor]:
     """Run a supervisor; assert that none of its servers is left at the end."""
-    plan.directory.mkdir(parents=True)
+    plan.directory.mkdir(parents=True, exist_ok=True)
     supervisor = Supervisor(plan, limits)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
@@ -214,18 +219,11 @@ def test_token_that_remains_visible_is_logged_once_and_hidden_later(
     assert line.endswith(": Permission denied") and TOKEN not in line
 
 
-def test_restarts_are_limited(tmp_path: Path) -> None:
+def test_server_that_becomes_ready_is_always_restarted(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
-    was_requested, state = run_to_the_end(plan, dataclasses.replace(QUICK, max_restarts=2))
-    assert (was_requested, state.phase, state.restarts) == (False, "failed", 2)
-    assert state.why == ("the server ended with exit code 7",)
-    assert len(pids_in(plan.log)) == 3
-
-
-def test_restart_count_resets_after_a_stable_run(tmp_path: Path) -> None:
-    plan = fake_plan(tmp_path, "brief")
-    with supervised(plan, dataclasses.replace(QUICK, max_restarts=1, reset_after_s=0.0)):
-        wait_until(lambda: len(pids_in(plan.log)) > 3)
+    with supervised(plan):
+        wait_until(lambda: len(pids_in(plan.log)) > 6)
+    assert "W supervisor] the server failed; the next start is in 0.04 s" in plan.log.read_text()
 
 
 def test_cause_comes_from_the_last_run(tmp_path: Path) -> None:
@@ -233,14 +231,14 @@ def test_cause_comes_from_the_last_run(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
     plan.directory.mkdir(parents=True)
     plan.log.write_text("Error: of an earlier run\n")
-    supervisor = Supervisor(plan, dataclasses.replace(QUICK, max_restarts=0))
-    supervisor.run()
-    assert read_state(plan.directory).why == ("the server ended with exit code 7",)
+    with supervised(plan, WITH_LONG_PAUSES):
+        wait_until(lambda: is_in(plan, "restarting", restarts=1))
+        assert read_state(plan.directory).why == ("the server ended with exit code 7",)
 
 
 def test_failed_restart_is_retried_and_explained(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "once", "crash")
-    with supervised(plan, dataclasses.replace(QUICK, max_restarts=3)):
+    with supervised(plan):
         wait_until(lambda: is_in(plan, "ready"))
         crash(plan)
         wait_until(lambda: is_in(plan, "failed", restarts=3))
@@ -259,7 +257,7 @@ def test_stop_while_starting_does_not_wait_for_the_probe(tmp_path: Path, behavio
 
 def test_stop_during_the_restart_backoff(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
-    with supervised(plan, dataclasses.replace(QUICK, first_backoff_s=600.0)):
+    with supervised(plan, WITH_LONG_PAUSES):
         wait_until(lambda: is_in(plan, "restarting", restarts=1))
     assert is_in(plan, "stopped", restarts=1)
 

@@ -61,6 +61,12 @@ from trtllm_serve_cli.launch.supervisor.leftovers import (
 )
 from trtllm_serve_cli.launch.supervisor.liveness import HangLimits
 from trtllm_serve_cli.launch.supervisor.reaper import SHARED_MEMORY, Reaper
+from trtllm_serve_cli.launch.supervisor.restart_policy import (
+    FailureCounts,
+    RestartPolicy,
+    choose_pause_s,
+    count_failure,
+)
 from trtllm_serve_cli.launch.supervisor.server_processes import (
     Parts,
     confirm_dead,
@@ -102,21 +108,16 @@ _STACK_BYTES = 1 << 30
 class SupervisorLimits:
     """The intervals, timeouts and limits of a supervisor.
 
-    The supervisor stops restarting the server after `max_restarts` restarts in a row. A run that
-    lasts longer than `reset_after_s` resets the number of restarts. A drained server has `exit_s`
-    seconds to exit before it is killed. If the server does not return its metrics within
-    `metrics_timeout_s`, the number of requests in flight is unknown. A log longer than
-    `max_log_bytes` is rotated. `hangs` contains the time limits for processes that do not respond;
-    the plan overrides two of them.
+    A drained server has `exit_s` seconds to exit before it is killed. If the server does not return
+    its metrics within `metrics_timeout_s`, the number of requests in flight is unknown. A log
+    longer than `max_log_bytes` is rotated. `hangs` contains the time limits for processes that do
+    not respond; the plan overrides two of them.
     """
 
     poll_s: float = 0.2
     watch_s: float = 1.0
     probe_timeout_s: float = 60.0
-    first_backoff_s: float = 1.0
-    max_backoff_s: float = 30.0
-    max_restarts: int = 5
-    reset_after_s: float = 120.0
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
     exit_s: float = 30.0
     metrics_timeout_s: float = IN_FLIGHT_TIMEOUT_S
     max_log_bytes: int = 64 * 1024 * 1024
@@ -134,6 +135,7 @@ class Supervisor:
         )
         self._hang_watch = HangWatch(plan, hang_limits)
         self._has_hang = False
+        self._ready_s: float | None = None
         self._stopping = StopSignal()
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
@@ -151,7 +153,7 @@ class Supervisor:
 
     def run(self) -> bool:
         """Keep the server running, and return whether it ended because of a stop request."""
-        backoff_s, num_failures = self._limits.first_backoff_s, 0
+        policy, counts = self._limits.restarts, FailureCounts()
         # Write the state first, because removing a stale container can take a minute. During this
         # time, `tllm status` and `tllm stop` must already find the server.
         self._write_state("starting")
@@ -161,7 +163,7 @@ class Supervisor:
                 self._gateway.start()
                 self._state = dataclasses.replace(self._state, gateway_pid=self._gateway.pid)
             while True:
-                started_s = time.monotonic()
+                self._ready_s = None
                 why = self._run_once()
                 if self._stopping.is_set():
                     self._write_state("stopped", server_pid=None)
@@ -170,16 +172,16 @@ class Supervisor:
                 if self._state.ready_at is None:
                     self._write_state("failed", server_pid=None, why=why)
                     return False
-                if time.monotonic() - started_s > self._limits.reset_after_s:
-                    backoff_s, num_failures = self._limits.first_backoff_s, 0
-                num_failures += 1
-                if num_failures > self._limits.max_restarts:
+                ready_for_s = None if self._ready_s is None else time.monotonic() - self._ready_s
+                counts = count_failure(counts, policy, ready_for_s)
+                pause_s = choose_pause_s(counts, policy)
+                if pause_s is None:
                     self._write_state("failed", server_pid=None, why=why)
                     return False
                 restarts = self._state.restarts + 1
                 self._write_state("restarting", server_pid=None, why=why, restarts=restarts)
-                self._stopping.wait(backoff_s)
-                backoff_s = min(backoff_s * 2, self._limits.max_backoff_s)
+                self._log(f"the server failed; the next start is in {pause_s:g} s")
+                self._stopping.wait(pause_s)
         finally:
             self._end_server()
             if self._gateway is not None:
@@ -202,6 +204,7 @@ class Supervisor:
             return (f"{self._plan.argv[0]} could not be started: {error.strerror}",)
         why = self._wait_until_ready()
         if why is None:
+            self._ready_s = time.monotonic()
             self._write_state("ready", ready_at=time.time(), server_pid=self._find_first_pid())
             why = self._watch()
         if self._stopping.is_set():
@@ -296,16 +299,17 @@ class Supervisor:
         pids = (self._process.pid, *(each.pid for each in list_tree(self._process.pid)))
         visible = hide_in_command_lines(pids, token)
         self._is_token_hidden = not visible
-        self._log_visible_token({pid: visible[pid] for pid in visible.keys() - self._visible_token})
+        for pid in visible.keys() - self._visible_token:
+            self._log(
+                "other users can read the token of the restricted APIs in the command line of "
+                f"process {pid}: {visible[pid]}"
+            )
         self._visible_token |= visible
 
-    def _log_visible_token(self, reasons: dict[int, str]) -> None:
+    def _log(self, message: str) -> None:
+        """Append a warning to the server's log."""
         with contextlib.suppress(OSError), self._plan.log.open("a", encoding="utf-8") as log:
-            for pid, why in reasons.items():
-                log.write(
-                    f"W supervisor] other users can read the token of the restricted APIs in the "
-                    f"command line of process {pid}: {why}\n"
-                )
+            log.write(f"W supervisor] {message}\n")
 
     def _record_start(self, times: StartTimes) -> None:
         log = last_lines(self._plan.log, 1000, since=self._log_start)

@@ -1,0 +1,56 @@
+"""Decide whether and when to restart a server that failed.
+
+A server that became ready is always restarted, after a pause that doubles with each failure, as
+Kubernetes does for containers. Otherwise, a client whose requests end the server a few times within
+a minute could end the service for all clients. Only restarts that repeatedly do not become ready
+are given up, because their cause, for example a missing file, does not disappear.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RestartPolicy:
+    """The pauses before restarts, and the limit for failed starts.
+
+    The pause before the first restart is `first_pause_s`. Each further pause is twice as long, up
+    to `max_pause_s`. After a run that was ready for longer than `reset_after_s`, the pauses start
+    again with the first. After `max_failed_starts` restarts in a row that did not become ready, the
+    server is not restarted.
+    """
+
+    first_pause_s: float = 1.0
+    max_pause_s: float = 30.0
+    max_failed_starts: int = 5
+    reset_after_s: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCounts:
+    """The failures since the last long run, and the last starts in a row that failed."""
+
+    failures: int = 0
+    failed_starts: int = 0
+
+
+def count_failure(
+    counts: FailureCounts, policy: RestartPolicy, ready_for_s: float | None
+) -> FailureCounts:
+    """Return the counts after another failure.
+
+    `ready_for_s` is how long the server was ready before it failed, or None if the start failed.
+    """
+    if ready_for_s is None:
+        return FailureCounts(counts.failures + 1, counts.failed_starts + 1)
+    return FailureCounts(1 if ready_for_s > policy.reset_after_s else counts.failures + 1)
+
+
+def choose_pause_s(counts: FailureCounts, policy: RestartPolicy) -> float | None:
+    """Return the pause before the next start in seconds, or None to give up."""
+    if counts.failed_starts >= policy.max_failed_starts:
+        return None
+    # Limit the exponent, because large powers of two cannot be converted to a float.
+    doublings = min(max(0, counts.failures - 1), 64)
+    return float(min(policy.first_pause_s * 2**doublings, policy.max_pause_s))
