@@ -56,7 +56,7 @@ def describe_server(server: RunningServer) -> dict[str, Any]:
     import dataclasses
 
     from trtllm_serve_cli.launch.servers.live_status import read_gpu_status, read_model_states
-    from trtllm_serve_cli.launch.supervisor.hang_report import REPORT_FILE
+    from trtllm_serve_cli.launch.supervisor.hangs.report import REPORT_FILE
     from trtllm_serve_cli.launch.supervisor.server_processes import measure_memory
 
     state, endpoint, job = server.state, server.plan.endpoint, server.job

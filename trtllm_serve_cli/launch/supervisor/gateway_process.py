@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from trtllm_serve_cli.gateway.health import find_gateway_problem
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
-from trtllm_serve_cli.launch.supervisor.hang_watch import pulse_environ
+from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
 from trtllm_serve_cli.processes import die_with_parent, last_lines
 
 CONFIG_FILE = "gateway.json"

@@ -47,19 +47,19 @@ from trtllm_serve_cli.launch.server_state import (
 from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
 from trtllm_serve_cli.launch.startup import StartTimes, record_start, summarize_start
 from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
-from trtllm_serve_cli.launch.supervisor.hang_report import (
+from trtllm_serve_cli.launch.supervisor.hangs.liveness import HangLimits
+from trtllm_serve_cli.launch.supervisor.hangs.report import (
     describe_silence,
     kill_alone,
     report_hang,
 )
-from trtllm_serve_cli.launch.supervisor.hang_watch import HangWatch, pulse_environ
+from trtllm_serve_cli.launch.supervisor.hangs.watch import HangWatch, pulse_environ
 from trtllm_serve_cli.launch.supervisor.leftovers import (
     prepare_scratch,
     remove_environments,
     remove_scratch,
     scratch_environ,
 )
-from trtllm_serve_cli.launch.supervisor.liveness import HangLimits
 from trtllm_serve_cli.launch.supervisor.reaper import SHARED_MEMORY, Reaper
 from trtllm_serve_cli.launch.supervisor.restart_policy import (
     FailureCounts,

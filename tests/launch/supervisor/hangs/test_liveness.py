@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trtllm_serve_cli.launch.supervisor.liveness import (
+from trtllm_serve_cli.launch.supervisor.hangs.liveness import (
     HangLimits,
     Sign,
     Silence,

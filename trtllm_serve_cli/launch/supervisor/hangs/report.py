@@ -15,7 +15,7 @@ import psutil
 
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import is_stopped
-from trtllm_serve_cli.launch.supervisor.liveness import Silence
+from trtllm_serve_cli.launch.supervisor.hangs.liveness import Silence
 from trtllm_serve_cli.processes import last_lines
 from trtllm_serve_cli.runtime.pulse import STACKS_SIGNAL
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.launch.server_state import is_stopped
-from trtllm_serve_cli.launch.supervisor.liveness import (
+from trtllm_serve_cli.launch.supervisor.hangs.liveness import (
     HangLimits,
     Sign,
     Silence,
     sign_of_pulse,
     update_silences,
 )
-from trtllm_serve_cli.launch.supervisor.token_probe import TokenProbe
+from trtllm_serve_cli.launch.supervisor.hangs.token_probe import TokenProbe
 from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, read_pulses
 
 _FOLDER = "pulses"

@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.endpoint import Endpoint
 from trtllm_serve_cli.errors import RequestFailed
-from trtllm_serve_cli.launch.supervisor.token_probe import TokenProbe
+from trtllm_serve_cli.launch.supervisor.hangs.token_probe import TokenProbe
 
 
 @dataclass

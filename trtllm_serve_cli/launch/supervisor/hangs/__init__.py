@@ -1,0 +1,1 @@
+"""Detect and report processes of a server that do not respond."""
