@@ -17,9 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import os
-import resource
 import signal
 import subprocess
 import sys
@@ -53,14 +50,13 @@ from trtllm_serve_cli.launch.supervisor.hangs.report import (
     kill_alone,
     report_hang,
 )
-from trtllm_serve_cli.launch.supervisor.hangs.watch import HangWatch, pulse_environ
+from trtllm_serve_cli.launch.supervisor.hangs.watch import HangWatch
 from trtllm_serve_cli.launch.supervisor.leftovers import (
     prepare_scratch,
     remove_environments,
     remove_scratch,
-    scratch_environ,
 )
-from trtllm_serve_cli.launch.supervisor.reaper import SHARED_MEMORY, Reaper
+from trtllm_serve_cli.launch.supervisor.reaper import Reaper
 from trtllm_serve_cli.launch.supervisor.restart_policy import (
     FailureCounts,
     RestartPolicy,
@@ -81,16 +77,20 @@ from trtllm_serve_cli.launch.supervisor.server_processes import (
     update_parts,
     wait_until_dead,
 )
+from trtllm_serve_cli.launch.supervisor.shared_memory import (
+    protect_regions,
+    region_prefix,
+    remove_regions,
+)
+from trtllm_serve_cli.launch.supervisor.spawn import spawn_server
 from trtllm_serve_cli.launch.supervisor.stop_signal import StopSignal
+from trtllm_serve_cli.launch.supervisor.token_hiding import TokenHiding
 from trtllm_serve_cli.launch.triton.drain import (
     clear_drains,
-    drain_environ,
     draining,
     format_in_flight,
 )
-from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_lines
-from trtllm_serve_cli.processes import die_with_parent, last_lines
-from trtllm_serve_cli.runtime.worker import stack_limit
+from trtllm_serve_cli.processes import last_lines
 
 # Time limit for `mpirun` to exit after SIGTERM. `mpirun` gives its ranks one second to exit.
 _MPIRUN_EXIT_S = 5.0
@@ -100,8 +100,6 @@ _MPIRUN_ABORT_S = 4.0
 # Time limit for the attached docker or podman client to exit after its container has exited. On a
 # busy machine, the client can take several seconds to exit.
 _ATTACHED_END_S = 20.0
-# Stack size of Triton's threads. The memory is allocated only when it is used.
-_STACK_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +137,11 @@ class Supervisor:
         self._stopping = StopSignal()
         self._process: subprocess.Popen[bytes] | None = None
         self._first_pid: int | None = None
-        self._is_token_hidden = False
-        self._visible_token: dict[int, str] = {}
         self._log_start = 0
+        self._token_hiding = TokenHiding(plan, 0, self._log)
         self._parts: Parts = {}
         self._gateway = GatewayProcess(plan) if plan.gateway is not None else None
-        self._reaper = Reaper(_shared_memory_prefix(plan))
+        self._reaper = Reaper(region_prefix(plan))
         self._state = describe_supervisor("starting")
 
     def stop(self) -> None:
@@ -186,7 +183,7 @@ class Supervisor:
             self._end_server()
             if self._gateway is not None:
                 self._gateway.end()
-            _remove_shared_memory(self._plan)
+            remove_regions(region_prefix(self._plan))
             remove_scratch(self._plan.directory)
             remove_environments()
             self._reaper.end()
@@ -216,31 +213,14 @@ class Supervisor:
 
     def _spawn(self) -> None:
         self._remove_container()
-        _remove_shared_memory(self._plan)
+        remove_regions(region_prefix(self._plan))
         clear_drains(self._plan.directory)
         prepare_scratch(self._plan.directory)
         remove_environments()
         self._hang_watch.prepare()
-        self._first_pid, self._is_token_hidden, self._visible_token = None, False, {}
-        self._has_hang = False
-        with self._plan.log.open("ab") as log:
-            self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                self._plan.argv,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={
-                    **os.environ,
-                    **self._plan.environ,
-                    **drain_environ(self._plan.directory),
-                    **pulse_environ(self._plan.directory),
-                    **scratch_environ(self._plan.directory),
-                    stack_limit.VARIABLE: str(resource.getrlimit(resource.RLIMIT_STACK)[0]),
-                },
-                start_new_session=True,
-                preexec_fn=functools.partial(_prepare_server, _parent_death_signal(self._plan)),
-            )
+        self._first_pid, self._has_hang = None, False
+        self._process, self._log_start = spawn_server(self._plan)
+        self._token_hiding = TokenHiding(self._plan, self._log_start, self._log)
         self._reaper.guard(self._process.pid)
         self._write_state("starting" if self._state.ready_at is None else "restarting",
                    server_pid=self._process.pid)  # fmt: skip
@@ -265,8 +245,8 @@ class Supervisor:
                 if self._state.ready_at is None:
                     return why
                 self._restart_gateway()
-            self._hide_token()
-            _protect_shared_memory(self._plan)
+            self._token_hiding.hide(self._process.pid)
+            protect_regions(region_prefix(self._plan))
             if answered.is_set():
                 self._record_start(StartTimes(spawned_at, first_token_at[0], time.time()))
                 self._parts = find_parts(self._plan, self._find_first_pid())
@@ -284,27 +264,6 @@ class Supervisor:
                 )
                 probe.start()
         return ()
-
-    def _hide_token(self) -> None:
-        """Hide the token for the restricted APIs from other users, after Triton has read it.
-
-        Triton logs its first line after it has parsed its arguments. In a container, Triton is not
-        a descendant of this process, so its memory cannot be written.
-        """
-        token = self._plan.endpoint.restricted_token
-        has_logged = self._plan.log.exists() and self._plan.log.stat().st_size > self._log_start
-        if self._is_token_hidden or not token or not has_logged or self._plan.container is not None:
-            return
-        assert self._process is not None
-        pids = (self._process.pid, *(each.pid for each in list_tree(self._process.pid)))
-        visible = hide_in_command_lines(pids, token)
-        self._is_token_hidden = not visible
-        for pid in visible.keys() - self._visible_token:
-            self._log(
-                "other users can read the token of the restricted APIs in the command line of "
-                f"process {pid}: {visible[pid]}"
-            )
-        self._visible_token |= visible
 
     def _log(self, message: str) -> None:
         """Append a warning to the server's log."""
@@ -335,8 +294,8 @@ class Supervisor:
             if (code := self._find_exit_code()) is not None:
                 return (_describe_exit(code), *self._explain())
             self._rotate_logs()
-            self._hide_token()
-            _protect_shared_memory(self._plan)
+            self._token_hiding.hide(self._process.pid)
+            protect_regions(region_prefix(self._plan))
             self._restart_gateway()
             if may_unload:
                 now = find_parts(self._plan, self._find_first_pid())
@@ -526,14 +485,6 @@ def _describe_exit(code: int) -> str:
     return f"the server ended with {f'signal {-code}' if code < 0 else f'exit code {code}'}"
 
 
-def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
-    """Return the signal that the child receives if the supervisor dies.
-
-    SIGTERM allows `mpirun` or the container engine's client to stop the processes it started.
-    """
-    return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
-
-
 def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
     """Return whether Triton has nothing to do after its models' processes have ended.
 
@@ -541,46 +492,6 @@ def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
     traces at its end.
     """
     return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)
-
-
-def _prepare_server(parent_death_signal: int) -> None:
-    """Prepare the server's process before it executes its program."""
-    die_with_parent(parent_death_signal)
-    # Triton 2.51 parses JSON and chunked bodies recursively. With the usual 8 MiB, one request with
-    # deeply nested JSON or with millions of chunks ends the process.
-    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
-    if soft != resource.RLIM_INFINITY and _overcommits_memory():
-        limit = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, _STACK_BYTES)
-        resource.setrlimit(resource.RLIMIT_STACK, (max(soft, limit), hard))
-
-
-def _overcommits_memory() -> bool:
-    """Return whether the kernel lets processes reserve memory that they do not use."""
-    try:
-        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2"
-    except OSError:
-        return False
-
-
-def _shared_memory_prefix(plan: LaunchPlan) -> str:
-    """Return the prefix of the names of the server's shared memory regions."""
-    return f"tllm-{plan.ports['HTTP']}-"
-
-
-def _protect_shared_memory(plan: LaunchPlan) -> None:
-    """Deny other users access to the prompts and responses in the shared memory regions.
-
-    The Python backend creates the regions with the mode 0644, whatever the umask is.
-    """
-    for path in SHARED_MEMORY.glob(f"{_shared_memory_prefix(plan)}*"):
-        with contextlib.suppress(OSError):
-            path.chmod(0o600)
-
-
-def _remove_shared_memory(plan: LaunchPlan) -> None:
-    """Remove the shared memory regions that a killed server may have left behind."""
-    for path in SHARED_MEMORY.glob(f"{_shared_memory_prefix(plan)}*"):
-        path.unlink(missing_ok=True)
 
 
 def main() -> None:

@@ -1,0 +1,31 @@
+"""The shared memory regions of a server's Python models."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+
+_FOLDER = Path("/dev/shm")
+
+
+def region_prefix(plan: LaunchPlan) -> str:
+    """Return the prefix of the names of the server's regions."""
+    return f"tllm-{plan.ports['HTTP']}-"
+
+
+def protect_regions(prefix: str) -> None:
+    """Deny other users access to the prompts and responses in the regions.
+
+    The Python backend creates the regions with the mode 0644, whatever the umask is.
+    """
+    for path in _FOLDER.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            path.chmod(0o600)
+
+
+def remove_regions(prefix: str) -> None:
+    """Remove the regions that a killed server may have left behind."""
+    for path in _FOLDER.glob(f"{prefix}*"):
+        path.unlink(missing_ok=True)

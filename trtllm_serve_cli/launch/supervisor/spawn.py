@@ -1,0 +1,74 @@
+"""Start the process of a server."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import signal
+import subprocess
+from pathlib import Path
+
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.supervisor.hangs.watch import pulse_environ
+from trtllm_serve_cli.launch.supervisor.leftovers import scratch_environ
+from trtllm_serve_cli.launch.triton.drain import drain_environ
+from trtllm_serve_cli.processes import die_with_parent
+from trtllm_serve_cli.runtime.worker import stack_limit
+
+# Stack size of Triton's threads. The memory is allocated only when it is used.
+_STACK_BYTES = 1 << 30
+
+
+def spawn_server(plan: LaunchPlan) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the plan's command in a new session, with its output in the server's log.
+
+    Return the process, and the position in the log where its output starts. Raise `OSError` if the
+    program cannot be started.
+    """
+    with plan.log.open("ab") as log:
+        start = log.tell()
+        process = subprocess.Popen(
+            plan.argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={
+                **os.environ,
+                **plan.environ,
+                **drain_environ(plan.directory),
+                **pulse_environ(plan.directory),
+                **scratch_environ(plan.directory),
+                stack_limit.VARIABLE: str(resource.getrlimit(resource.RLIMIT_STACK)[0]),
+            },
+            start_new_session=True,
+            preexec_fn=functools.partial(_prepare_server, _parent_death_signal(plan)),
+        )
+    return process, start
+
+
+def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
+    """Return the signal that the child receives if the supervisor dies.
+
+    SIGTERM allows `mpirun` or the container engine's client to stop the processes it started.
+    """
+    return signal.SIGKILL if plan.mode == "local" else signal.SIGTERM
+
+
+def _prepare_server(parent_death_signal: int) -> None:
+    """Prepare the server's process before it executes its program."""
+    die_with_parent(parent_death_signal)
+    # Triton 2.51 parses JSON and chunked bodies recursively. With the usual 8 MiB, one request with
+    # deeply nested JSON or with millions of chunks ends the process.
+    soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
+    if soft != resource.RLIM_INFINITY and _overcommits_memory():
+        limit = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, _STACK_BYTES)
+        resource.setrlimit(resource.RLIMIT_STACK, (max(soft, limit), hard))
+
+
+def _overcommits_memory() -> bool:
+    """Return whether the kernel lets processes reserve memory that they do not use."""
+    try:
+        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2"
+    except OSError:
+        return False

@@ -1,0 +1,41 @@
+"""Hide the token for Triton's restricted APIs from other users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.supervisor.server_processes import list_tree
+from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_lines
+
+
+class TokenHiding:
+    """Hides the token in the command lines of one run of a server, and reports what is visible."""
+
+    def __init__(self, plan: LaunchPlan, log_start: int, warn: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._log_start = log_start
+        self._warn = warn
+        self._is_hidden = False
+        self._visible: dict[int, str] = {}
+
+    def hide(self, pid: int) -> None:
+        """Hide the token, after Triton has read it, in the process `pid` and its descendants.
+
+        Triton logs its first line after it has parsed its arguments. In a container, Triton is not
+        a descendant of this process, so its memory cannot be written.
+        """
+        plan = self._plan
+        token = plan.endpoint.restricted_token
+        has_logged = plan.log.exists() and plan.log.stat().st_size > self._log_start
+        if self._is_hidden or not token or not has_logged or plan.container is not None:
+            return
+        pids = (pid, *(each.pid for each in list_tree(pid)))
+        visible = hide_in_command_lines(pids, token)
+        self._is_hidden = not visible
+        for each in visible.keys() - self._visible:
+            self._warn(
+                "other users can read the token of the restricted APIs in the command line of "
+                f"process {each}: {visible[each]}"
+            )
+        self._visible |= visible
