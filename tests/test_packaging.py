@@ -8,9 +8,13 @@ import sys
 import sysconfig
 import tarfile
 import venv
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 from tests import template_cases
 from tests.template_cases import find_templates, render_cases
@@ -63,3 +67,28 @@ def test_installed_wheel_renders_every_template(fresh_python: Path, tmp_path: Pa
     assert Path(found["package"]).is_relative_to(fresh_python.parents[1])
     assert found["templates"] == find_templates(ROOT / "templates")
     assert found["texts"] == [list(case) for case in render_cases()]
+
+
+def test_minimum_versions_fix_the_known_advisories() -> None:
+    advisories = yaml.safe_load((ROOT / "tests" / "advisories.yaml").read_text())
+    minimums = _read_minimums()
+    assert set(advisories) <= set(minimums)
+    vulnerable = [
+        f"{name}>={minimums[name]} admits {advisory['id']}, fixed in {advisory['fixed']}"
+        for name, known in advisories.items()
+        for advisory in known
+        if minimums[name] < Version(str(advisory["fixed"]))
+    ]
+    assert vulnerable == []
+
+
+def _read_minimums() -> dict[str, Version]:
+    """Return the lowest version of each required package that has one."""
+    minimums: dict[str, Version] = {}
+    for requirement in map(Requirement, requires("trtllm-serve-cli") or ()):
+        for each in requirement.specifier:
+            if each.operator == ">=":
+                version = Version(each.version)
+                name = requirement.name.lower()
+                minimums[name] = min(version, minimums.get(name, version))
+    return minimums
