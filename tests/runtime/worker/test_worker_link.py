@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import queue
 import socket
+import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -171,6 +174,47 @@ def test_fails_if_the_worker_does_not_start(name: str) -> None:
     client = SharedWorkerClient(name)
     with pytest.raises(WorkerFailed, match="of the first instance did not start"):
         client.wait_until_open(timeout_s=0.1)
+
+
+def test_reports_why_the_worker_could_not_load_its_engine(name: str) -> None:
+    with listening(name) as listener:
+        client = SharedWorkerClient(name)
+        with listener.accept()[0] as loading:
+            loading.sendall(encode_frame({"is": "failed", "why": "not enough memory"}))
+            with pytest.raises(WorkerFailed, match="did not start: not enough memory"):
+                client.wait_until_open()
+
+
+# Connects a client while the engine loads, and prints what it receives after loading has failed.
+FAILING_WORKER = """
+import socket
+from trtllm_serve_cli.runtime.worker.protocol import read_frame
+from trtllm_serve_cli.runtime.worker.worker_main import main
+
+client = socket.socket(socket.AF_UNIX)
+
+def load(kind, config):
+    client.connect("\\0" + NAME)
+    raise RuntimeError("not enough memory")
+
+try:
+    main(load)
+except RuntimeError:
+    print(read_frame(client)["why"])
+"""
+
+
+def test_worker_that_cannot_load_its_engine_reports_why_to_waiting_clients(name: str) -> None:
+    ours, theirs = socket.socketpair()
+    config = json.dumps({"guests": name})
+    arguments = ("--engine", "e", "--fd", str(theirs.fileno()), "--config", config)
+    script = FAILING_WORKER.replace("NAME", repr(name))
+    with ours, theirs:
+        ended = subprocess.run(
+            (sys.executable, "-c", script, *arguments),
+            pass_fds=(theirs.fileno(),), capture_output=True, text=True, check=True,
+        )  # fmt: skip
+    assert ended.stdout == "not enough memory\n"
 
 
 def test_client_can_close_while_the_engine_is_loading(name: str) -> None:

@@ -188,17 +188,23 @@ class SharedWorkerClient(WorkerLink):
         self.was_open = False
         # The socket of a worker that is still loading its engine.
         self._loading: socket.socket | None = None
+        # Why the last worker could not load its engine.
+        self._why_failed = ""
         self._thread = threading.Thread(target=self._keep_connected, daemon=True)
         self._thread.start()
 
     def wait_until_open(self, timeout_s: float = _START_TIMEOUT_S) -> None:
         """Wait until a worker has loaded its engine. Loading may take any amount of time.
 
-        Raise `WorkerFailed` if no worker has listened for `timeout_s` seconds.
+        Raise `WorkerFailed` if the worker could not load its engine, or if no worker has listened
+        for `timeout_s` seconds.
         """
         last_seen_s = time.monotonic()
         while not self.is_open:
             now_s = time.monotonic()
+            if self._why_failed:
+                self.close()
+                raise WorkerFailed(f"the engine worker did not start: {self._why_failed}")
             if self._loading is not None:
                 last_seen_s = now_s
             elif now_s - last_seen_s > timeout_s:
@@ -235,6 +241,8 @@ class SharedWorkerClient(WorkerLink):
             ready = self._read_ready(sock)
         except (OSError, ProtocolError):
             ready = None
+        if ready is not None and ready.get("is") == "failed":
+            self._why_failed, ready = str(ready.get("why")), None
         with self._lock:
             self._loading = None
             if ready is not None and not self._closing.is_set():

@@ -23,6 +23,7 @@ from ..engines.kinds import find_kind
 from ..log import write_traceback
 from ..pulse import PulseWriter, register_stacks_signal
 from ..telemetry.traced_engine import trace_engine
+from .abstract_socket import is_same_user
 from .inherited_fds import close_in_children
 from .protocol import encode_frame
 from .worker import Worker
@@ -70,6 +71,17 @@ def _listen_when_free(name: str, worker: Worker) -> None:
     worker.accept(listener)
 
 
+def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
+    """Send a frame to the clients that wait for their connection to be accepted."""
+    listener.setblocking(False)
+    with contextlib.suppress(OSError):
+        while True:
+            client, _ = listener.accept()
+            with client, contextlib.suppress(OSError):
+                if is_same_user(client):
+                    client.sendall(frame)
+
+
 def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     """Load the engine, send `ready` or the error, and serve the socket given by `--fd`."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -87,7 +99,10 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     try:
         engine = trace_engine(load(arguments.engine, arguments.config))
     except Exception as error:  # an engine's packages may raise any type of exception
-        sock.sendall(encode_frame({"is": "failed", "why": last_line(error)}))
+        failed = encode_frame({"is": "failed", "why": last_line(error)})
+        if listener is not None:
+            _send_to_waiting(listener, failed)
+        sock.sendall(failed)
         raise
     worker = Worker(
         engine,
