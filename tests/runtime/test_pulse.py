@@ -1,4 +1,4 @@
-"""The files in which processes count their signs of life."""
+"""The files in which processes count their heartbeats."""
 
 from __future__ import annotations
 

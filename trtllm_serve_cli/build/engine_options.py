@@ -195,8 +195,8 @@ class EngineOptions:
         Mapping[str, str],
         Option(
             (
-                "Other flags of the TensorRT-LLM programs that build engines, by their names in "
-                "TensorRT-LLM without leading hyphens."
+                "Additional flags for the TensorRT-LLM programs that build engines, keyed by flag "
+                "name without the leading hyphens."
             ),
             is_on_command_line=False,
         ),

@@ -76,7 +76,7 @@ class _List:
 
 @dataclass(frozen=True, slots=True)
 class _Message:
-    """A message. The offsets `start` and `end` enclose the text between its braces."""
+    """A message. The offsets `start` and `end` delimit its text, without the braces."""
 
     start: int
     end: int

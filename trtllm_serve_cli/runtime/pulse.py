@@ -1,4 +1,4 @@
-"""Count signs of life in a small file, which the server's supervisor reads.
+"""Count heartbeats in a small file, which the server's supervisor reads.
 
 The folder `$TLLM_PULSES` contains one file for each model process and each engine worker. A process
 that hangs stops counting. A file works where a request could not: the supervisor does not have to
@@ -70,7 +70,7 @@ class Pulse:
 
 
 class PulseWriter:
-    """Count the signs of life of a process in a file, or nowhere if `path` is None."""
+    """Count the heartbeats of a process in a file, or nowhere if `path` is None."""
 
     def __init__(self, path: Path | None) -> None:
         self._record: mmap.mmap | bytearray = bytearray(_RECORD.size)
@@ -107,7 +107,7 @@ class PulseWriter:
 
 
 class PulseFile:
-    """A file for the signs of life of `role`, which is removed when `close` is called.
+    """A file for the heartbeats of `role`, which is removed when `close` is called.
 
     `path` is None if no supervisor reads the file or if the disk is full.
     """
@@ -138,7 +138,7 @@ class PulseFile:
 
 
 def start_beating(role: Role, model: str) -> None:
-    """Count the signs of life of this process from a thread until the process ends."""
+    """Count the heartbeats of this process from a thread until the process ends."""
     register_stacks_signal()
     file = PulseFile(role, model)
     if file.path is None:
@@ -161,7 +161,7 @@ def register_stacks_signal() -> None:
 
 
 def read_pulses(folder: Path) -> Iterator[Pulse]:
-    """Yield the signs of life in `folder`, and remove the files of processes that have ended."""
+    """Yield the heartbeats in `folder`, and remove the files of processes that have ended."""
     for path in sorted(folder.glob("[!.]*.*.*.*")):
         # Ignore files that are removed or truncated while they are read.
         with contextlib.suppress(OSError, ValueError, struct.error):

@@ -122,14 +122,14 @@ def test_flag_of_quantize_py() -> None:
         (
             "0.16.0",
             {"kv_cache_type": "sparse"},
-            "'sparse' is not a value of the flag kv_cache_type.\n"
+            "'sparse' is not a valid value for the flag kv_cache_type.\n"
             "Why: trtllm-build of TensorRT-LLM 0.16.0 accepts continuous, paged, disabled\n"
             "Next: set a value that the program accepts, with --build-option kv_cache_type=VALUE",
         ),
         (
             "0.16.0",
             {"max_prompt_embedding_table_size": "many"},
-            "'many' is not a value of the flag max_prompt_embedding_table_size.\n"
+            "'many' is not a valid value for the flag max_prompt_embedding_table_size.\n"
             "Why: trtllm-build of TensorRT-LLM 0.16.0 accepts an integer\n"
             "Next: set a value that the program accepts, with --build-option "
             "max_prompt_embedding_table_size=VALUE",
@@ -137,7 +137,7 @@ def test_flag_of_quantize_py() -> None:
         (
             "0.16.0",
             {"weight_streaming": "enable"},
-            "'enable' is not a value of the flag weight_streaming.\n"
+            "'enable' is not a valid value for the flag weight_streaming.\n"
             "Why: trtllm-build of TensorRT-LLM 0.16.0 accepts true or false\n"
             "Next: set a value that the program accepts, with --build-option "
             "weight_streaming=VALUE",

@@ -1,4 +1,4 @@
-"""A supervisor whose fake Triton, or a process that counts its signs of life, hangs."""
+"""A supervisor whose fake Triton, or a process that counts heartbeats, hangs."""
 
 from __future__ import annotations
 

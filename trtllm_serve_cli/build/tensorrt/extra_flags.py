@@ -95,7 +95,7 @@ def _parse_word(name: str, word: str, flag: Flag, program: str, version: Version
 
 def _invalid_value(name: str, text: str, expected: str, program: str, version: Version) -> BadInput:
     return BadInput(
-        f"{text!r} is not a value of the flag {name}.",
+        f"{text!r} is not a valid value for the flag {name}.",
         why=f"{show_program(program)} of TensorRT-LLM {version} accepts {expected}",
         next_step=f"set a value that the program accepts, with --build-option {name}=VALUE",
     )

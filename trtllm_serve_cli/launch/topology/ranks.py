@@ -163,8 +163,8 @@ def _check_gpus(engine: EngineInstances, gpus: tuple[str, ...], *, spans_nodes: 
     if engine.num_gpus > len(gpus) and not spans_nodes:
         raise BadInput(
             f"{engine.model} needs {engine.num_gpus} GPUs.",
-            why=f"the server can use only the GPUs in --gpus {','.join(gpus)}, and "
-            "gpu_device_ids numbers them from 0",
+            why=f"the server can use only the GPUs in --gpus {','.join(gpus)}, and the "
+            "ids in gpu_device_ids are positions in this list, starting at 0",
             next_step="add GPUs to --gpus, or omit --gpus",
         )
     _check_mig(gpus)

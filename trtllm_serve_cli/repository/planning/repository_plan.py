@@ -232,7 +232,8 @@ def _text_models(name: str) -> Sequence[str]:
 def _values(engine: Engine, options: ServingOptions) -> dict[str, str]:
     """Return the value of each parameter that applies to the engine kind.
 
-    The user's value has priority over the engine's value, which has priority over the default.
+    The user's value takes precedence over the engine's value, which takes precedence over the
+    default.
     """
     serving = find_kind(engine.kind).serving
     version = serving.contract_version(engine)

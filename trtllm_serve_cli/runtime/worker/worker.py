@@ -41,8 +41,8 @@ _CLIENT_SHIFT = 40
 _REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
 # The time in seconds after which a client that does not read is disconnected.
 _SEND_TIMEOUT_S = 5.0
-# An engine that has been idle for this time in seconds generates a token. Its id has the number of
-# a client that does not exist.
+# If the engine has been idle for this time in seconds, the worker submits a self-test request for
+# one token. The request's id contains a client number that no client has.
 _SELF_TEST_PERIOD_S = 30.0
 _SELF_TEST_ID = 1 << 60
 

@@ -1,4 +1,4 @@
-"""Requests for a token from an engine that does not count its signs of life."""
+"""Requests for a token from an engine that does not count heartbeats."""
 
 from __future__ import annotations
 

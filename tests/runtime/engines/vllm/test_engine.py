@@ -283,7 +283,7 @@ def test_a_guide_ends_with_the_tokenizers_end_token(load: EngineLoader) -> None:
 
 
 def test_rejects_an_invalid_guide(load: EngineLoader) -> None:
-    with pytest.raises(InvalidRequest, match=r"vLLM rejects the request: missing \)"):
+    with pytest.raises(InvalidRequest, match=r"vLLM rejected the request: missing \)"):
         load().submit(request(guide_type="regex", guide="("))
 
 

@@ -1,4 +1,4 @@
-"""Request a token from an engine that does not count its signs of life.
+"""Request a token from an engine that does not count heartbeats.
 
 TensorRT engines run in Triton's C++ backend, and processes in containers cannot be observed. Such
 an engine is alive while its metrics count steps. If they do not change, it may be idle. The

@@ -29,9 +29,9 @@ _LIVE_TIMEOUT_S = 5.0
 
 
 def pulse_environ(directory: Path) -> dict[str, str]:
-    """Return the environment variable with the folder in which processes count their signs of life.
+    """Return the environment variable that specifies the folder for heartbeat files.
 
-    The folder is in the server's folder `directory`.
+    The folder is a subfolder of the server's folder `directory`.
     """
     return {PULSES_VARIABLE: str(directory / _FOLDER)}
 

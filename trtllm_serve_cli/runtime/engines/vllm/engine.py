@@ -201,7 +201,7 @@ class VllmEngine:
                 self._tokenizer if guide else None,
             )
         except ValueError as error:
-            raise InvalidRequest(f"vLLM rejects the request: {last_line(error)}") from error
+            raise InvalidRequest(f"vLLM rejected the request: {last_line(error)}") from error
         for params in all_params:
             if request.bad_words:
                 # Set the token ids directly: vLLM would derive them from text, but the request

@@ -14,7 +14,8 @@ from ..sampling_arguments import PENALTIES, copy_set_fields, random_sampling, si
 # Request field -> the largest value that vLLM accepts. For penalties, the negative of this value is
 # the smallest that vLLM accepts.
 _LARGEST = {"temperature": 2.0, "presence_penalty": 2.0, "frequency_penalty": 2.0}
-# The number of valid seeds. vLLM stores seeds as signed 64-bit integers.
+# Seeds are reduced modulo this number, because vLLM stores them as signed 64-bit integers and the
+# sum below must not exceed 2**63 - 1.
 _NUM_SEEDS = 2**63
 
 
