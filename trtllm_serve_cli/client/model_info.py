@@ -57,8 +57,7 @@ class ModelInfo:
     embedding: EmbeddingSettings | None = None
 
     def name_of(self, role: str) -> str:
-        """Return the name on the server of `role`, a model in the same repository as this text
-        model.
+        """Return the name that the server uses for `role`, a model in the repository of this model.
 
         If a server has several repositories, the names of their models have a prefix for each
         repository. The prefix is taken from `core_model`, or from this model's name if the name

@@ -256,7 +256,8 @@ def request_build(
 ) -> BuildRequest:
     """Return the request to build an engine from the checkpoint.
 
-    `kept` are the settings from `tllm set` that the import keeps. The engine must support them.
+    `kept` contains the settings from `tllm set` that the import keeps, and that the engine must
+    therefore support.
     """
     return BuildRequest(
         model_name=declaration.model.name,

@@ -140,7 +140,7 @@ def _check_place(path: Path, option: str) -> None:
     """Raise `BadInput` if `path` cannot be created."""
     folder = next(each for each in path.absolute().parents if each.exists())
     try:
-        # Create a folder, because a read-only file system can have permissions to write.
+        # Create a folder, because the permissions may allow writing on a read-only file system.
         with tempfile.TemporaryDirectory(prefix=".tllm-", dir=folder):
             pass
     except OSError as error:

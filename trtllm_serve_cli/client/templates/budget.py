@@ -142,7 +142,8 @@ def _check_bits(num_bits: int) -> int:
 def estimate_printf(pattern: str | bytes, values: Any) -> int:
     """Return an upper bound for the size of `pattern % values`.
 
-    As in all estimates, the caller has spent the size of the operands before.
+    As for all estimates, the caller has already subtracted the size of the operands from the
+    budget.
     """
     text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
     if _LARGE_WIDTH.search(text) or "*" in text:

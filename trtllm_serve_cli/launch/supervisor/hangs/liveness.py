@@ -76,7 +76,7 @@ class HangLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sign:
-    """An observation of the part `part`, which is alive while its `mark` changes.
+    """An observation of `part`, which is alive as long as its `mark` changes.
 
     `what` is the message for users if the part is silent. `owner` and `pid` describe its process.
     """

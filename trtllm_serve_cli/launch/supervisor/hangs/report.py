@@ -67,9 +67,9 @@ def report_hang(
 
 
 def kill_alone(silence: Silence) -> bool:
-    """Kill a process that hangs if the server can run on without it until its parent restarts it.
+    """Kill a hanging process if its parent restarts it while the server keeps running.
 
-    Return False if the server must be restarted.
+    Return False if the whole server must be restarted.
     """
     if silence.sign.owner not in ("worker", "gateway"):
         return False
