@@ -44,21 +44,24 @@ PlanLimits = Callable[[ServingLimits], dict[str, Any]]
 
 
 def serve_checkpoint(
-    plan_arguments: PlanArguments, plan_limits: PlanLimits, no_build_reason: str
+    plan_arguments: PlanArguments,
+    no_build_reason: str,
+    *,
+    plan_limits: PlanLimits | None = None,
 ) -> Building:
     """Return the `Building` for a kind that serves checkpoints directly.
 
-    `plan_arguments` returns the engine's arguments. `plan_limits` returns the arguments for the
-    default limits of a card. `no_build_reason` is a sentence that explains to the user why nothing
-    is built.
+    `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence that explains
+    to the user why nothing is built. `plan_limits` returns the arguments for the default limits of
+    a card, or is None if the limits do not depend on the card.
     """
 
     def choose_arguments(
         request: BuildRequest, tools: Toolchain, weights: str | None
     ) -> dict[str, Any]:
         arguments = plan_arguments(request, tools, weights)
-        limits = find_card_limits(request, tools)
-        return {**(plan_limits(limits) if limits else {}), **arguments}
+        limits = find_card_limits(request, tools) if plan_limits else None
+        return {**plan_limits(limits), **arguments} if plan_limits and limits else arguments
 
     def plan(request: BuildRequest, tools: Toolchain) -> BuildPlan:
         check_num_gpus(request, tools)

@@ -49,8 +49,8 @@ def _plan_arguments(
 
 _BUILDING = serve_checkpoint(
     _plan_arguments,
-    plan_llm_limits,
     "Nothing to build: TensorRT-LLM serves the checkpoint directly.",
+    plan_limits=plan_llm_limits,
 )
 
 

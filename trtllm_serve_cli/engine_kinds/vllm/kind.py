@@ -89,8 +89,8 @@ KIND = EngineKind(
     check_machine=_check_machine,
     building=serve_checkpoint(
         _plan_arguments,
-        plan_vllm_limits,
         "Nothing to build: vLLM serves the checkpoint directly.",
+        plan_limits=plan_vllm_limits,
     ),
     serving=SERVING,
     deployment=Deployment(fit_container=_fit_container, count_gpus=_count_gpus),
