@@ -1,7 +1,7 @@
 """Choose the default limits of an engine for a model and a card.
 
-Small limits leave a fast card idle: with the shape of Llama 2 7B on an H200, vLLM 0.26 served 4.6%
-more requests per second with 1024 sequences and 16,384 tokens per step than with 256 and 8192.
+Small limits leave a fast card idle: with the shape of Llama 2 7B on an H200, vLLM 0.26 served 246
+requests per second with 1024 sequences and 16,384 tokens per step, and 235 with 256 and 8192.
 Large limits make a slow card stutter, because a step with many prompt tokens delays the next token
 of all other sequences.
 """
@@ -18,8 +18,8 @@ from trtllm_serve_cli.sizing.roofline import estimate_step_cost
 from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import split_stages
 
-# The maximum duration of a step that processes prompts only. An H200 processes 16,384 tokens of
-# Llama 2 7B in 0.33 s.
+# The maximum estimated duration of a step that processes prompts only. The estimate for 16,384
+# tokens of Llama 2 7B on an H200 is 0.33 s.
 _STEP_S = 0.35
 _MIN_TOKENS, _MAX_TOKENS = 2048, 16384
 _MIN_SEQUENCES, _MAX_SEQUENCES = 256, 1024
