@@ -80,8 +80,8 @@ class LaunchOptions:
         Within(0),
         Option(
             "Time in seconds after which the supervisor restarts an engine that has requests but "
-            "completes no step. Processes that do not respond at all are restarted after 30 s. "
-            "With 0, hangs are only reported.",
+            "completes no step. Processes that do not respond at all are restarted after at most "
+            "30 s. With 0, hangs are only reported.",
             flags=("--hang-timeout",),
             metavar="SECONDS",
             panel=_SERVER,
@@ -219,8 +219,9 @@ class LaunchOptions:
     generation_config: Annotated[
         GenerationConfigSource,
         Option(
-            "Default sampling parameters of requests to the OpenAI-compatible API. With auto, "
-            "those in the model's generation_config.json. With off, those of OpenAI.",
+            "Source of the default sampling parameters for the OpenAI-compatible API. With auto, "
+            "they are read from the model's generation_config.json. With off, OpenAI's defaults "
+            "are used.",
             panel=_OPENAI,
         ),
     ] = "auto"

@@ -78,10 +78,7 @@ def summarize_start(
 
 
 def _parse_loads(log: Iterable[str], spawned_at: float) -> list[Stage]:
-    """Return the load of each model, in the order in which Triton began the loads.
-
-    Omit models that were not loaded.
-    """
+    """Return a stage for each model that was loaded, in the order in which loading began."""
     begins: dict[str, float] = {}
     ends: dict[str, float] = {}
     for line in log:
@@ -101,7 +98,7 @@ def _parse_loads(log: Iterable[str], spawned_at: float) -> list[Stage]:
 
 
 def _seconds_since(spawned_at: float, clock: re.Match[str]) -> float:
-    """Return the seconds from `spawned_at` to a time of day in UTC, at most half a day later."""
+    """Return the seconds from `spawned_at` to the nearest occurrence of a time of day in UTC."""
     time_of_day_s = int(clock[1]) * 3600 + int(clock[2]) * 60 + float(clock[3])
     return (time_of_day_s - spawned_at + _DAY_S / 2) % _DAY_S - _DAY_S / 2
 
@@ -114,13 +111,13 @@ def record_start(directory: Path, startup: Startup) -> None:
     """Add a start to the record of the server in `directory`, and keep the start before it."""
     starts = [startup, *read_starts(directory)][:_NUM_STARTS]
     text = json.dumps([dataclasses.asdict(each) for each in starts], indent=2)
-    # A server runs without the record if the disk is full.
+    # On a full disk, the server runs without the record.
     with contextlib.suppress(OSError):
         write_text(directory / STARTUP_FILE, text)
 
 
 def read_starts(directory: Path) -> list[Startup]:
-    """Return the last starts of a server, newest first. Return [] without a valid record."""
+    """Return the last starts of a server, newest first, or [] if the record is not valid."""
     try:
         starts = json.loads((directory / STARTUP_FILE).read_text(encoding="utf-8"))
         return [

@@ -151,8 +151,8 @@ def test_mig_slice_is_requested_by_its_gres_name() -> None:
         (PLAIN, SlurmOptions(container_workdir="/w"), "--container-workdir require a container"),
         (dataclasses.replace(MODEL, num_ranks=1, spawns=True), ONE_NODE,
          "llama cannot run several instances under Slurm."),
-        (PLAIN, SlurmOptions(time="abc"), "'abc' is not a time limit of Slurm."),
-        (PLAIN, SlurmOptions(time="08:00:00:00"), "is not a time limit of Slurm."),
+        (PLAIN, SlurmOptions(time="abc"), "'abc' is not a valid Slurm time limit."),
+        (PLAIN, SlurmOptions(time="08:00:00:00"), "is not a valid Slurm time limit."),
     ],
 )  # fmt: skip
 def test_plan_rejects_impossible_options(

@@ -223,7 +223,7 @@ def test_server_that_becomes_ready_is_always_restarted(tmp_path: Path) -> None:
     plan = fake_plan(tmp_path, "brief")
     with supervised(plan):
         wait_until(lambda: len(pids_in(plan.log)) > 6)
-    assert "W supervisor] the server failed; the next start is in 0.04 s" in plan.log.read_text()
+    assert "W supervisor] the server failed; restarting it in 0.04 s" in plan.log.read_text()
 
 
 def test_cause_comes_from_the_last_run(tmp_path: Path) -> None:

@@ -127,8 +127,8 @@ def _check_namespace(namespace: str | None) -> None:
     if namespace is not None and not _LABEL.fullmatch(namespace):
         raise BadInput(
             f"{namespace!r} is not a valid namespace.",
-            why="a namespace has at most 63 characters: lowercase letters, digits and '-', which "
-            "is not at the start or the end",
+            why="a namespace has at most 63 characters, contains only lowercase letters, digits "
+            "and '-', and neither starts nor ends with '-'",
             next_step="run `kubectl get namespaces` to list the namespaces",
         )
 

@@ -209,9 +209,9 @@ def plan_slurm(
 def _check_time(time: str | None) -> None:
     if time is not None and not _TIME.fullmatch(time):
         raise BadInput(
-            f"{time!r} is not a time limit of Slurm.",
+            f"{time!r} is not a valid Slurm time limit.",
             why="--time is a number of minutes, or has the format [D-]HH:MM:SS",
-            next_step="pass for example --time 08:00:00",
+            next_step="pass a time limit such as --time 08:00:00",
         )
 
 

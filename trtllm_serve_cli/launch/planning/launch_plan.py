@@ -82,7 +82,8 @@ class LaunchPlan:
     `replicas` are the endpoints of all ranks except the first, if each rank is a separate server.
     `loading` are the Triton models to load at startup.
     `exit_timeout_s` is the time limit for requests in flight when the server stops.
-    `hang_timeout_s` is the time after which an engine that completes no step is restarted, or 0.
+    `hang_timeout_s` is the time after which an engine that completes no step is restarted, or 0 to
+    only report hangs.
     `container` is set if the server runs in a container.
     `reason` explains why the mode `auto` selected a container.
     `gateway` is the configuration of the OpenAI-compatible gateway, or None without a gateway.

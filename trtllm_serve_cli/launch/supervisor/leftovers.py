@@ -14,11 +14,11 @@ import psutil
 from trtllm_serve_cli.runtime import scratch
 
 # Each Triton creates one folder with this name for the environments of its Python models, before it
-# starts the models' processes. It removes the folder only if it ends by itself.
+# starts the models' processes. Triton removes the folder only if it exits normally.
 _ENVIRONMENTS = "python_env_*"
 _SCRATCH = "scratch"
 _TEMPORARY = Path("/tmp")
-# Tolerance for the comparison of a folder's time with the start times of processes.
+# Tolerance for comparing the time of a folder with the start times of processes.
 _CLOCK_S = 1.0
 
 
@@ -28,9 +28,9 @@ def scratch_environ(directory: Path) -> dict[str, str]:
 
 
 def prepare_scratch(directory: Path) -> None:
-    """Create the folder for the temporary files of the server in `directory`, without files."""
+    """Create an empty folder for the temporary files of the server in `directory`."""
     remove_scratch(directory)
-    with contextlib.suppress(OSError):  # the disk is full; processes then use the system's folder
+    with contextlib.suppress(OSError):  # on a full disk, processes use the system's folder instead
         (directory / _SCRATCH).mkdir(0o700)
 
 
@@ -40,10 +40,10 @@ def remove_scratch(directory: Path) -> None:
 
 
 def remove_environments(folder: Path = _TEMPORARY) -> None:
-    """Remove the empty environment folders that belong to no running Triton of this user.
+    """Remove the empty environment folders that do not belong to a running Triton of this user.
 
-    Folders that contain an environment are kept, because the Triton that uses them may run in a
-    container with the same `folder`, in which this process cannot see it.
+    Folders that contain an environment are kept, because a Triton that this process cannot see may
+    use them: Triton may run in a container that shares `folder`.
     """
     paths = [path for path in folder.glob(_ENVIRONMENTS) if not path.is_symlink()]
     if not paths:
@@ -57,7 +57,7 @@ def remove_environments(folder: Path = _TEMPORARY) -> None:
 
 
 def _list_starts() -> Iterator[tuple[float, float]]:
-    """Yield for each Triton the time span in which it created its folder."""
+    """Yield, for each running Triton, the time span in which it created its folder."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.name() == "tritonserver" and process.uids().effective == os.geteuid():

@@ -95,8 +95,8 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     make_folder(ports_lock.parent)
     try:
         with contextlib.ExitStack() as until_started:
-            # Hold the lock until the plan is written, so that of two starts with a common port, the
-            # second one finds the plan of the first one.
+            # Hold the lock until the plan is written. If two starts use the same port, the second
+            # one then finds the plan of the first one.
             with filelock.FileLock(ports_lock):
                 check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
                 plan.directory.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def _find_reserved_ports(plan: LaunchPlan) -> dict[int, str]:
 
 
 def _find_loading_phase(directory: Path) -> str | None:
-    """Return whether the server in `directory` is "starting" or "restarting", or else None.
+    """Return "starting" or "restarting" if the server in `directory` has this phase, or None.
 
     A server without a state is starting if another process holds its start lock.
     """

@@ -1,9 +1,9 @@
 """Decide whether and when to restart a server that failed.
 
 A server that became ready is always restarted, after a pause that doubles with each failure, as
-Kubernetes does for containers. Otherwise, a client whose requests end the server a few times within
-a minute could end the service for all clients. Only restarts that repeatedly do not become ready
-are given up, because their cause, for example a missing file, does not disappear.
+Kubernetes does for containers. Otherwise, a client whose requests crash the server a few times
+within a minute could end the service for all clients. The supervisor gives up only if several
+restarts in a row do not become ready. A retry does not fix their cause, for example a missing file.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class RestartPolicy:
     """The pauses before restarts, and the limit for failed starts.
 
     The pause before the first restart is `first_pause_s`. Each further pause is twice as long, up
-    to `max_pause_s`. After a run that was ready for longer than `reset_after_s`, the pauses start
-    again with the first. After `max_failed_starts` restarts in a row that did not become ready, the
-    server is not restarted.
+    to `max_pause_s`. If the server was ready for longer than `reset_after_s` before it failed, the
+    next pause is `first_pause_s` again. After `max_failed_starts` restarts in a row that did not
+    become ready, the server is not restarted.
     """
 
     first_pause_s: float = 1.0
@@ -29,7 +29,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FailureCounts:
-    """The failures since the last long run, and the last starts in a row that failed."""
+    """The number of failures since the pauses were reset, and of the latest starts that failed."""
 
     failures: int = 0
     failed_starts: int = 0

@@ -18,7 +18,7 @@ def region_prefix(plan: LaunchPlan) -> str:
 def protect_regions(prefix: str) -> None:
     """Deny other users access to the prompts and responses in the regions.
 
-    The Python backend creates the regions with the mode 0644, whatever the umask is.
+    The Python backend creates the regions with the mode 0644, regardless of the umask.
     """
     for path in _FOLDER.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):

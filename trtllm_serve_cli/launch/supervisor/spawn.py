@@ -58,8 +58,8 @@ def _parent_death_signal(plan: LaunchPlan) -> signal.Signals:
 def _prepare_server(parent_death_signal: int) -> None:
     """Prepare the server's process before it executes its program."""
     die_with_parent(parent_death_signal)
-    # Triton 2.51 parses JSON and chunked bodies recursively. With the usual 8 MiB, one request with
-    # deeply nested JSON or with millions of chunks ends the process.
+    # Triton 2.51 parses JSON and chunked bodies recursively. With the usual stack of 8 MiB, a
+    # request with deeply nested JSON or with millions of chunks crashes the process.
     soft, hard = resource.getrlimit(resource.RLIMIT_STACK)
     if soft != resource.RLIM_INFINITY and _overcommits_memory():
         limit = _STACK_BYTES if hard == resource.RLIM_INFINITY else min(hard, _STACK_BYTES)

@@ -52,7 +52,7 @@ def remove_stale_container(directory: Path) -> None:
 
 
 def _forget(directory: Path) -> None:
-    """Record a stop of the server in `directory`, which has ended, so that it is not listed again.
+    """Mark the server in `directory` as stopped if it has ended, so that it is not listed again.
 
     If another process is starting the server, change nothing.
     """
@@ -78,11 +78,12 @@ def stop_server(
     """Stop the server gracefully and wait until all its processes have ended.
 
     The server rejects new requests. Requests in flight have `timeout_s` seconds to finish, by
-    default the timeout in the plan. The supervisor then has `ending_s` seconds to end before it is
+    default the timeout in the plan. The supervisor then has `ending_s` seconds to exit before it is
     killed. `on_progress` is called with the number of requests in flight for each engine. Return
     messages about cancelled requests. For a Slurm job, raise `BadInput` if `timeout_s` is above 0,
-    and `LaunchFailed` if Slurm does not cancel the job. If `is_restart` is set, raise
-    `LaunchFailed` if another command also stops the server, because that command was the last one.
+    and `LaunchFailed` if Slurm does not cancel the job. `is_restart` is set if the caller starts
+    the server again. In this case, raise `LaunchFailed` if another command requests a stop in the
+    meantime, because the later request takes precedence.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:
@@ -121,7 +122,7 @@ def _stop_supervised(
     processes = _list_processes(server)
     with contextlib.suppress(ProcessLookupError):
         os.kill(server.state.supervisor_pid, signal.SIGTERM)
-        # A supervisor that was stopped by a signal must continue to handle SIGTERM.
+        # If a signal has stopped the supervisor, SIGCONT lets it handle SIGTERM.
         os.kill(server.state.supervisor_pid, signal.SIGCONT)
     started_s = time.monotonic()
     while server.state.is_supervised and not _is_late(server, started_s, ending_s):

@@ -177,7 +177,7 @@ class Supervisor:
                     return False
                 restarts = self._state.restarts + 1
                 self._write_state("restarting", server_pid=None, why=why, restarts=restarts)
-                self._log(f"the server failed; the next start is in {pause_s:g} s")
+                self._log(f"the server failed; restarting it in {pause_s:g} s")
                 self._stopping.wait(pause_s)
         finally:
             self._end_server()
@@ -488,8 +488,8 @@ def _describe_exit(code: int) -> str:
 def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
     """Return whether Triton has nothing to do after its models' processes have ended.
 
-    Triton 2.51 then only waits for timers, for up to two seconds. With tracing, it writes the
-    traces at its end.
+    Triton 2.51 then only waits for timers, for up to two seconds. With tracing, Triton writes the
+    traces when it exits.
     """
     return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)
 

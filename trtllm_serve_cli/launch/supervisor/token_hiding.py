@@ -10,7 +10,7 @@ from trtllm_serve_cli.launch.triton.hidden_argument import hide_in_command_lines
 
 
 class TokenHiding:
-    """Hides the token in the command lines of one run of a server, and reports what is visible."""
+    """Hides the token in a server's command lines, and reports processes that still show it."""
 
     def __init__(self, plan: LaunchPlan, log_start: int, warn: Callable[[str], None]) -> None:
         self._plan = plan

@@ -54,7 +54,7 @@ def hide_in_command_line(pid: int, secret: str) -> None:
 def _contains(pid: int, secret: str) -> bool:
     """Return whether the command line of the process `pid` contains `secret`.
 
-    The command line of a process that has ended contains nothing.
+    Return False if the process has ended.
     """
     try:
         return secret.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()

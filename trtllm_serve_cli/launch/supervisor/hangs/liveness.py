@@ -1,12 +1,12 @@
 """Decide from observations which parts of a server hang.
 
-A part of a server is alive while its observed mark changes: a process counts, an engine completes
-steps, Triton responds. A part whose mark stays the same is silent. After a first time limit, the
-server is no longer ready. After a second time limit, the part hangs, and the supervisor restarts
-it.
+A part of a server is alive while its observed mark changes: a process writes heartbeats, an engine
+completes steps, Triton responds. A part whose mark does not change for a first time limit is
+silent, and the server is no longer ready. After a second time limit, the part counts as hung, and
+the supervisor restarts it.
 
-A busy engine has long time limits, because a prefill or a compilation may take a long step. An idle
-process counts twice per second, so its time limits are short.
+A busy engine has long time limits, because a prefill or a compilation can make a single step long.
+An idle process writes a heartbeat twice per second, so its time limits are short.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HangLimits:
     at most `idle_hang_s`. If `hang_timeout_s` is 0, nothing is restarted. A server is not ready
     after `idle_silence_s` or `busy_silence_s`. An engine that is loaded again after its worker has
     died has `load_timeout_s`. `probe_period_s` is the interval between two requests to Triton.
-    An engine that does not count is requested to generate a token after `token_period_s`.
+    An engine without heartbeats must generate a token if it completes no step for `token_period_s`.
     """
 
     hang_timeout_s: float = 120.0
@@ -53,7 +53,7 @@ class HangLimits:
 
     @property
     def idle(self) -> tuple[float, float]:
-        """Times after which an idle process is silent, and hangs."""
+        """The times after which an idle process counts as silent and as hung."""
         if not self.hang_timeout_s:
             return self.idle_silence_s, math.inf
         hangs_s = min(self.idle_hang_s, max(self.hang_timeout_s, self.min_idle_hang_s))
@@ -61,12 +61,12 @@ class HangLimits:
 
     @property
     def busy(self) -> tuple[float, float]:
-        """Times after which an engine with requests is silent, and hangs."""
+        """The times after which an engine with requests counts as silent and as hung."""
         return min(self.busy_silence_s, self._timeout_s / 2), self._timeout_s
 
     @property
     def reload(self) -> tuple[float, float]:
-        """Times after which an engine without a worker is silent, and hangs."""
+        """The times after which an engine without a worker counts as silent and as hung."""
         return 0.0, max(self.load_timeout_s, self._timeout_s)
 
     @property
@@ -109,7 +109,7 @@ class Silence:
 
 
 def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False) -> Sign | None:
-    """Return the sign for a process that counts, or None while it starts for the first time.
+    """Return the sign for a process with heartbeats, or None while it starts for the first time.
 
     If `is_stopped` is set, a signal has stopped the process, so even a long step makes no progress.
     """
@@ -127,7 +127,7 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False)
             if is_stopped:
                 what = f"{process} has not responded for {limits.idle[0]:g} s"
                 return Sign(part, mark, what, *limits.idle, pulse.role, pulse.pid)
-            # A self-test of the engine worker is not a request of a client.
+            # `num_in_flight` counts only the requests of clients, not the worker's self-test.
             count = max(pulse.num_in_flight, 1)
             requests = f"{count} request{'s' * (count != 1)}"
             what = (

@@ -43,7 +43,7 @@ def report_hang(
     """
     path = plan.directory / REPORT_FILE
     states = [_describe(process) for process in processes]
-    # Triton does not write stacks. It would be killed by the signal.
+    # Exclude Triton: it does not handle the signal, which would therefore kill it.
     pids = [each.sign.pid for each in hanging if each.sign.owner != "triton"]
     before = last_lines(plan.log, _NUM_LOG_LINES)
     stacks = _read_stacks(pids, plan.log)
@@ -101,7 +101,7 @@ def _read_wait_channel(pid: int) -> str:
 
 
 def _read_stacks(pids: Sequence[int], log: Path) -> list[str]:
-    """Let the processes write their stacks to the log, and return the lines."""
+    """Make the processes write their stacks to the log, and return the new lines of the log."""
     start = 0
     with contextlib.suppress(OSError):
         start = log.stat().st_size

@@ -1,8 +1,9 @@
-"""Request a token from an engine that does not count heartbeats.
+"""Request a token from an engine that does not write heartbeats.
 
 TensorRT engines run in Triton's C++ backend, and processes in containers cannot be observed. Such
-an engine is alive while its metrics count steps. If they do not change, it may be idle. The
-supervisor then requests one token: an engine that hangs does not generate it.
+an engine is alive while the step counter in its metrics increases. If the counter does not change,
+the engine may be idle or may hang. The supervisor then requests one token, which an engine that
+hangs does not generate.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import summarize
 
 _METRICS_TIMEOUT_S = 2.0
-# The interval between two readings of the number of steps while a token is awaited.
+# The interval at which the number of steps is read while a requested token has not arrived.
 _READ_PERIOD_S = 5.0
 
 
@@ -45,9 +46,10 @@ def count_steps(endpoint: Endpoint) -> int:
 
 
 class TokenProbe:
-    """Requests tokens from one model, each in a thread. `clock` returns the time in seconds.
+    """Requests tokens from one model, each in a thread.
 
-    After `idle_s` seconds without an engine step, a token is requested, which may take `timeout_s`.
+    After `idle_s` seconds without an engine step, a token is requested with the timeout
+    `timeout_s`. `clock` returns the time in seconds.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class TokenProbe:
     def read(self) -> tuple[int, int] | None:
         """Return a mark that changes while the engine is alive.
 
-        Return None while no token is awaited. Request a token if it is due.
+        Return None if no request for a token is in flight. Send a request if one is due.
         """
         now_s = self._clock()
         is_waiting = self._thread is not None and self._thread.is_alive()

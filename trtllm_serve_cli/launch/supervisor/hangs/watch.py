@@ -62,7 +62,7 @@ class HangWatch:
                 path.unlink(missing_ok=True)
 
     def begin(self) -> None:
-        """Begin to observe a server that has become ready."""
+        """Start observing a server that has become ready."""
         self._silences = {}
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         self._probes = [
@@ -75,7 +75,7 @@ class HangWatch:
         )
 
     def _plan_probe(self, model: str) -> TokenProbe:
-        # The request ends after the engine is considered to hang.
+        # Use a timeout that is longer than the time after which the engine counts as hung.
         timeout_s = 2 * (self._limits.hang_timeout_s or self._limits.load_timeout_s)
         return TokenProbe(
             self._plan.endpoint,
@@ -102,7 +102,7 @@ class HangWatch:
         return [each for each in self._silences.values() if each.is_silent]
 
     def forget(self, silence: Silence) -> None:
-        """Observe a part from the beginning, because its process was killed."""
+        """Discard the observations of a part whose process was killed."""
         self._silences.pop(silence.sign.part, None)
 
     def _read_signs(self, triton_pid: int) -> Iterator[Sign]:
@@ -133,7 +133,7 @@ class HangWatch:
 
 
 class _LivenessProbe:
-    """Sends requests to a Triton from a thread, one after another."""
+    """Sends health requests to one Triton, one after another, each from a thread."""
 
     def __init__(self, endpoint: Endpoint, period_s: float, clock: Callable[[], float]) -> None:
         self.endpoint = endpoint
