@@ -65,7 +65,7 @@ def build_engine(
     """
     if not force and (engine := find_engine(plan.engine_dir, plan.fingerprint)):
         notify(f"Using the existing engine: {plan.engine_dir}")
-        # A build that was killed after it put its engine in place leaves its folder.
+        # Remove the folder of a build that was killed after it had moved its engine into place.
         shutil.rmtree(path_of_partial_build(plan.engine_dir), ignore_errors=True)
         return dataclasses.replace(engine, model_name=plan.model_name)
     for module in plan.requires:

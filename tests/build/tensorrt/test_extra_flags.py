@@ -95,7 +95,7 @@ def test_flag_of_quantize_py() -> None:
             "The flag awq_block_size has no effect on this engine.\n"
             "Why: it is a flag of quantize.py, but this build runs convert_checkpoint.py for llama "
             "and trtllm-build\n"
-            "Next: omit awq_block_size, or choose a format that quantize.py makes, with "
+            "Next: omit awq_block_size, or choose a format that quantize.py creates, with "
             "--quantization",
         ),
         (

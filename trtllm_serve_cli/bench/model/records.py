@@ -38,8 +38,8 @@ class RequestError:
 class RequestRecord:
     """The times and token counts of one request.
 
-    `chunk_s` and `chunk_tokens` have one entry for each response with tokens. A completed request
-    has none if the model ended the response immediately. `end_s` is the time
+    `chunk_s` and `chunk_tokens` have one entry for each response with tokens. They are empty if no
+    token arrived, for example because the model ended the response immediately. `end_s` is the time
     when the final response arrived or the request failed. `held_s` is how long a concurrency cap
     delayed the request after its due time. `queue_s` is the time in the engine's queue, as reported
     by the server. `run` and `target` are indexes that start at 0. The requests in a conversation

@@ -83,7 +83,7 @@ class StoredResult:
 
 
 def _name_target(target: dict[str, Any]) -> str:
-    """Return the name of the Triton model, after the name of the imported model if it is known."""
+    """Return the Triton model's name, with the imported model's name if it is known and differs."""
     name, imported = str(target["name"]), target.get("imported_model")
     return name if imported in (None, name) else f"{imported} ({name})"
 

@@ -239,7 +239,7 @@ def remarks(result: BenchmarkResult) -> list[str]:
     if num_empty:
         notes.append(
             f"The model ended {num_empty} of {summary.num_completed} responses without a token. "
-            "They are completed requests, but have no TTFT."
+            "These requests count as completed, but have no TTFT."
         )
     if result.token_counts != "server":
         counted = {

@@ -205,8 +205,8 @@ def _observe(run: MeasuredRun) -> _Observed:
     answers = [record for record in run.records if record.is_completed and record.chunk_s]
     if not answers:
         raise BadInput(
-            f"No request in {run.name} completed with a token.",
-            why="calibration uses the times of tokens",
+            f"No completed request in {run.name} has a token.",
+            why="calibration requires the times at which tokens arrived",
             next_step="run `tllm bench token-norm-dist --stream --output DIR` to measure again",
         )
     _check_streamed(run, answers)

@@ -118,8 +118,8 @@ def _missing_flag(
         return BadInput(
             f"The flag {name} has no effect on this engine.",
             why=f"it is a flag of {_list(others)}, but this build runs {_list(planned)}",
-            next_step=f"omit {name}, or choose a format that {show_program(others[0])} makes, with "
-            "--quantization",
+            next_step=f"omit {name}, or choose a format that {show_program(others[0])} creates, "
+            "with --quantization",
         )
     having = [
         each
