@@ -91,8 +91,8 @@ class LazyGroup(SuggestingGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the options of `tllm`.
 
-        Accept a shell after --install-completion and --show-completion. Typer uses the shell from
-        which `tllm` runs, and ignores a name.
+        Accept the name of a shell after --install-completion and --show-completion. Typer ignores
+        the name, and always uses the shell from which `tllm` runs.
         """
         match args:
             case ["--install-completion" | "--show-completion" as flag, shell]:
@@ -100,11 +100,11 @@ class LazyGroup(SuggestingGroup):
                     what = f"'{shell}' is not one of {', '.join(_SHELLS)}."
                     raise UsageError(what, ctx)
                 call = install_callback if flag.startswith("--install") else show_callback
-                call(ctx, None, shell)  # type: ignore[arg-type]  # Typer does not read the option
+                call(ctx, None, shell)  # type: ignore[arg-type]  # Typer ignores this argument
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        """Resolve the command like the base class, and name the synonym of an unknown command."""
+        """Resolve the command like the base class, and suggest a command for a known synonym."""
         try:
             return super().resolve_command(ctx, args)
         except UsageError as error:

@@ -106,7 +106,7 @@ COMMAND_GROUPS = {
     ),
 }
 
-# Commands of similar tools, with the commands of `tllm` that do the same.
+# Maps commands of similar tools to the equivalent commands of `tllm`.
 SYNONYMS = {
     "chat": "infer",
     "convert": "import",

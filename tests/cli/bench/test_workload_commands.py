@@ -87,7 +87,7 @@ def test_bench_reports_an_unknown_vocabulary(server: FakeTriton) -> None:
         (("--arrival", "constant"), "--arrival requires --request-rate"),
         (("--request-rate", "2", "--burstiness", "2"), "--burstiness requires --arrival gamma"),
         (("--num-requests", "0"), "Invalid value"),
-        (("--workers", "100000"), "100000 is above the number of CPU cores"),
+        (("--workers", "100000"), "100000 is above"),
         (("--input-mean", "0"), "Invalid value"),
         (("--seed", "-1"), "Invalid value"),
     ],

@@ -36,7 +36,7 @@ def check_workers(value: int) -> None:
 
     if value > count_cores():
         raise ValueError(
-            f"{value} is above the number of CPU cores that tllm may use, {count_cores()}. More "
+            f"{value} is above {count_cores()}, the number of CPU cores that tllm may use. More "
             "processes than cores delay each other and distort the measurement."
         )
 

@@ -51,7 +51,7 @@ def run(
 
     The server keeps running until `tllm stop`. Without PROMPT, print the addresses of the server.
     The options -s and --engine apply only if the model is not imported yet, and --http-port applies
-    only if its server is not running. --dry-run prints the commands that do the same.
+    only if its server is not running. --dry-run prints the equivalent commands.
 
     Example:  tllm run demo "What is ML?"
     """
@@ -96,7 +96,9 @@ def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
     if not words:
         raise typer.BadParameter("No model was specified. Pass NAME.", param_hint="NAME")
     if len(words) > 2:
-        raise typer.BadParameter("Write the prompt in quotes.", param_hint="PROMPT")
+        raise typer.BadParameter(
+            "The prompt has several words. Put it in quotes.", param_hint="PROMPT"
+        )
     return words[0], words[1] if len(words) == 2 else None
 
 

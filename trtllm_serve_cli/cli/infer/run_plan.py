@@ -1,4 +1,4 @@
-"""Decide which commands `tllm run` replaces, as data."""
+"""Represent the steps of `tllm run` as the equivalent commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trtllm_serve_cli.option_fields import OptionField
 class RunPlan:
     """The steps of `tllm run` for the model `name`.
 
-    The options of a step are the words that its command would have.
+    The options of each step are words on the command line of the equivalent command.
     """
 
     name: str
@@ -26,7 +26,7 @@ class RunPlan:
     infer_options: Sequence[str] = field(default=())
 
     def describe(self) -> str:
-        """Return the commands that do the same, one per line."""
+        """Return the equivalent commands, one per line."""
         steps = [
             (self.imports, ("import", "-m", self.name, *self.import_options)),
             (self.starts, ("start", "-m", self.name, *self.start_options)),

@@ -126,7 +126,7 @@ def export(
         typer.Option(
             "--for",
             metavar="TIME",
-            help=f"Time that a condition must last before an alert fires. Default: {_HOLD}.",
+            help=f"Time for which a condition must hold before an alert fires. Default: {_HOLD}.",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace existing files.")] = False,

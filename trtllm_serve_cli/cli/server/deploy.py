@@ -50,8 +50,8 @@ OpenAiPortOption = Annotated[
         min=1, max=65535, help="Port for the OpenAI-compatible API. Default: a free port."
     ),
 ]
-# The default is not that of `tllm start`, which depends on the number of cores, because the number
-# of cores of other machines is not known.
+# In `tllm start`, the default depends on the number of cores. Here, it is fixed, because the number
+# of cores of the other machines is not known.
 OpenAiProcessesOption = Annotated[
     int,
     typer.Option(

@@ -43,9 +43,8 @@ def gateway(
         str | None,
         typer.Option(
             metavar="DIR",
-            help="Folder on this machine with the tokenizer, which is used for all models. "
-            "Default: for each model, the folder that the model's configuration in Triton "
-            "names.",
+            help="Folder on this machine with a tokenizer to use for all models. Default: for "
+            "each model, the folder that the model's configuration in Triton specifies.",
         ),
     ] = None,
     processes: Annotated[

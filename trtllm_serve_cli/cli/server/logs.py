@@ -55,7 +55,9 @@ def logs(
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object per line: text, level and model."),
+        typer.Option(
+            "--json", help="Print each line as a JSON object with the keys text, level and model."
+        ),
     ] = False,
 ) -> None:
     """Print the end of a server's log, even if the server has died.

@@ -127,7 +127,7 @@ def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
     from trtllm_serve_cli.processes import exit_on_signals
 
     started_s = time.monotonic()
-    # Turn SIGTERM into an exception, so that an ended command leaves no server behind.
+    # Turn SIGTERM into an exception, so that a terminated command does not leave a server behind.
     with exit_on_signals(), _progress() as on_progress:
         server = launch(plan, on_progress=on_progress)
     _report_ready(server, time.monotonic() - started_s, as_json=as_json)

@@ -67,10 +67,10 @@ def stop(
 
 @dataclass(frozen=True, slots=True)
 class _Stopped:
-    """The result for one server.
+    """The result of stopping one server.
 
-    `had_ended` is true if the server had ended before. `why` contains messages about cancelled
-    requests.
+    `had_ended` is true if the server had already ended before the command. `why` contains messages
+    about cancelled requests.
     """
 
     server: RunningServer

@@ -1,7 +1,7 @@
 """Complete names of models, servers and parameters in the shell.
 
-A completion must neither fail nor print, because the shell runs it while the user types. Therefore,
-an error results in no suggestions, and the functions read only small files.
+The shell runs a completion while the user types. A completion must therefore be fast, must not
+print anything, and returns no suggestions if an error occurs. The functions read only small files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Completion = Callable[[str], list[str]]
 
 
 def completion(list_words: Callable[[], Iterable[str]]) -> Completion:
-    """Turn a function that lists words into a completion of the word that the user types."""
+    """Turn a function that lists words into a completion function for Typer."""
 
     @functools.wraps(list_words)
     def complete(incomplete: str) -> list[str]:
@@ -58,7 +58,7 @@ def known_models() -> list[str]:
 
 @completion
 def served_models() -> list[str]:
-    """List the models of the servers that were not stopped, without a check of their processes."""
+    """List the models of the servers that were not stopped, without checking their processes."""
     from trtllm_serve_cli.launch.server_state import PLAN_FILE, read_state
     from trtllm_serve_cli.paths import find_home
 
@@ -82,7 +82,7 @@ def settings() -> list[str]:
 def completes(
     **completions: Completion,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add completions to the parameters of a command. The keys are names of parameters."""
+    """Add completions to a command. The keys of `completions` are the names of its parameters."""
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(function, eval_str=True).parameters
@@ -100,7 +100,7 @@ def completes(
 
 
 def with_completion(parameter: inspect.Parameter, complete: Completion) -> inspect.Parameter:
-    """Return the parameter of a command with a completion of its values."""
+    """Return a copy of a command's parameter whose values the shell completes with `complete`."""
     kind, declared = get_args(parameter.annotation)
     completed = copy.copy(declared)
     completed.autocompletion = complete

@@ -6,5 +6,5 @@ the command line.
 
 USER_CAN_FIX = 3
 INTERRUPTED = 130
-# The exit code of a Unix program that SIGPIPE ends.
+# The exit code that shells report for a program that SIGPIPE ended.
 PIPE_CLOSED = 141

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from trtllm_serve_cli.cli.shared.tables import FittedTable
 
-# Width of the output to pipes and files. No line is that long.
+# Line width for pipes and files. No line is this long, so lines are never wrapped.
 _UNLIMITED_WIDTH = 1_000_000
 # Control characters except tabs and line breaks.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -26,8 +26,8 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def escape_controls(text: str) -> str:
     """Return `text` with control characters as escape sequences.
 
-    Text of foreign origin, such as a message from a chat template, could otherwise send commands to
-    the terminal.
+    Otherwise, untrusted text, such as a message from a chat template, could send commands to the
+    terminal.
     """
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
@@ -103,8 +103,8 @@ def show_tables(*tables: FittedTable) -> None:
 def wrap(text: str, *, first: str = "", rest: str = "", limit: int = _UNLIMITED_WIDTH) -> str:
     """Return `text` wrapped at word boundaries to the width of the terminal, and at most `limit`.
 
-    The first line starts with `first`, and the other lines start with the indentation `rest`, which
-    is at most a third of the width. If stdout is not a terminal, only `limit` applies.
+    The first line starts with `first`. The other lines start with the indentation `rest`, which is
+    truncated to a third of the width. If stdout is not a terminal, only `limit` applies.
     """
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else limit
     width = min(columns, limit)
@@ -121,7 +121,7 @@ def wrap(text: str, *, first: str = "", rest: str = "", limit: int = _UNLIMITED_
 def show_error(error: TllmError) -> None:
     """Print an error to stderr, with its cause and the next step.
 
-    Control characters are escaped, because an error may quote text of foreign origin.
+    Control characters are escaped, because an error may quote untrusted text.
     """
     screen = console(stderr=True)
     for label, text, style in (

@@ -1,4 +1,4 @@
-"""Prepare stdout and stderr for every encoding, and for readers that close their pipe."""
+"""Handle stdout and stderr with any encoding, and pipes that are closed by their reader."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def escape_unencodable() -> None:
-    """Print characters that the encoding of a stream does not contain as escape sequences.
+    """Make stdout and stderr escape the characters that their encoding does not support.
 
     By default, such characters raise `UnicodeEncodeError` on stdout.
     """

@@ -1,7 +1,7 @@
-"""Lay out a table for the width of the terminal, and never break a number over two lines.
+"""Fit a table to the width of the terminal, without breaking numbers across lines.
 
-Only cells with long text are wrapped. If the other cells leave too little room for them, each row
-is rendered as a block, with one line for each of its cells.
+Only cells with long text are wrapped. If the other cells leave too little space for the long text,
+each row is rendered as a block with one line for each of its cells.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
     from rich.table import Table
 
-# Columns up to this width are never wrapped. All figures and dates are shorter.
+# Columns up to this width are never wrapped. All numbers and dates are shorter.
 _WHOLE_WIDTH = 20
 
 
@@ -56,7 +56,7 @@ class FittedTable:
         return [max(map(cell_len, column)) for column in cells]
 
     def _min_width(self, gap: int) -> int:
-        """Return the width of the grid with its margins when all long texts are wrapped."""
+        """Return the width of the grid with its margins if all long cells are wrapped."""
         widths = self._widths
         kept = [
             width if self._is_whole(index, width) else _WHOLE_WIDTH
@@ -90,7 +90,11 @@ class FittedTable:
         return table
 
     def _blocks(self) -> Table:
-        """Return each row as lines of a name and a value, below the row's first column."""
+        """Return a table in which each row is a block.
+
+        A block begins with the row's first cell. Each further cell has a line with its column's
+        name.
+        """
         from rich.table import Table
 
         table = Table(box=None, show_header=False, pad_edge=False, padding=0)

@@ -183,7 +183,7 @@ def _address_of(endpoint: Endpoint, interface: TritonInterface) -> str:
     if endpoint.tls is not None:
         raise BadInput(
             f"The gRPC port {endpoint.grpc} uses TLS.",
-            why="benchmarks of Triton send their requests without TLS",
+            why="`tllm bench` sends requests to Triton without TLS",
             next_step="add -i http, or benchmark the OpenAI-compatible API with "
             "`-i openai -u https://HOST:PORT/v1`",
         )
