@@ -48,7 +48,7 @@ def test_unknown_gpu_lists_near_matches() -> None:
         load_gpu("h2000")
     assert caught.value.what == "The GPU 'h2000' is unknown."
     assert "h200" in caught.value.why
-    assert caught.value.next_step == "choose a supported card, for example --gpu h200"
+    assert caught.value.next_step == "choose a supported GPU, for example --gpu h200"
 
 
 _H200 = "0, NVIDIA H200, 143771, Disabled\n"
@@ -90,12 +90,12 @@ def test_chooses_the_present_gpu() -> None:
         (
             "0, NVIDIA K80, 1, Disabled",
             "",
-            "The GPUs in this machine are not all the same supported card.",
+            "The GPUs in this machine are not all of the same supported type.",
         ),
         (
             _H200 + _MIG_TABLE.splitlines()[0],
             "",
-            "The GPUs in this machine are not all the same supported card.",
+            "The GPUs in this machine are not all of the same supported type.",
         ),
     ],
 )

@@ -103,7 +103,8 @@ class GenerateRequest:
         Within(0, 2**64 - 1),
         Option(
             "Random seed for sampling. The same seed gives the same text only under the same load, "
-            "because the batch of a step changes rounding errors. Default: a random number.",
+            "because rounding errors depend on the other requests in a batch. Default: a random "
+            "number.",
             metavar="N",
         ),
     ] = None

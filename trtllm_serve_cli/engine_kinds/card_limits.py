@@ -1,4 +1,4 @@
-"""Choose the default limits of engines that serve a checkpoint, for this machine's card."""
+"""Choose the default limits of engines that serve a checkpoint on this machine's GPUs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _SHARED = ("tp", "pp", "moe_tp", "moe_ep", "dtype", "quantization", "kv_cache_dt
 
 
 def find_card_limits(request: BuildRequest, tools: Toolchain) -> ServingLimits | None:
-    """Return the default limits for the checkpoint on this machine's card.
+    """Return the default limits for the checkpoint on this machine's GPUs.
 
     The number of sequences does not exceed the number of tokens that the user set, because vLLM
-    rejects that. Return None if the card or the model's family is unknown, if the model does not
-    fit or computes embeddings, or with beam search, which multiplies the sequences.
+    rejects such limits. Return None if the GPU or the model's family is unknown, or if the model
+    does not fit or computes embeddings. Also return None for beam search, in which each request has
+    several sequences.
     """
     options = request.options
     is_beam_search = (options.max_beam_width or 1) > 1

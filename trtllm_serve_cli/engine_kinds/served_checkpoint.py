@@ -1,8 +1,8 @@
 """Plan and describe engines that serve a checkpoint without a build.
 
 The plan has no steps, and the engine's folder is the checkpoint. The engine's `llm_arguments` are
-the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path. Of the serving limits,
-they contain the defaults for this machine's card.
+the arguments for vLLM or TensorRT-LLM's LLM API, without the model's path. They include the default
+serving limits for this machine's GPUs.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def serve_checkpoint(
     """Return the `Building` for a kind that serves checkpoints directly.
 
     `plan_arguments` returns the engine's arguments. `no_build_reason` is a sentence that explains
-    to the user why nothing is built. `plan_limits` returns the arguments for the default limits of
-    a card, or is None if the limits do not depend on the card.
+    to the user why nothing is built. `plan_limits` converts the default limits for a GPU to the
+    engine's arguments, or is None if the limits do not depend on the GPU.
     """
 
     def choose_arguments(

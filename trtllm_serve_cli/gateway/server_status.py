@@ -11,9 +11,9 @@ from pathlib import Path
 class ServerStatus:
     """The state of a server in the supervisor's latest record.
 
-    `problem` is why the server is unresponsive, or "" if it responds. `num_hangs` counts the
-    processes that the supervisor killed because they hung. `num_restarts` counts the restarts of
-    the server.
+    `problem` explains why the server is unresponsive, or is "" if the server responds. `num_hangs`
+    counts the processes that the supervisor killed because they hung. `num_restarts` counts the
+    restarts of the server.
     """
 
     is_ready: bool

@@ -15,21 +15,21 @@ _UNQUANTIZED = ("bfloat16", "float16", "float32")
 def describe_serving(
     repository: RepositoryPlan, quantization: str | None, card: Gpu | None
 ) -> Iterator[str]:
-    """Yield a line with the engine's limits, and one about FP8 if the card supports it.
+    """Yield a line with the engine's limits, and a line about FP8 if the GPU supports it.
 
-    `quantization` is the value of the option with this name, and `card` is this machine's card, or
-    None if the machine has no known card.
+    `quantization` is the value of the option --quantization. `card` is the type of this machine's
+    GPU, or None if the machine does not have a GPU that tllm knows.
     """
     parameters = repository.parameters
     sequences, tokens = (parameters.get(name) for name in ("max_num_seqs", "max_num_tokens"))
     if sequences and tokens:
-        # Only engines with engine arguments have limits that follow from the card.
+        # Only engines with engine arguments have limits that depend on the GPU.
         depends_on_card = repository.engine.llm_arguments is not None
         origin = f" on {card.name}" if card and depends_on_card else ""
         yield f"Limits{origin}: {int(sequences):,} sequences, {int(tokens):,} tokens per step"
     if _can_convert_to_fp8(repository, quantization, card):
         yield (
-            "To use the FP8 units of this card, import the model with --quantization fp8. "
+            "This GPU supports FP8. To use it, import the model with --quantization fp8. "
             f"`tllm plan -m {shlex.quote(repository.name)}` estimates the effect."
         )
 

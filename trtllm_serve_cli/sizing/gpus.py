@@ -101,10 +101,10 @@ def load_gpu(name: str) -> Gpu:
     near = difflib.get_close_matches(normalized, [*load_gpus(), *_ALIASES], n=4, cutoff=0.5)
     raise BadInput(
         f"The GPU {name!r} is unknown.",
-        why=f"the most similar names of supported cards are {', '.join(near)}"
+        why=f"the most similar names of supported GPUs are {', '.join(near)}"
         if near
-        else f"the supported cards are {', '.join(load_gpus())}",
-        next_step=f"choose a supported card, for example --gpu {near[0] if near else 'h200'}",
+        else f"the supported GPUs are {', '.join(load_gpus())}",
+        next_step=f"choose a supported GPU, for example --gpu {near[0] if near else 'h200'}",
     )
 
 
@@ -123,7 +123,7 @@ def find_gpus() -> tuple[PresentGpu, ...]:
 
 
 def find_present_card() -> Gpu | None:
-    """Return the card of this machine's first GPU, or None without a GPU that tllm knows."""
+    """Return the type of this machine's first GPU, or None if it is missing or unknown."""
     gpus = find_gpus()
     return find_card(gpus[0].shown_as) if gpus else None
 
@@ -156,22 +156,22 @@ def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
         raise BadInput(
             "No NVIDIA GPU was found on this machine.",
             why="nvidia-smi is missing, failed, or did not list a GPU",
-            next_step="choose a card to plan for, for example --gpu h200",
+            next_step="choose a GPU to plan for, for example --gpu h200",
         )
     if cut := [gpu for gpu in gpus if gpu.mig_devices]:
         raise BadInput(
             f"GPU {cut[0].index} is partitioned into MIG devices.",
             why="the memory bandwidth and compute throughput of the MIG profiles "
             f"{', '.join(cut[0].mig_devices)} are unknown",
-            next_step="pass --gpu NAME to plan for a card without MIG devices",
+            next_step="pass --gpu NAME to plan for a GPU without MIG devices",
         )
     names = sorted({gpu.shown_as for gpu in gpus})
     card = find_card(names[0])
     if len(names) > 1 or card is None:
         raise BadInput(
-            "The GPUs in this machine are not all the same supported card.",
+            "The GPUs in this machine are not all of the same supported type.",
             why=f"nvidia-smi reports {', '.join(names)}",
-            next_step="choose the most similar card with --gpu NAME",
+            next_step="choose the most similar GPU with --gpu NAME",
         )
     return replace(card, memory_mib=min(gpu.memory_mib for gpu in gpus)), len(gpus)
 

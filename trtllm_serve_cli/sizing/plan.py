@@ -69,7 +69,7 @@ class SizePlan:
     `plans` contains plans for at most `num_gpus` GPUs. `smallest` is the plan with the fewest GPUs
     on which the model fits, which may be more than `num_gpus`. `smallest` is None if the model does
     not fit on 128 GPUs. `smallest_in_fp8` is the same plan with weights in FP8. It is None if the
-    card does not support FP8, or if the options or the checkpoint specify a quantization.
+    GPU does not support FP8, or if the options or the checkpoint specify a quantization.
     """
 
     facts: ModelFacts
@@ -115,7 +115,7 @@ def plan_size(
     """Plan a model for up to `num_gpus` GPUs of the same type.
 
     If `num_gpus` is None, the plan is for up to 8 GPUs, or for more GPUs if the options request
-    more. Raise `BadInput` if the model's shape or the card does not support the options.
+    more. Raise `BadInput` if the model's shape or the GPU does not support the options.
     """
     options = options or SizeOptions()
     num_requested = (options.tp or 1) * (options.pp or 1)
@@ -250,7 +250,7 @@ def _choose_formats(
         weights = WEIGHT_FORMATS[quantization]
     else:
         weights = _measure_format(facts, WEIGHT_FORMATS[dtype])
-    next_step = "pass --quantization int8, or choose another card with --gpu"
+    next_step = "pass --quantization int8, or choose another GPU with --gpu"
     check_runs(f"weights in {quantization}", weights, gpu, next_step)
     kv_named = options.kv_cache_dtype or "auto"
     kv_name = dtype if kv_named == "auto" else kv_named
@@ -261,7 +261,7 @@ def _choose_formats(
 def _choose_dtype(shape: ModelShape, gpu: Gpu, options: SizeOptions) -> str:
     """Return the name of the dtype.
 
-    For "auto", choose bfloat16 if the checkpoint uses bfloat16 and the card supports it. Otherwise,
+    For "auto", choose bfloat16 if the checkpoint uses bfloat16 and the GPU supports it. Otherwise,
     choose float16, as TensorRT-LLM does.
     """
     if options.dtype != "auto":

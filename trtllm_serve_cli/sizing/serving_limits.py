@@ -1,9 +1,9 @@
-"""Choose the default limits of an engine for a model and a card.
+"""Choose the default limits of an engine for a model and a GPU.
 
-Small limits leave a fast card idle: with the shape of Llama 2 7B on an H200, vLLM 0.26 served 246
-requests per second with 1024 sequences and 16,384 tokens per step, and 235 with 256 and 8192.
-Large limits make a slow card stutter, because a step with many prompt tokens delays the next token
-of all other sequences.
+Small limits do not use a fast GPU fully: with the shape of Llama 2 7B on an H200, vLLM 0.26 served
+246 requests per second with 1024 sequences and 16,384 tokens per step, and 235 with 256 and 8192.
+Large limits cause pauses on a slow GPU, because a step with many prompt tokens delays the next
+token of all other sequences.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from trtllm_serve_cli.sizing.stages import split_stages
 _STEP_S = 0.35
 _MIN_TOKENS, _MAX_TOKENS = 2048, 16384
 _MIN_SEQUENCES, _MAX_SEQUENCES = 256, 1024
-# The minimum share of the KV cache for each sequence, in tokens. With less, the engine would
-# repeatedly interrupt sequences, and compute them again.
+# The minimum space in the KV cache for each sequence, in tokens. With less, the engine would
+# repeatedly preempt sequences and recompute them.
 _TOKENS_PER_SEQUENCE = 128
 
 
@@ -39,11 +39,11 @@ class ServingLimits:
 def choose_limits(
     shape: ModelShape, parallelism: Parallelism, gpu: Gpu, demand: Demand, memory: Memory
 ) -> ServingLimits:
-    """Return the default limits for a model that uses `memory` on each card.
+    """Return the default limits for a model that uses `memory` on each GPU.
 
-    Both limits are powers of two. `max_num_tokens` is the largest from 2048 to 16,384 for which a
-    step takes at most 0.35 s. `max_num_seqs` is the largest from 256 to 1024 for which the KV cache
-    has room for 128 tokens per sequence.
+    Both limits are powers of two. `max_num_tokens` is the largest power from 2048 to 16,384 for
+    which a step that processes only prompts takes at most 0.35 s. `max_num_seqs` is the largest
+    power from 256 to 1024 for which the KV cache has room for 128 tokens per sequence.
     """
     cost = estimate_step_cost(shape, parallelism, gpu, demand, max(1, memory.num_sequences))
     sequence_bytes = max(

@@ -75,8 +75,8 @@ def refused(model: str, message: str) -> RequestFailed:
     return RequestFailed(
         f"The request to {model} failed.",
         why=message,
-        next_step="correct the request; if the reason is an error of the server, check the server "
-        "with `tllm status`",
+        next_step="correct the request, or check the server with `tllm status` if the reason is a "
+        "server error",
     )
 
 

@@ -18,8 +18,8 @@ _TLS_ALERT = b"\x15"
 def probe_interface(address: str) -> Literal["grpc", "http"] | None:
     """Return the interface that the port serves, or None if the port does not respond.
 
-    A gRPC server responds with an HTTP/2 frame. Raise `BadInput` if the port uses TLS, because the
-    address of a server does not include its certificate.
+    A gRPC server responds with an HTTP/2 frame. Raise `BadInput` if the port uses TLS, because an
+    address does not specify which certificates to trust.
     """
     try:
         answer = _ask(address)
@@ -29,7 +29,7 @@ def probe_interface(address: str) -> Literal["grpc", "http"] | None:
         return None
     if answer.startswith(b"HTTP/"):
         return "http"
-    # A TLS server closes the connection, with or without an alert.
+    # A TLS server closes the connection after a request without TLS. It may send an alert first.
     if answer[:1] in (b"", _TLS_ALERT) and _accepts_tls(address):
         raise BadInput(
             f"The port {address} uses TLS.",

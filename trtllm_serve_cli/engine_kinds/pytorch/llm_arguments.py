@@ -59,8 +59,8 @@ _NGRAM_SIZE = 4
 def plan_llm_limits(limits: ServingLimits) -> Arguments:
     """Return the arguments for the limits.
 
-    `LLM` rejects prompts longer than `max_num_tokens` unless chunked prefill is enabled, so cards
-    never reduce this limit.
+    `LLM` rejects prompts longer than `max_num_tokens` unless chunked prefill is enabled.
+    Therefore, a slow GPU does not lower this limit.
     """
     return {
         "max_batch_size": limits.max_num_seqs,

@@ -76,7 +76,8 @@ class _ServerCollector(Collector):
 class Metrics:
     """The metrics of a gateway process.
 
-    `server_directory` is the state folder of the gateway's server, or None if it has none.
+    `server_directory` is the state folder of the server that `tllm start` supervises, or None if
+    the servers run elsewhere.
     """
 
     def __init__(self, limits: Limits, server_directory: Path | None = None) -> None:

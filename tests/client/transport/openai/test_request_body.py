@@ -122,7 +122,7 @@ def test_invalid_values_are_refused_before_they_are_sent() -> None:
 
 
 def test_messages_require_chat_completions() -> None:
-    with pytest.raises(BadInput, match="Completions have no messages"):
+    with pytest.raises(BadInput, match="A completion request cannot contain messages"):
         _plan("completions", history=(SYSTEM,))
 
 

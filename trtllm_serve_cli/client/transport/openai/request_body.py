@@ -100,7 +100,7 @@ def _plan_prompt(api: Api, request: GenerateRequest) -> Body:
         return {"messages": [*map(dict, request.history), message]}
     if request.history:
         raise BadInput(
-            "Completions have no messages.",
+            "A completion request cannot contain messages.",
             why=(
                 "only chat completions accept a system prompt or the previous messages of a "
                 "conversation"
