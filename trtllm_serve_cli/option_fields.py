@@ -61,7 +61,7 @@ class PartOf:
 
 @dataclass(frozen=True, slots=True)
 class CheckedBy:
-    """An annotation for a mapping of text whose items `check` accepts.
+    """An annotation for a mapping whose items are validated with `check`.
 
     `check` receives the key and the value of an item, and raises `BadInput` if they are invalid.
     """

@@ -30,7 +30,7 @@ from stat import S_ISDIR
 
 from trtllm_serve_cli.errors import BadInput
 
-# Constants of Linux's `renameat2`, which Python does not offer.
+# Constants of Linux's `renameat2`, which Python's standard library does not provide.
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -98,9 +98,9 @@ def expand_user(path: Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder and its parents. Raise `BadInput` if its file system has no such folders.
+    """Create the folder and its parents.
 
-    For example, nothing can be created in /proc.
+    Raise `BadInput` if the file system does not support new folders, as in /proc.
     """
     with _creating(path):
         path.mkdir(parents=True, exist_ok=True)
@@ -213,7 +213,7 @@ def put_in_place(new: Path, final: Path) -> None:
     """Rename the folder `new` to `final`, and replace `final` if it exists.
 
     Both folders must be on the same file system. If the file system can exchange two folders,
-    `final` exists at any time, also if the process is killed.
+    `final` exists at all times, even if the process is killed.
     """
     if not final.exists():
         new.rename(final)
@@ -247,8 +247,8 @@ def _creating(folder: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise BadInput(
             f"The folder {folder} cannot be created.",
-            why="a parent folder does not exist, or its file system contains no files of users",
-            next_step="choose another folder, or set TLLM_HOME to a folder that you can write",
+            why="a parent folder does not exist, or its file system does not support new folders",
+            next_step="choose another folder, or set TLLM_HOME to a writable folder",
         ) from error
 
 
@@ -263,7 +263,7 @@ def _exchange(first: Path, second: Path) -> bool:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
         return False
-    # Audit hooks do not see calls of C functions.
+    # Raise the audit event, because calls through ctypes do not raise it.
     sys.audit("os.rename", str(first), str(second), -1, -1)
     if rename(_AT_FDCWD, bytes(first), _AT_FDCWD, bytes(second), _RENAME_EXCHANGE) == 0:
         return True

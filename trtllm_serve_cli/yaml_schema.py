@@ -63,7 +63,7 @@ def parse_yaml(cls: type[T], text: str, *, where: str) -> T:
     except RecursionError as error:
         raise BadInput(
             f"{where} is nested too deeply.",
-            why="the parser of YAML does not support as many levels",
+            why="the YAML parser does not support this many levels",
             next_step="remove levels from the file",
         ) from error
     if node is None:

@@ -1,12 +1,12 @@
 """Count heartbeats in a small file, which the server's supervisor reads.
 
-The folder `$TLLM_PULSES` contains one file for each model process and each engine worker. A process
-that hangs stops counting. A file works where a request could not: the supervisor does not have to
-wait for a response, and a process that hangs cannot block the supervisor.
+The folder `$TLLM_PULSES` contains one file for each process of a model or of the gateway, and for
+each engine worker. The count in a file stops if the process hangs. Unlike a request, reading a file
+does not require a response, so a process that hangs cannot block the supervisor.
 
-Each file is locked by the model's process. The lock ends with the process, so the supervisor
-ignores the files of models that were unloaded. The file of an engine worker belongs to the model
-that starts the worker, so the supervisor also detects that a worker is missing.
+The process that creates a file locks it. The kernel releases the lock when the process ends, so the
+supervisor ignores the files of models that were unloaded. The model that starts an engine worker
+creates the worker's file, so the supervisor also detects that a worker is missing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from typing import Literal, cast
 PULSES_VARIABLE = "TLLM_PULSES"
 # A process that receives this signal writes the stacks of its threads to the server's log.
 STACKS_SIGNAL = signal.SIGUSR2
-# The interval in seconds at which a model's process counts. An idle engine worker counts at a
-# similar interval.
+# The interval in seconds at which a model's process writes a heartbeat. The interval of an idle
+# engine worker is similar.
 PERIOD_S = 0.5
 _RECORD = struct.Struct("<6q")
 
@@ -40,7 +40,7 @@ Role = Literal["model", "worker", "gateway"]
 class PulseState(IntEnum):
     """The activity of a process.
 
-    `LOADING` is the state before the first start has finished. `IDLE` processes count regularly.
+    `LOADING` is the state before the first start has finished. `IDLE` processes write heartbeats.
     `BUSY` engine workers count steps. A worker is `FAILED` from its death until the next worker has
     loaded the engine.
     """
@@ -55,8 +55,8 @@ class PulseState(IntEnum):
 class Pulse:
     """The content of a file.
 
-    `num_beats` counts while the process is idle. `num_updates` counts the engine steps that
-    generated tokens, and `iteration` is the engine's own number of its latest step.
+    `num_beats` increases while the process is idle. `num_updates` counts the engine steps that
+    generated tokens, and `iteration` is the number that the engine assigned to its latest step.
     """
 
     role: Role
@@ -70,7 +70,7 @@ class Pulse:
 
 
 class PulseWriter:
-    """Count the heartbeats of a process in a file, or nowhere if `path` is None."""
+    """Writes the heartbeats of a process to a file. If `path` is None, they are discarded."""
 
     def __init__(self, path: Path | None) -> None:
         self._record: mmap.mmap | bytearray = bytearray(_RECORD.size)
@@ -94,7 +94,7 @@ class PulseWriter:
         self._num_updates += 1
 
     def note_iteration(self, iteration: int) -> None:
-        """Record the engine's number of its latest step. The next `work` writes the record."""
+        """Record the number of the engine's latest step. The next `work` writes the record."""
         self._iteration = iteration
 
     def fail(self) -> None:

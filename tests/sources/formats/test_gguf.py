@@ -84,7 +84,7 @@ def test_random_bytes_never_crash_the_reader(noise):
         (b"GGUF" + struct.pack("<IQQ", 3, 2**40, 0), "it declares 1099511627776 tensors"),
         (
             b"GGUF" + struct.pack("<IQQQ1sIIQ", 3, 0, 1, 1, b"k", 9, 8, 2**23),
-            "it declares more than 4194304 texts",
+            "it declares more than 4194304 strings",
         ),
         (b"GGUF" + struct.pack("<IQQQ", 3, 0, 1, 2**62), "before the end of the header"),
         (b"GGUF" + struct.pack("<IQQQI", 3, 0, 1, 0, 99), "a value of the unknown type 99"),

@@ -1,8 +1,8 @@
 """Replace several files of a model repository together.
 
-Renames are atomic only for a single file. The new texts are therefore first written to the file
-`.tllm-changes` in the repository. From then on the change is committed: if the process is killed
-before it has replaced all files, the next command that reads the repository completes the change.
+A rename replaces only a single file atomically. The new texts are therefore first written to the
+file `.tllm-changes` in the repository, which commits the change. If the process is killed before it
+has replaced all files, the next command that reads the repository completes the change.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _COMMITTED = ".tllm-changes"
 
 
 def replace_files(repository: Path, texts: Mapping[Path, str]) -> None:
-    """Replace the files in `texts` by the new texts. If an error occurs, no file is changed.
+    """Replace the content of the files in `texts`. If an error occurs, no file is changed.
 
     The paths are relative to `repository`. Raise `OSError` if a file is missing or cannot be
     written.
@@ -36,7 +36,7 @@ def replace_files(repository: Path, texts: Mapping[Path, str]) -> None:
 
 
 def complete_changes(repository: Path) -> None:
-    """Complete a change that was committed, but whose process was killed."""
+    """Complete a committed change if the process that made it was killed."""
     committed = repository / _COMMITTED
     if not committed.exists():
         return

@@ -140,7 +140,8 @@ class TritonPythonModel:
         sender = request.get_response_sender()
         try:
             if sender.is_cancelled():
-                # The request has waited for a thread. Do not occupy the tokenizer and the engine.
+                # The client cancelled the request while it waited for a thread, so do not use the
+                # tokenizer or the engine for it.
                 record.end("cancelled")
                 send_error(sender, "the client cancelled the request")
                 return
@@ -303,7 +304,7 @@ class TritonPythonModel:
         self, outputs: dict[str, Array], streams: dict[tuple[int, int], TextStream]
     ) -> list[Any]:
         rows = _sequences(outputs)
-        # Responses with several beams are not split into pieces. Each contains the whole texts.
+        # Responses with several beams are not split into pieces: each contains complete texts.
         if len(rows[0]) > 1:
             return self._as_texts(outputs)
         key = (int(outputs["batch_index"][0, 0]), int(outputs["sequence_index"][0, 0]))

@@ -1,7 +1,8 @@
 """Reject texts that are too long before they are encoded.
 
-Encoding a text of 20 MB takes 10 s, during which a model's process answers no other request. A text
-that cannot fit into the model's context must therefore be rejected by its length.
+Encoding a text of 20 MB takes 10 s, during which a model's process does not respond to other
+requests. A text that is certainly too long for the model's context is therefore rejected before it
+is encoded.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def check_prompt_length(name: str, text: str, max_seq_len: int) -> None:
     limit = max_seq_len * _MAX_TOKEN_LENGTH
     if max_seq_len and len(text) > limit:
         raise InvalidRequest(
-            f"{name} has {len(text)} characters, but the context of {max_seq_len} tokens has space "
-            f"for at most {limit}; send a shorter text"
+            f"{name} has {len(text)} characters, but the context of {max_seq_len} tokens can "
+            f"contain at most {limit}; send a shorter text"
         )
 
 

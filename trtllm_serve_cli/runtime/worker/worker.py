@@ -59,7 +59,7 @@ class _Client:
         self.sock = sock
         # Engine id of a request -> number of its sequences that have not ended.
         self.open: dict[int, int] = {}
-        # Whether the client still reads what the worker sends.
+        # False if the client has stopped reading the worker's messages.
         self.reads = True
 
     def engine_id(self, request_id: int) -> int:
@@ -210,7 +210,7 @@ class Worker:
             else:
                 self._pulse.beat()
                 client, command = self._commands.get(timeout=IDLE_STATS_PERIOD_S)
-                # Some commands, for example requests with a grammar, take long to handle.
+                # Some commands, for example requests with a grammar, take a long time.
                 self._pulse.work(self._num_in_flight)
             while command is not None or client is not self._owner:
                 updates += self._handle(client, command)

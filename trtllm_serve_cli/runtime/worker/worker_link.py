@@ -155,7 +155,7 @@ class WorkerLink:
 def _parse_steps(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[SequenceUpdate], EngineStats | None]:
-    """Return the updates of all steps, and the last statistics, or None without statistics.
+    """Return the updates of all steps, and the last statistics, or None if no step has them.
 
     Raise `ProtocolError` if a message is not a step. Its updates are lost, so the connection cannot
     continue.

@@ -83,7 +83,7 @@ def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
 
 
 def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
-    """Load the engine, send `ready` or the error, and serve the socket given by `--fd`."""
+    """Load the engine, send `ready` or the error, and serve the socket in the option `--fd`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--fd", type=int, required=True)

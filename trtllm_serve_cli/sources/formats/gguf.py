@@ -26,7 +26,8 @@ _STRING, _ARRAY = 8, 9
 _MAX_ENTRIES = 1 << 20
 _MAX_ITEMS = 1 << 24
 _MAX_DIMENSIONS = 8
-# Limit for the texts in all arrays, which are read one by one. Tokenizers have less than a million.
+# Limit for the strings in all arrays, which are read one by one. Tokenizers have fewer than a
+# million strings.
 _MAX_STRINGS = 1 << 22
 
 # Maps each ggml type to a block's number of elements and its number of bytes.
@@ -145,10 +146,10 @@ class _Cursor:
             raise _Invalid(f"the text at byte {start} is not UTF-8") from error
 
     def add_strings(self, number: int) -> None:
-        """Raise `_Invalid` if reading so many more texts would take too long."""
+        """Count `number` more strings. Raise `_Invalid` if reading them would take too long."""
         self._num_strings += number
         if self._num_strings > _MAX_STRINGS:
-            raise _Invalid(f"it declares more than {_MAX_STRINGS} texts")
+            raise _Invalid(f"it declares more than {_MAX_STRINGS} strings")
 
     def count(self, limit: int, what: str) -> int:
         number = self.number("Q")

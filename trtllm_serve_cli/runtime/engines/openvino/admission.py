@@ -12,9 +12,10 @@ T = TypeVar("T")
 
 
 class AdmissionQueue(Generic[T]):
-    """A queue of requests that admits them in order while at most `max_sequences` are admitted.
+    """A queue that admits requests in order of arrival while slots are free.
 
-    A request occupies as many slots as it has sequences, from its admission to its release.
+    There are `max_sequences` slots. A request occupies one slot for each of its sequences, from its
+    admission to its release.
     """
 
     def __init__(self, max_sequences: int) -> None:
@@ -27,7 +28,7 @@ class AdmissionQueue(Generic[T]):
         return len(self._waiting)
 
     def add(self, request_id: int, num_sequences: int, item: T) -> None:
-        """Append a request. It needs at most `max_sequences` slots."""
+        """Append a request, which must not need more than `max_sequences` slots."""
         self._waiting[request_id] = (num_sequences, item)
 
     def admit(self) -> list[T]:

@@ -24,7 +24,7 @@ _TENSORS = {
     "num_top_log_probs": "top_logprobs",
     "return_prompt_log_probs": "echo with logprobs",
 }
-# Request field -> how to serve the model, for fields that the old sampler does not support, either.
+# Request field -> what the model must be served with, for fields that the old sampler ignores, too.
 _REMEDIES = {
     "num_top_log_probs": (
         'TensorRT-LLM 1.2 or later and llm_args={"sampler_type": "TorchSampler"}'
