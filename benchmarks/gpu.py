@@ -3,10 +3,11 @@
     python benchmarks/gpu.py [--engine-python PY] [--work DIR] [--only PART]... [--rehearse]
 
 Creates a checkpoint of Llama-2-7B's shape with random weights and a small one with real files,
-imports and serves them with the engine kind vllm, and measures them; docs/guides/vllm.md describes
+imports and serves them with the engine kind vllm, and measures them. docs/guides/vllm.md describes
 each part. Each part has a time limit, and a failure does not affect the others. After each part,
-the results are in DIR/gpu.json; finally, a table is printed. `--rehearse` runs everything without a
-GPU, on the tests' stand-in for vLLM: use it to test the script; the measurements are meaningless.
+the script writes the results to DIR/gpu.json. At the end, it prints a table. `--rehearse` runs
+everything without a GPU, on the tests' stand-in for vLLM: use it to test the script; the
+measurements are meaningless.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def check_raw_server(check: Check) -> dict[str, Any]:
 def check_tp2(check: Check) -> dict[str, Any]:
     """Measure two GPUs: the small model's tokens and the large model's request rate."""
     if len(find_gpus()) < 2 and not check.is_rehearsal:
-        return {"left_out": "one GPU"}
+        return {"left_out": "the machine has fewer than two GPUs"}
     prompts = greedy_prompts(check)
     known = check.found.get("greedy", {}).get("expected")
     expected = known or raw_greedy(check, prompts)
@@ -151,16 +152,17 @@ def compare_tokens(expected: list[list[int]], got: list[list[int]]) -> dict[str,
 
 
 class TimeIsUp(SystemExit):
-    """A part exceeded its time limit.
+    """Raised if a part exceeds its time limit.
 
-    Not an `Exception`: the running code would handle that as its own failure, and continue without
-    a limit. An event loop only propagates exceptions like `SystemExit` from callbacks.
+    This is not an `Exception`, because the running code would handle an `Exception` as its own
+    failure, and continue without a limit. An event loop propagates only exceptions such as
+    `SystemExit` from callbacks.
     """
 
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raise `TimeIsUp` in the block after `seconds`."""
+    """Raise `TimeIsUp` if the `with` block takes longer than `seconds`."""
 
     def stop(*_: object) -> None:
         raise TimeIsUp(f"more than {seconds} s")
@@ -230,7 +232,7 @@ def main() -> None:
 def _find_python(name: str) -> str:
     found = shutil.which(name) if name else find_python_with("vllm")
     if found is None:
-        sys.exit("No Python with vLLM was found; name one: --engine-python PY")
+        sys.exit("No Python with vLLM was found. Specify one with --engine-python PY.")
     return str(Path(found).absolute())
 
 

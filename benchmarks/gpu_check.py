@@ -76,7 +76,7 @@ class Check:
         return self.work / "small"
 
     def arguments(self, folder: Path) -> dict[str, Any]:
-        """Return vLLM's engine arguments, equal to those of our server."""
+        """Return the engine arguments for vLLM, which are those of the vLLM behind Triton."""
         sizes = self.sizes
         of_weights = (
             {"dtype": "bfloat16", "load_format": "dummy"}

@@ -27,7 +27,7 @@ from openai_streams import ChatClients, chat_bodies
 from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 
-# Part of the GPU's memory for each of the two engines.
+# Fraction of the GPU's memory for each of the two engines.
 _GPU_MEMORY = 0.44
 _SINGLE_PORT = 8175
 _PROMPT_LENGTH = 128
@@ -38,21 +38,21 @@ _NUM_CLIENTS = 4
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """A server to measure: its port, its name of the model, and its main process."""
+    """A server to measure: its port, the name of its model, and its main process."""
 
     port: int
     model: str
     process_id: int
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time of the processes that speak HTTP, without the engine's."""
+        """Return the CPU time of the processes that serve HTTP, without the engine's processes."""
         main = psutil.Process(self.process_id)
         family = [main, *main.children(recursive=True)]
         return sum(sum(each.cpu_times()[:2]) for each in family if not _is_engine(each))
 
 
 def check_gateway(check: Check) -> dict[str, Any]:
-    """Measure chat streams of the gateway and of vLLM's server in turns."""
+    """Measure chat streams of the gateway and of vLLM's server alternately."""
     half = replace(check, gpu_memory=_GPU_MEMORY)
     rows: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
@@ -96,7 +96,7 @@ def _measure(
 
 
 def _medians(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the median of each figure over the rounds, for each server and number of streams."""
+    """Return the median of each metric over the rounds, for each server and number of streams."""
     groups: dict[tuple[str, int], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["server"], row["streams"]), []).append(row)

@@ -33,7 +33,7 @@ _LAYER_STD = 0.02
 def write_shape(folder: Path, shape: dict[str, Any]) -> Path:
     """Write a Llama checkpoint without weights, for `load_format=dummy`."""
     write_config(folder, shape)
-    # Checks for weights find a file; loading dummy weights does not open it.
+    # The checks of a checkpoint require a weight file. vLLM does not open it with dummy weights.
     empty = write_safetensors({"model.norm.weight": np.ones(shape["hidden_size"], np.float16)})
     (folder / "model.safetensors").write_bytes(empty)
     _write_tokenizer(folder, shape["vocab_size"])
@@ -41,7 +41,7 @@ def write_shape(folder: Path, shape: dict[str, Any]) -> Path:
 
 
 def write_config(folder: Path, shape: dict[str, Any]) -> Path:
-    """Write the files for `tllm plan`, which would use the size of a weight file."""
+    """Write only config.json, for `tllm plan`. With a weight file, the plan would use its size."""
     folder.mkdir(parents=True, exist_ok=True)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",

@@ -123,7 +123,7 @@ def measure_alone(check: Check, server: RunningServer) -> dict[str, Any]:
 
 
 def plan_text_request(text: str, num_tokens: int) -> Any:
-    """Return a streaming request with a fixed length: otherwise an end token may stop it."""
+    """Return a streaming request with a fixed length, which an end token cannot shorten."""
     encoded = text.encode()
     request = service_pb2.ModelInferRequest(model_name="tensorrt_llm_bls")
     request.inputs.add(name="text_input", datatype="BYTES", shape=[1, 1])
@@ -174,7 +174,7 @@ def measure_streaming(check: Check, server: RunningServer) -> dict[str, Any]:
 
 
 def measure_memory(check: Check, server: RunningServer) -> dict[str, Any]:
-    """Return the plan for this card, and the memory use in the server's metrics."""
+    """Return the plan for this GPU, and the memory use in the server's metrics."""
     summary = summarize(parse_metrics(fetch_metrics(server.endpoint.metrics), time.monotonic()))
     (engine,) = summary.engines
     held = {"gpus": [asdict(gpu) for gpu in summary.host.gpus], "engine": asdict(engine)}

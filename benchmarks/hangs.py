@@ -2,7 +2,7 @@
 
     python benchmarks/hangs.py -m MODEL [--hang-timeout 120] [--json]
 
-Serves an imported model, and stops one of its processes after the other with SIGSTOP while a
+Serves an imported model, and stops its processes one after another with SIGSTOP, each while a
 request is in flight. Prints the seconds until `tllm status` and `/health` report the hang, until
 the request in flight has ended, and until the server is ready again and generates a token.
 """

@@ -39,14 +39,16 @@ _END_LIMIT_S = 60.0
 
 
 def main() -> None:
-    """Soak each engine, write the results, and exit with 1 if a check failed."""
+    """Run the soak test of each engine, write the results, and exit with 1 if a check failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=60.0, help="duration for all engines")
+    parser.add_argument("--minutes", type=float, default=60.0, help="total duration")
     parser.add_argument("--engine", choices=(*ENGINES, "both"), default="both")
     parser.add_argument("--output", type=Path, default=Path("soak-result"))
     parser.add_argument("--round-s", type=float, default=60.0)
     parser.add_argument("--sample-s", type=float, default=5.0)
-    parser.add_argument("--warmup-s", type=float, default=60.0, help="of each process")
+    parser.add_argument(
+        "--warmup-s", type=float, default=60.0, help="excluded time after each process has started"
+    )
     parser.add_argument("--http-port", type=int, default=8140, help="the first of four ports")
     arguments = parser.parse_args()
     names = list(ENGINES) if arguments.engine == "both" else [arguments.engine]
@@ -61,7 +63,7 @@ def main() -> None:
 
 
 def soak_engine(name: str, home: Home, seconds: float, arguments: argparse.Namespace) -> Result:
-    """Serve an engine, run the load, stop the server, and check what is left."""
+    """Serve an engine, run the load, stop the server, and check what it leaves behind."""
     options = import_engine(name, home)
     ports = ("http_port", "grpc_port", "metrics_port", "openai_port")
     numbers = {port: arguments.http_port + number for number, port in enumerate(ports)}
@@ -87,14 +89,14 @@ def soak_engine(name: str, home: Home, seconds: float, arguments: argparse.Names
 
 
 def list_processes(server: RunningServer) -> list[psutil.Process]:
-    """Return the server's processes, or none if its supervisor has ended."""
+    """Return the server's processes, or an empty list if its supervisor has ended."""
     with contextlib.suppress(psutil.Error):
         return processes_of(server)
     return []
 
 
 def find_leftovers(server: RunningServer, processes: list[psutil.Process]) -> list[str]:
-    """Return the processes and the shared memory of a server that was stopped."""
+    """Return a message for each process and shared memory file that a stopped server has left."""
     _, alive = psutil.wait_procs(processes, timeout=_END_LIMIT_S)
     left = [f"the process {each.pid} ({each.name()}) is still running" for each in alive]
     return left + [f"{each} was not removed" for each in list_shared_memory(server)]

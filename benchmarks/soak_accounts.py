@@ -1,7 +1,7 @@
 """Compare the numbers of requests and tokens that clients and a server have counted.
 
-The server may or may not have counted a request that its client cancelled, left or lost. All other
-numbers must be equal.
+The server may or may not have counted a request that its client cancelled or abandoned, or whose
+connection was lost. All other numbers must be equal.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from trtllm_serve_cli.metrics.parse import Snapshot
 class ClientCounts:
     """The requests that clients sent, by outcome, and their tokens.
 
-    `broken` requests failed after their first token. `open_tokens` is the range of the number of
-    tokens that the server generated for requests which did not complete.
+    `broken` requests failed after their first token. For requests that did not complete, the server
+    generated between `min_open_tokens` and `max_open_tokens` tokens.
     """
 
     complete: int = 0
@@ -40,7 +40,7 @@ class ClientCounts:
         elif answer.outcome != "rejected":
             self.broken += answer.outcome == "failed" and answer.num_pieces > 0
             self.min_open_tokens += answer.num_pieces
-            # A request that was cancelled in time for its last token has generated all of them.
+            # The server may have generated all tokens before it noticed the cancellation.
             self.max_open_tokens += case.num_tokens if case.kind != "wrong" else 0
 
     @property
@@ -98,7 +98,7 @@ def read_gateway(page: Snapshot) -> ServerCounts:
 
 
 def compare(client: ClientCounts, server: ServerCounts) -> list[str]:
-    """Return the differences that cannot be explained, as sentences."""
+    """Return a sentence for each difference that cancelled requests do not explain."""
     total = server.complete + server.cancelled + server.failed + server.rejected
     certain = client.complete + client.cancelled + client.broken + client.rejected
     ranges: Iterable[tuple[str, int, int, int]] = (

@@ -1,9 +1,9 @@
-"""Draw the requests of the soak, and check each response.
+"""Draw the requests of the soak test, and check each response.
 
 The simulated engine draws each token from the prompt with the request's seed. A prompt of words
-with one token each therefore determines the whole response, whatever else runs at the same time.
-The text of a real engine may change with its batches. Its responses are checked for their numbers
-of tokens, their finish reasons, and whether they follow their guides.
+with one token each therefore determines the whole response, regardless of other requests. The text
+of a real engine can depend on the batch, so only the number of tokens, the finish reason and the
+conformance to a guide are checked.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from random import Random
 from typing import Any, Literal
 
 Interface = Literal["grpc", "http", "completions", "chat"]
-# A client reads a whole response, cancels it after some tokens, leaves without reading it, sends a
-# guide or an adapter's name, or sends a request that the server must reject.
+# A client reads a whole response, cancels it after some tokens, disconnects without reading it,
+# sends a guide or an adapter's name, or sends a request that the server must reject.
 Kind = Literal["whole", "cancel", "leave", "guide", "adapter", "wrong"]
 Outcome = Literal["complete", "cancelled", "left", "failed", "rejected"]
 
-# Each of these words is one token after a space, in the tokenizer of the demo model.
+# In the demo model's tokenizer, each of these words with a preceding space is one token.
 WORDS = ["one", "two", "three", "red", "green", "blue", "day", "night", "sun", "moon"]
 GUIDE: dict[str, Any] = {
     "type": "object",
@@ -42,8 +42,8 @@ _GUIDE_TOKENS = 48
 class Profile:
     """A served model and its capabilities.
 
-    If `is_exact` is true, the words of a response are known. `adapters` are the names of LoRA
-    adapters. An engine without guides rejects them.
+    If `is_exact` is true, the words of a response are known in advance. `adapters` are the names of
+    LoRA adapters. If `has_guides` is false, the engine rejects guides.
     """
 
     model: str
@@ -76,7 +76,7 @@ class Case:
         return self.kind not in ("guide", "wrong")
 
     def leaves_after(self, num_pieces: int) -> bool:
-        """Return whether the client leaves when it has received this number of pieces."""
+        """Return whether the client disconnects after it has received this number of pieces."""
         return self.kind == "leave" or (self.kind == "cancel" and num_pieces > self.cancel_after)
 
 
@@ -84,7 +84,7 @@ class Case:
 class Answer:
     """The response that a client received. `num_pieces` counts the pieces with text.
 
-    `num_tokens` and `finish_reason` are the server's statements, if the response has them.
+    `num_tokens` and `finish_reason` are the values in the response, if it contains them.
     """
 
     outcome: Outcome
@@ -132,7 +132,8 @@ def expected_text(case: Case, num_tokens: int) -> str:
 def find_problem(case: Case, answer: Answer, profile: Profile) -> str:
     """Return why a response is wrong, or "" if it is correct.
 
-    A failed request is not judged here, because it is correct while a process is restarted.
+    A failed request only needs an error message, because requests may fail while a process is
+    restarted.
     """
     if answer.outcome == "failed":
         return "" if answer.error else "the request failed without an error message"

@@ -1,4 +1,4 @@
-"""Send the requests of the soak over gRPC, HTTP and the OpenAI-compatible gateway."""
+"""Send the requests of the soak test over gRPC, HTTP and the OpenAI-compatible gateway."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _body(case: Case, profile: Profile, addresses: Addresses) -> dict[str, Any]:
         "stream": case.is_stream,
     }
     if not profile.is_exact:
-        # A simulated engine ignores the seed of a greedy request.
+        # Do not set this for the simulated engine, which ignores the seed of a greedy request.
         body["temperature"] = 0
     if case.kind == "guide":
         schema = {"name": "answer", "schema": GUIDE}
@@ -129,7 +129,8 @@ def _body(case: Case, profile: Profile, addresses: Addresses) -> dict[str, Any]:
     if case.interface == "completions":
         return body | {"prompt": case.prompt}
     if profile.is_exact:
-        # The chat template adds tokens to the prompt. A simulated engine draws only biased tokens.
+        # The chat template adds tokens to the prompt, from which the simulated engine draws. With a
+        # bias, it draws only the biased tokens.
         body["logit_bias"] = {str(addresses.word_tokens[word]): 100 for word in case.words}
     return body | {"messages": [{"role": "user", "content": case.prompt}]}
 
@@ -200,7 +201,7 @@ class Load:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Keep the clients, which do not send until `resume` is called."""
+        """Run the clients in the `with` block. They do not send until `resume` is called."""
         for number in range(self.num_clients):
             rng = Random(f"{self.seed} {number}")
             thread = threading.Thread(target=self._run_client, args=(rng,), daemon=True)
@@ -228,7 +229,7 @@ class Load:
 
     @contextlib.contextmanager
     def disturbed(self) -> Iterator[None]:
-        """Expect that requests fail within this context."""
+        """Mark the requests that are in flight during the `with` block as disturbed."""
         with self._changed:
             self._num_disturbances += 1
         yield

@@ -1,4 +1,4 @@
-"""Import the models that the soak serves."""
+"""Import the models that the soak test serves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NUM_LAYERS, _HIDDEN, _RANK = 30, 576, 4
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine to soak, with its load. `rate_per_s` is the mean rate of all clients.
+    """An engine to test, with its load. `rate_per_s` is the mean rate of all clients.
 
     The memory of the engine worker may grow by `worker_growth_mb` after the warm-up.
     """
@@ -57,7 +57,7 @@ def import_engine(name: str, home: Home) -> dict[str, Any]:
     parameters = {
         "lora_prefetch_dir": str(folder),
         "max_loras": str(len(ADAPTERS)),
-        # A small cache, whose memory is in use after the warm-up.
+        # Use a small cache, so that all its memory is in use after the warm-up.
         "max_tokens_in_paged_kv_cache": "1024",
     }
     section = RepositorySection(parameters=parameters)

@@ -1,4 +1,4 @@
-"""Sample what the processes of a server hold, and find what grows."""
+"""Sample the resources of a server's processes, and find resources that grow."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from trtllm_serve_cli.launch.servers.running import RunningServer
 SHARED_MEMORY = Path("/dev/shm")
 # The median of the last part of a series is compared with the median of its first part.
 _NUM_PARTS = 3
-# A shorter series is not compared, because a single request changes its medians.
+# A shorter series is not compared, because a single request can change its medians.
 _MIN_SAMPLES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """Something that a process holds, and by how much its median may grow.
+    """A resource of a process, and the limit for the growth of its median.
 
-    The allowance is the sum of a constant and of a share of the earlier median.
+    The median may grow by `allowance` plus the fraction `share` of the earlier median.
     """
 
     name: str
@@ -52,10 +52,10 @@ QUANTITIES = {
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The resources of one process at a time in seconds since the start of the soak.
+    """The resources of one process. `at_s` is relative to the start of the soak test.
 
     `memory_mb` is the resident memory without memory that other processes can share. The shared
-    memory of the whole server belongs to the process of Triton.
+    memory of the whole server is attributed to Triton's process.
     """
 
     at_s: float
@@ -70,7 +70,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """The medians of an early and of the last part of a series."""
+    """The medians of the first and the last part of a series, after the warm-up."""
 
     part: str
     pid: int
@@ -82,7 +82,7 @@ class Growth:
 
     @property
     def problem(self) -> str:
-        """Why the growth is too large, or ""."""
+        """The message for a growth above the limit, or ""."""
         if self.after <= self.limit:
             return ""
         return (
@@ -134,7 +134,7 @@ def processes_of(server: RunningServer) -> list[psutil.Process]:
 
 
 def name_of(process: psutil.Process) -> str:
-    """Return the part of the server that the process is."""
+    """Return the name of the process's part of the server."""
     command = " ".join(process.cmdline())
     for word, name in (
         ("trtllm_serve_cli.launch.supervisor", "supervisor"),
@@ -148,7 +148,7 @@ def name_of(process: psutil.Process) -> str:
 
 
 def find_part(server: RunningServer, part: str) -> psutil.Process | None:
-    """Return the process that is this part, or None while it is restarted."""
+    """Return the process of this part, or None while the part is being restarted."""
     for process in processes_of(server):
         with contextlib.suppress(psutil.Error):
             if name_of(process) == part and process.status() != psutil.STATUS_ZOMBIE:
@@ -183,7 +183,7 @@ def take_samples(server: RunningServer, at_s: float) -> Iterator[Sample]:
 
 @dataclass
 class Watch:
-    """The samples of a server's processes, and of its used slots as points over time."""
+    """The samples of a server's processes, and its number of used slots over time."""
 
     samples: list[Sample] = field(default_factory=list)
     slots: list[tuple[float, float]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Find errors in a server's logs that the soak's faults do not explain."""
+"""Find errors in a server's logs that the faults of the soak test do not explain."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _MAX_CHARACTERS = 300
 
 
 def find_errors(directory: Path) -> list[str]:
-    """Return the unexpected errors in the logs in `directory`, each kind once with its number."""
+    """Return one message for each kind of unexpected error in the logs in `directory`.
+
+    The message contains the number of such errors and the first of them.
+    """
     lines: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for name in _LOGS:

@@ -1,4 +1,4 @@
-"""Write the result of a soak: samples, requests, a summary, and a self-contained page."""
+"""Write the result of a soak test: samples, requests, a summary, and a self-contained page."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _COUNTS = ("complete", "cancelled", "left", "rejected", "failed", "tokens")
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The result of a soak of one engine. `problems` is empty if all checks passed."""
+    """The result of the soak test of one engine. `problems` is empty if all checks passed."""
 
     engine: str
     soak: Soak
@@ -123,7 +123,7 @@ def render_page(result: Result) -> str:
     minutes = duration_s(result) / 60
     return render(
         "report/report.html.j2",
-        title=f"Soak of the engine {result.engine}",
+        title=f"Soak test of the engine {result.engine}",
         subtitle=f"{minutes:.1f} minutes, {len(result.soak.rounds)} rounds",
         banners=list(result.problems),
         tiles=list(_tiles(result)),
@@ -244,11 +244,11 @@ def _chart(title: str, label: str, lines: Mapping[str, Sequence[Point]], result:
 
 
 def _limits(result: Result) -> list[Limit]:
-    """Return a limit for each kill. Only the first has a label, so that the legend has one."""
+    """Return a limit for each kill. Only the first has a label, for a single legend entry."""
     kills_s = [each.killed_s for each in result.soak.rounds if each.fault]
     return [Limit("" if number else "kill", at_s) for number, at_s in enumerate(kills_s)]
 
 
 def _thin(points: Sequence[Point]) -> list[Point]:
-    """Keep at most `_MAX_POINTS` points, evenly over time."""
+    """Return at most `_MAX_POINTS` of the points, at regular intervals."""
     return list(points[:: max(1, math.ceil(len(points) / _MAX_POINTS))])

@@ -29,17 +29,17 @@ from trtllm_serve_cli.metrics.parse import Snapshot, parse_metrics
 Fault = Literal["", "engine worker", "gateway", "stub of tensorrt_llm"]
 # The counts of Triton and of the gateway.
 Counted = tuple[ServerCounts, ServerCounts]
-# One process is killed in each round but the first of four. A supervisor gives up after five
-# restarts in a row that lasted less than two minutes, so rounds of a minute are within its limit.
+# One process is killed in each round except the first of four. The supervisor never gives up,
+# because each restart becomes ready.
 FAULTS: tuple[Fault, ...] = ("", "engine worker", "gateway", "stub of tensorrt_llm")
-# Share of the rounds in which processes are killed. All processes of the remaining rounds live
-# until the end, so that slow growth shows.
+# Fraction of the rounds in which processes are killed. In the remaining rounds, all processes keep
+# running, so that slow growth becomes visible.
 _FAULTY_SHARE = 2 / 3
 _LIMIT_S = 180.0
 # The models publish their counters twice per second.
 _SETTLE_S = 1.2
 _POLL_S = 0.1
-# Length of the description of a problem.
+# Maximum length of the description of a problem.
 _MAX_CHARACTERS = 400
 
 
@@ -66,7 +66,7 @@ class Round:
 
 @dataclass
 class Soak:
-    """A soak of one running server: its load, its rounds, and the problems that were found."""
+    """The soak test of one running server: its load, its rounds, and the problems found."""
 
     server: RunningServer
     engine: Engine
@@ -259,7 +259,7 @@ def describe(current: Round, number: int) -> str:
 
 
 def count_all(rounds: list[Round]) -> Iterator[tuple[str, ClientCounts]]:
-    """Yield the client's counts of all rounds together, for Triton and for the gateway."""
+    """Yield the clients' counts, summed over all rounds, for Triton and for the gateway."""
     for door in ("triton", "gateway"):
         total = ClientCounts()
         for each in rounds:

@@ -1,7 +1,7 @@
 """Run `tllm` in a forked child process, with a fault in one of its file operations.
 
-A fork has all modules and tables of this process, so that a run takes milliseconds. A killed child
-leaves its files like a killed command.
+A forked child inherits all modules and tables of this process, so a run takes milliseconds. A
+killed child leaves the same files as a killed command.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Machine:
     interpreter: Path
 
     def warm_up(self, *arguments: str) -> None:
-        """Run a command in this process, which then has its modules and tables."""
+        """Run a command in this process, to load the modules and tables that it uses."""
         with self._command(arguments), contextlib.suppress(SystemExit):
             main()
 
@@ -91,7 +91,7 @@ class Machine:
             patch.setattr(sys, "executable", str(self.interpreter))
             patch.setattr(time, "time", lambda: 1_800_000_000.0)
             patch.setattr(secrets, "token_urlsafe", lambda num_bytes=32: "k" * num_bytes)
-            # A runtime of few files makes small repositories.
+            # Use a runtime with few files, so that the repositories are small.
             patch.setattr(
                 resources,
                 "files",

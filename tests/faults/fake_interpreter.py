@@ -1,4 +1,4 @@
-"""Stand in for the Python interpreter that a command starts, so that it ends within milliseconds.
+"""A fake of the Python interpreter that a command starts, which ends within milliseconds.
 
     fake_interpreter.py ENGINE_JSON -m MODULE ARGUMENT...
 

@@ -1,9 +1,9 @@
-"""Record the file operations of a command, and let one of them fail.
+"""Record the file operations of a command, and make one of them fail.
 
 An audit hook of Python receives each operation that creates, renames or removes a file, or opens a
-file for writing, also if a library does it. Writes are not audited. Files are therefore opened with
-`_pyio`, the version of `io` in Python, which calls `os.write`. An audit hook cannot be removed, so
-that only a child process may call `watch`.
+file for writing, even if a library performs the operation. Writes are not audited. Files are
+therefore opened with `_pyio`, the implementation of `io` in Python, which calls `os.write`. An
+audit hook cannot be removed, so only a child process may call `watch`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ FAULTS = {
     "EACCES": errno.EACCES,
     "SIGKILL": 0,
 }
-# The index of a file descriptor among the arguments of an event, to which its path is relative.
+# Event -> index of the argument with the file descriptor of the folder to which the path is
+# relative.
 _FOLDER_ARGUMENTS = {"os.mkdir": 2, "os.remove": 1, "os.rmdir": 1}
 _RENAMING = ("os.rename", "os.link")
 _CREATING = ("os.mkdir", "os.symlink", "os.link")
@@ -86,7 +87,10 @@ def watch(root: Path, on_operation: Callable[[Operation, bytes, int], None]) -> 
 
 
 def fail(fault: str, operation: Operation, data: bytes, fd: int) -> None:
-    """Fail like the system, after the first half of a write. `SIGKILL` ends this process."""
+    """Raise the system's error, or kill this process if `fault` is `SIGKILL`.
+
+    If the operation is a write, write the first half of `data` before.
+    """
     if data:
         os.pwrite(fd, data[: len(data) // 2], os.lseek(fd, 0, os.SEEK_CUR))
     if fault == "SIGKILL":

@@ -54,7 +54,7 @@ def find_leftovers(found: Files, before: Files, after: Files) -> list[str]:
 def find_partial_units(found: Files, before: Files, after: Files) -> list[str]:
     """Return the units that are neither as before nor as after the command.
 
-    A server without a state is ignored by all commands, so that its files may be incomplete.
+    All commands ignore a server without a state, so its files may be incomplete.
     """
     units, old, new = found.units(), before.units(), after.units()
     return [
@@ -66,7 +66,7 @@ def find_partial_units(found: Files, before: Files, after: Files) -> list[str]:
 
 
 def restore(home: Path, copy: Path) -> None:
-    """Replace `home` by a copy of `copy`, which may not exist."""
+    """Replace `home` with a copy of `copy`, or remove `home` if `copy` does not exist."""
     shutil.rmtree(home, ignore_errors=True)
     if copy.exists():
         shutil.copytree(copy, home, symlinks=True)

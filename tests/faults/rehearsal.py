@@ -1,4 +1,4 @@
-"""Rehearse a command without a fault, then repeat it with one, and check what it leaves."""
+"""Rehearse a command without a fault, repeat it with a fault, and check the files it leaves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Arguments = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Scenario:
-    """A command, the commands before it, and the unharmed command after it.
+    """A command that is tested, the commands before it, and the command after it.
 
     By default, the command after it is the same command. `reader` is a command that reads the
     files, and completes a change that was interrupted.
@@ -55,10 +55,10 @@ class Rehearsal:
         return [(fault, at) for at in range(len(self.operations)) for fault in FAULTS]
 
     def chosen_faults(self) -> list[tuple[str, int]]:
-        """Return two faults of each kind of operation from each line of the package.
+        """Return two faults for each kind of operation from each line of the package.
 
-        The first of these operations fails with an error, which differs from line to line. At the
-        last one, the process is killed.
+        The first of these operations fails with an error, which differs from line to line. In the
+        last operation, the process is killed.
         """
         errors = [fault for fault in FAULTS if fault != "SIGKILL"]
         sites: dict[tuple[str, Arguments], list[int]] = {}
@@ -71,7 +71,7 @@ class Rehearsal:
         return chosen
 
     def inject(self, fault: str, at: int) -> list[str]:
-        """Run the command with a fault in operation number `at`, and return what is wrong."""
+        """Run the command with a fault in operation number `at`, and return the problems."""
         self._restore()
         run = self._machine.run(*self._scenario.command, fault=fault, at=at)
         operation = self.operations[at]
@@ -99,7 +99,7 @@ class Rehearsal:
         for name in find_partial_units(found, self._before, self._after):
             yield f"{name} is neither as before nor as after the command"
         if run.code == 0 and found != self._after:
-            yield "the command has reported success, but has not done its work"
+            yield "the command reported success, but did not do its work"
         if fault != "SIGKILL" and operation.kind not in CLEANUPS:
             # The next build resumes after the finished steps in a folder `.NAME.partial`.
             yield from (f"{path} is left" for path in leftovers if ".partial" not in path)

@@ -1,4 +1,4 @@
-"""Let each file operation of a command fail, and check what the command leaves.
+"""Make each file operation of a command fail, and check the files that the command leaves.
 
 A rehearsal runs the command without a fault, and records its file operations under TLLM_HOME:
 creating, opening for writing, writing, renaming, linking, changing permissions and removing. The
