@@ -30,4 +30,4 @@ def find_gateway_problem(config: GatewayConfig, timeout_s: float = _TIMEOUT_S) -
                 return ""
             return str(json.loads(response.read())["error"]["message"])
     except (OSError, http.client.HTTPException, ValueError, LookupError) as error:
-        return f"the gateway does not answer ({type(error).__name__})"
+        return f"the gateway does not respond ({type(error).__name__})"

@@ -149,14 +149,16 @@ def _find_base(registry: ModelRegistry, name: str | None) -> LoadedModel:
         names = registry.base_names
         if len(names) > 1:
             raise invalid(
-                f"The server has several models: {', '.join(names)}. Send the name of the model "
-                "that the adapter changes in model.",
+                f"The server has several models: {', '.join(names)}. Set model to the name of the "
+                "model that the adapter changes.",
                 "model",
             )
         name = names[0]
     base = registry.find(name)
     if base.lora_name is not None:
-        raise invalid(f"The model '{name}' is an adapter. Send the name of its base.", "model")
+        raise invalid(
+            f"The model '{name}' is an adapter. Send the name of its base model.", "model"
+        )
     return base
 
 

@@ -96,7 +96,7 @@ def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str
     Raise `ApiError` (400) if both cursors are set, or if a cursor is not the name of a model.
     """
     if query.after_id is not None and query.before_id is not None:
-        raise invalid("after_id and before_id exclude each other. Send one of them.", "after_id")
+        raise invalid("after_id and before_id cannot be combined. Send one of them.", "after_id")
     listed = list(models) if not query.lifecycle or "active" in query.lifecycle else []
     if query.before_id is not None:
         listed = listed[: _find(listed, query.before_id, "before_id")]

@@ -77,8 +77,8 @@ class WorkerBackend:
             message.pop("trace_parent", None)
         if unknown := sorted(self._unknown_fields & message.keys()):
             raise invalid(
-                f"The engine worker of this model does not know {', '.join(unknown)}, because the "
-                "model was imported with an earlier version of tllm. Import the model again.",
+                f"The engine worker of this model does not support {', '.join(unknown)}, because "
+                "the model was imported with an earlier version of tllm. Import the model again.",
                 code="unsupported_parameter",
             )
         self._connection.write(_encode_frame({"do": "submit", "request": message}))

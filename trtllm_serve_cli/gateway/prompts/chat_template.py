@@ -77,7 +77,7 @@ class ChatTemplate:
         """Return the prompt. Raise `ApiError` (400) if the template rejects the messages."""
         if continues_final_message and adds_generation_prompt:
             raise invalid(
-                "continue_final_message and add_generation_prompt exclude each other. Set "
+                "continue_final_message and add_generation_prompt cannot both be true. Set "
                 "add_generation_prompt to false.",
                 "continue_final_message",
             )

@@ -146,9 +146,9 @@ class ObjectBody:
         if self._scanner.expects == "colon":
             self._key = json.loads(text)
             if self._key not in (*_NAME_KEYS, *_ARGUMENT_KEYS, *_OTHER_KEYS):
-                raise InvalidCall(f"a call has no key {self._key!r}")
+                raise InvalidCall(f"a call must not have the key {self._key!r}")
             if self._key in _ARGUMENT_KEYS and self._arguments is not None:
-                raise InvalidCall("a call has arguments only once")
+                raise InvalidCall("the call has several fields for arguments")
         elif self._key in _NAME_KEYS:
             self._read_name(json.loads(text))
         elif self._key in _ARGUMENT_KEYS:
@@ -156,14 +156,14 @@ class ObjectBody:
 
     def _read_name(self, name: Any) -> None:
         if not isinstance(name, str) or not name or self.name:
-            raise InvalidCall("the name of a call is a string")
+            raise InvalidCall("the call does not have exactly one name, which must be a string")
         if self._names is not None and name not in self._names:
             raise InvalidCall(f"{name!r} is not a tool")
         self.name = name
 
     def _finish(self) -> None:
         if not self.name:
-            raise InvalidCall("a call has a name")
+            raise InvalidCall("the call does not have a name")
         if self._arguments is None:
             self._arguments = _read_arguments({})
 
@@ -235,7 +235,7 @@ class XmlBody:
             self.is_done = self.has_arguments = True
             self._new += "}"
         elif not name:
-            raise InvalidCall("a tag of a call has a name")
+            raise InvalidCall("a tag of the call does not have a name")
         elif self.name:
             self._key = name
         else:
