@@ -336,7 +336,7 @@ def test_concurrent_import_waits_and_reuses_the_engine(
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert messages[1][0] == "Another tllm is importing mine; waiting for it to finish …"
+    assert messages[1][0] == "Another tllm process is importing mine; waiting for it …"
     assert (len(messages[0]), len(messages[1]), builder.num_built) == (1, 2, 1)
 
 
@@ -359,7 +359,7 @@ def test_concurrent_import_under_another_name_waits_for_the_engine(
     builder.is_free.set()
     for thread in threads:
         thread.join()
-    assert messages["two"][1] == "Another tllm is building this engine; waiting for it to finish …"
+    assert messages["two"][1] == "Another tllm process is building this engine; waiting for it …"
     assert builder.num_built == 1
 
 

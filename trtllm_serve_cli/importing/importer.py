@@ -168,7 +168,7 @@ def _obtain_engine(
     planned = plan_engine(request, declaration, home)
     with hold_lock(
         lock_of(home, planned.engine_dir, planned.fingerprint),
-        lambda: display.notify("Another tllm is building this engine; waiting for it to finish …"),
+        lambda: display.notify("Another tllm process is building this engine; waiting for it …"),
     ):
         # Choose the folder again, because another process may have built the same engine under
         # another model name.
@@ -205,5 +205,5 @@ def _locked(home: Home, name: str, notify: Notify) -> AbstractContextManager[Non
     """Hold the model's lock, so that imports of the same model cannot run at the same time."""
     return hold_lock(
         home.locks / f"{name}.lock",
-        lambda: notify(f"Another tllm is importing {name}; waiting for it to finish …"),
+        lambda: notify(f"Another tllm process is importing {name}; waiting for it …"),
     )

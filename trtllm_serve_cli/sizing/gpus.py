@@ -208,7 +208,7 @@ def parse_gpu_ids(text: str | None) -> tuple[str, ...]:
             raise BadInput(
                 f"{gpu!r} is not a valid GPU.",
                 why="a GPU must be an index, GPU-<uuid> or MIG-<uuid>",
-                next_step="run `nvidia-smi -L` to list the GPUs, then pass for example --gpus 0,1",
+                next_step="run `nvidia-smi -L` to list the GPUs, then pass GPUs such as --gpus 0,1",
             )
     if len(set(gpus)) < len(gpus):
         raise BadInput(f"--gpus {text} contains a GPU twice.", next_step="list each GPU once")

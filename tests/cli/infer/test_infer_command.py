@@ -210,7 +210,7 @@ def test_unstreamed_response_over_http_uses_a_stream(triton: FakeTriton, run: Ru
         ("grpc", True, "Cancelled on the server, now."),
         ("grpc", False, "Cancelled on the server, now."),
         ("http", True, "Cancelled on the server, now."),
-        ("http", False, "Disconnected, now. Over HTTP the server still finishes it"),
+        ("http", False, "Disconnected, now. The server still finishes the request."),
     ],
 )
 def test_description_of_a_cancellation(

@@ -80,7 +80,8 @@ def test_load_requires_a_name_if_there_are_several_models(home: Home) -> None:
     add_model(home, "a"), add_model(home, "b")
     with pytest.raises(UnknownModel) as raised:
         load_model(home, None)
-    assert str(raised.value) == "There are 2 models: a, b.\nNext: choose a model with -m NAME"
+    what = "2 models have been imported: a, b."
+    assert str(raised.value) == f"{what}\nNext: choose a model with -m NAME"
 
 
 def test_unknown_model_error_suggests_similar_names(home: Home) -> None:

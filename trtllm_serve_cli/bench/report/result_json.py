@@ -152,7 +152,7 @@ def _not_writable(path: Path, error: OSError, option: str) -> BadInput:
     return BadInput(
         f"{path} cannot be written.",
         why=error.strerror or str(error),
-        next_step=f"choose another place with {option}",
+        next_step=f"choose another path with {option}",
     )
 
 

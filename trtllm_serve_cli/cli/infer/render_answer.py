@@ -72,7 +72,7 @@ def collect_stream(target: Target, request: GenerateRequest, *, is_live: bool) -
 def describe_cancel(target: Target, request: GenerateRequest, what: str) -> str:
     """Return a sentence about what Ctrl-C did to the request, depending on the interface."""
     if target.interface == "http" and not request.stream:
-        return f"Disconnected, {what}. Over HTTP the server still finishes it; -i grpc cancels it."
+        return f"Disconnected, {what}. The server still finishes the request. Only gRPC cancels it."
     if target.interface == "openai":
         return f"Disconnected, {what}. Most servers then cancel the request."
     return f"Cancelled on the server, {what}."

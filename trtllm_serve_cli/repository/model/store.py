@@ -133,7 +133,7 @@ def find_name(home: Home, name: str | None) -> str:
                 "No model has been imported yet.", next_step="run `tllm import -m demo`"
             )
         raise UnknownModel(
-            f"There are {len(known)} models: {', '.join(known)}.",
+            f"{len(known)} models have been imported: {', '.join(known)}.",
             next_step="choose a model with -m NAME",
         )
     if name in known:
