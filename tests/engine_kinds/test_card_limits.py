@@ -1,4 +1,4 @@
-"""The default limits of engines that serve a checkpoint, on this machine's card."""
+"""The default limits of engines that serve a checkpoint on this machine's GPUs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def values_on(
         # vLLM requires at least as many tokens as sequences.
         ("vllm", "h200", {"max_num_tokens": 300}, ("300", "300")),
         ("pytorch", "h200", {"max_beam_width": 2}, ("256", "8192")),
-        # The card does not support bfloat16, so the estimate is impossible.
+        # The GPU does not support bfloat16, so the estimate is impossible.
         ("vllm", "v100", {"dtype": "bfloat16"}, ("256", "8192")),
     ],
 )

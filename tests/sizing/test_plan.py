@@ -1,4 +1,4 @@
-"""The whole plan of a model on a card."""
+"""The whole plan of a model on a GPU."""
 
 from __future__ import annotations
 

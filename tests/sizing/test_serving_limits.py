@@ -1,4 +1,4 @@
-"""The default limits of an engine for a model and a card."""
+"""The default limits of an engine for a model and a GPU."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class LaunchOptions:
         tuple[str, ...],
         Option(
             "Origin of web pages that may use the OpenAI-compatible API, for example "
-            "https://chat.example.com. Can be repeated. Default: none.",
+            "https://chat.example.com. Repeatable. Default: none.",
             metavar="ORIGIN",
             panel=_OPENAI,
         ),
@@ -280,7 +280,7 @@ class LaunchOptions:
     load_model: Annotated[
         tuple[str, ...],
         Option(
-            "Model to load at startup in explicit mode. Can be repeated. Default: all models.",
+            "Model to load at startup in explicit mode. Repeatable. Default: all models.",
             metavar="NAME",
             panel=_TRITON,
         ),
@@ -297,7 +297,7 @@ class LaunchOptions:
     trace_config: Annotated[
         tuple[str, ...],
         Option(
-            "Trace setting for Triton, for example level=TIMESTAMPS. Can be repeated.",
+            "Trace setting for Triton, for example level=TIMESTAMPS. Repeatable.",
             metavar="CONFIG",
             panel=_TRITON,
         ),

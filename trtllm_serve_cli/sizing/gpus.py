@@ -1,4 +1,4 @@
-"""Look up GPU cards by name, and detect the GPUs in this machine."""
+"""Look up GPU types by name, and detect the GPUs in this machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.processes import run_captured
 
-# Maps each common short name to the card that users usually mean.
+# Maps each common short name to the GPU type that users usually mean.
 _ALIASES = {
     "a100": "a100-80gb",
     "h100": "h100-sxm",
@@ -39,12 +39,12 @@ _GPU = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A card and its properties.
+    """A GPU type and its properties.
 
     `fp16`, `fp8` and `fp4` are the rates of dense multiplications in TFLOP/s. `fp8` and `fp4` are
-    `None` if the card's tensor cores do not support the format. If `has_bf16` is true, `fp16` is
-    also the rate for bf16. `nvlink_gb_per_s` is 0 if the card does not have NVLink. `shown_as`
-    contains the card's names in nvidia-smi, without the prefix "NVIDIA ".
+    `None` if the GPU's tensor cores do not support the format. If `has_bf16` is true, `fp16` is
+    also the rate for bf16. `nvlink_gb_per_s` is 0 if the GPU does not have NVLink. `shown_as`
+    contains the GPU's names in nvidia-smi, without the prefix "NVIDIA ".
     """
 
     name: str
@@ -81,7 +81,7 @@ class PresentGpu:
 
 @functools.cache
 def load_gpus() -> Mapping[str, Gpu]:
-    """Return all known cards by name."""
+    """Return all known GPU types by name."""
     import yaml
 
     text = resources.files("trtllm_serve_cli.sizing").joinpath("gpus.yaml").read_text("utf-8")
@@ -90,9 +90,9 @@ def load_gpus() -> Mapping[str, Gpu]:
 
 
 def load_gpu(name: str) -> Gpu:
-    """Return the card with the given name, alias or name in nvidia-smi.
+    """Return the GPU type with the given name, alias or name in nvidia-smi.
 
-    If the card is unknown, raise `BadInput` with similar names.
+    If the name is unknown, raise `BadInput` with similar names.
     """
     normalized = name.lower().strip().replace("_", "-").replace(" ", "-")
     normalized = _ALIASES.get(normalized, normalized)
@@ -109,7 +109,7 @@ def load_gpu(name: str) -> Gpu:
 
 
 def find_card(shown_as: str) -> Gpu | None:
-    """Return the card that nvidia-smi shows as `shown_as`, or None if it is unknown."""
+    """Return the GPU type that nvidia-smi shows as `shown_as`, or None if it is unknown."""
     model = shown_as.removeprefix("NVIDIA ")
     return next((gpu for gpu in load_gpus().values() if model in gpu.shown_as), None)
 
@@ -148,7 +148,7 @@ def parse_gpus(table: str, listing: str = "") -> tuple[PresentGpu, ...]:
 def choose_present(gpus: tuple[PresentGpu, ...]) -> tuple[Gpu, int]:
     """Return the type of the GPUs in this machine, and their number.
 
-    The memory size of the returned card is the smallest size that the driver reports. Raise
+    The memory size of the returned type is the smallest size that the driver reports. Raise
     `BadInput` if `gpus` is empty, if a GPU has MIG devices or is not in `gpus.yaml`, or if the GPUs
     have different types.
     """

@@ -1,9 +1,9 @@
 """Estimate upper limits for a model's speed from memory reads and multiplications.
 
-The limits use the rates that a card sustains, not the rates in its data sheet, which a card reaches
+The limits use the rates that a GPU sustains, not the rates in its data sheet, which a GPU reaches
 only briefly or not at all: its power limit lowers the clock. An H200 sustained 4.3 of 4.8 TB/s in
 copies, and 670 of 989 TFLOP/s in bf16 and 1310 of 1979 TFLOP/s in FP8 with the matrices of Llama 2
-7B. All other cards are assumed to sustain the same fractions of their rates. Communication between
+7B. All other GPUs are assumed to sustain the same fractions of their rates. Communication between
 GPUs is not counted. Real speeds are lower. On the same H200, vLLM 0.26 reached 0.67 of the limit
 for a single stream and 0.73 of the saturated limit.
 """
@@ -20,7 +20,8 @@ from trtllm_serve_cli.sizing.shape import ModelShape
 from trtllm_serve_cli.sizing.stages import Stage, split_stages
 
 BANDWIDTH_REACHED = 4.3 / 4.8
-# By the attribute of `Gpu` that has the rate. FP4 was not measured, so it has the fraction of FP8.
+# Attribute of `Gpu` with a peak rate -> the fraction of this rate that a GPU sustains. FP4 was not
+# measured, so the fraction of FP8 is used.
 COMPUTE_REACHED = {"fp16": 670 / 989, "fp8": 1310 / 1979, "fp4": 1310 / 1979}
 
 

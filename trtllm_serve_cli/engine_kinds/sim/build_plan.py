@@ -89,7 +89,7 @@ def read_simulation(path: Path) -> Simulation:
         return parse_simulation(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"Cannot read the timing file {path}.",
+            f"The timing file {path} cannot be read.",
             why=getattr(error, "strerror", None) or str(error),
             next_step="create a timing file from a benchmark result with `tllm bench calibrate "
             "RESULT_DIR -o timing.json`; docs/concepts/simulation.md describes the fields",

@@ -38,7 +38,10 @@ class Reaper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def guard(self, sid: int) -> None:
-        """Kill the session `sid`, instead of earlier sessions, if the supervisor is killed."""
+        """Make the reaper kill the session `sid` if the supervisor is killed.
+
+        The reaper then no longer kills the session of an earlier call.
+        """
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
                 (sys.executable, "-I", "-S", __file__, self._prefix),
