@@ -1,4 +1,4 @@
-"""The checks of the soak find what they are for."""
+"""The checks of the soak test find the problems that they look for."""
 
 from __future__ import annotations
 

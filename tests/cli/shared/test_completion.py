@@ -1,4 +1,4 @@
-"""Completion in the shell, as bash calls it."""
+"""Shell completion, as bash calls it."""
 
 from __future__ import annotations
 

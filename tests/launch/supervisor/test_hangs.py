@@ -1,4 +1,4 @@
-"""A supervisor whose fake Triton, or a process that counts heartbeats, hangs."""
+"""A supervisor whose fake Triton, or a process that writes heartbeats, hangs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ QUICK = SupervisorLimits(
     exit_s=0.5,
     hangs=HangLimits(idle_silence_s=0.5, idle_hang_s=1.5, probe_period_s=0.05),
 )
-# Counts as `ROLE MODEL`, and is idle or works on two requests without completing a step.
+# Writes heartbeats as `ROLE MODEL`, and is idle or works on two requests without completing a step.
 COUNT = """
 import sys, time
 from trtllm_serve_cli.runtime.pulse import PulseFile, PulseWriter, register_stacks_signal

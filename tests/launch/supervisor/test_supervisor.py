@@ -270,7 +270,7 @@ def test_server_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 def test_server_is_killed_when_its_models_have_ended(tmp_path: Path) -> None:
-    """Triton's own end after that takes two seconds, during which it only waits for timers."""
+    """Triton itself needs two more seconds to exit, in which it only waits for timers."""
     plan = fake_plan(tmp_path, "model", "linger")
     with supervised(plan, dataclasses.replace(QUICK, exit_s=600.0)):
         wait_until(lambda: is_in(plan, "ready"))

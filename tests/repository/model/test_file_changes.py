@@ -1,4 +1,4 @@
-"""Changes of several files, and what an interrupt or an error leaves of them."""
+"""Changes of several files, and the state of the files after an interrupt or an error."""
 
 from __future__ import annotations
 

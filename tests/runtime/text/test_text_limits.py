@@ -1,4 +1,4 @@
-"""Test that only texts that cannot fit are rejected by their length."""
+"""Test that only texts that certainly do not fit are rejected because of their length."""
 
 from __future__ import annotations
 

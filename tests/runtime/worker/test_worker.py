@@ -233,7 +233,7 @@ def test_owner_that_does_not_read_does_not_block_other_clients(tmp_path: Path) -
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(name)
             client.settimeout(_TIMEOUT_S)
-            # The worker accepts the client after it has stopped to wait for the owner.
+            # The worker accepts the client after it has stopped waiting for the owner.
             wait_until(lambda: owner.engine.stats().iteration == 2)
             assert (read_frame(client) or {})["is"] == "ready"
             request = GenerationRequest(id=1, input_ids=(COUNT,), max_new_tokens=1)
@@ -242,7 +242,7 @@ def test_owner_that_does_not_read_does_not_block_other_clients(tmp_path: Path) -
             # The worker closes its end of the connection.
             client.shutdown(socket.SHUT_WR)
             assert read_frame(client) is None
-        # The owner finds the end of the connection after what it has not read.
+        # The owner reaches the end of the connection after the data that it has not read.
         with contextlib.suppress(ProtocolError):
             while read_frame(owner.sock) is not None:
                 pass

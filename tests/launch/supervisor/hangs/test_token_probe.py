@@ -1,4 +1,4 @@
-"""Requests for a token from an engine that does not count heartbeats."""
+"""Requests for a token from an engine that does not write heartbeats."""
 
 from __future__ import annotations
 
