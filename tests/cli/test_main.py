@@ -162,7 +162,7 @@ def test_interrupt_exits_with_130(home_folder: Path) -> None:
         subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
     ):
         assert process.stderr is not None
-        assert "waiting for it to finish" in process.stderr.readline()
+        assert "waiting for it" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert (process.returncode, "Traceback" in rest) == (130, False)
