@@ -1,12 +1,12 @@
 """Measure how many streamed tokens Triton's Python stubs can transfer.
 
-    python benchmarks/streams.py [--front-ends 1 2 4] [--in-flight 256] [--step-ms 19]
-                                 [--seconds 20] [--source local:DIR] [--json]
+    python benchmarks/streams.py [--model tensorrt_llm_bls] [--front-ends 1 2 4] [--in-flight 256]
+                                 [--step-ms 19] [--seconds 20] [--source local:DIR] [--json]
 
 Serves a simulated engine, whose steps generate a token for each stream, with one, two and four
-instances of `tensorrt_llm` that share it. A stub that cannot send each token separately combines
-the tokens of several steps: gaps between responses and tokens per response increase. Each row ends
-with the processors that each part used.
+instances of the model that streams them: `tensorrt_llm` with token ids, or a text model. A stub
+that cannot send each token separately combines the tokens of several steps: gaps between responses
+and tokens per response increase. Each row ends with the processors that each part used.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from trtllm_serve_cli.bench.model.arrivals import AtConcurrency
 from trtllm_serve_cli.bench.model.served_model import Target
 from trtllm_serve_cli.bench.run.benchmark import run_benchmark
 from trtllm_serve_cli.bench.workloads.lengths import TokenNormDist
+from trtllm_serve_cli.bench.workloads.words import RandomWords
 from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 from trtllm_serve_cli.launch.supervisor.lifecycle import launch
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
@@ -33,37 +34,37 @@ from trtllm_serve_cli.paths import Home, find_home
 
 PORTS = {"http_port": 8120, "grpc_port": 8121, "metrics_port": 8122}
 NUM_TOKENS = 200
-PARTS = ("tritonserver", "stub of tensorrt_llm", WORKER, CLIENT)
+CORE = "tensorrt_llm"
 
 
 def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure the throughput of `num_front_ends` stubs."""
+    model = arguments.model
     name = f"streams-{num_front_ends}"
-    shared = {
-        "tensorrt_llm_instance_count": str(num_front_ends),
-        "instances_share_engine": "true",
-    }
+    count = "tensorrt_llm_instance_count" if model == CORE else "bls_instance_count"
+    parts = ("tritonserver", f"stub of {model}", WORKER, CLIENT)
     import_simulated(
         home,
         name,
         arguments.step_ms,
         source=arguments.source,
         max_batch_size=arguments.in_flight,
-        parameters=shared,
+        parameters={count: str(num_front_ends), "instances_share_engine": "true"},
     )
     rounds = max(2, round(arguments.seconds * 1000 / arguments.step_ms / NUM_TOKENS))
     settings = BenchmarkSettings(
-        TokenNormDist(128, 0, NUM_TOKENS, 0),
+        (TokenNormDist if model == CORE else RandomWords)(128, 0, NUM_TOKENS, 0),
         AtConcurrency(arguments.in_flight),
         rounds * arguments.in_flight,
         num_warmup_requests=arguments.in_flight,
         stream=True,
+        input_kind="tokens" if model == CORE else "text",
     )
     plan = plan_for_this_machine(home, [name], PORTS)
     server = launch(plan, on_progress=lambda loading: None)
     try:
         before, started_s = cpu_by_process(server), time.perf_counter()
-        result = run_benchmark(settings, [Target(server.endpoint.grpc)])
+        result = run_benchmark(settings, [Target(server.endpoint.grpc, model)])
         duration_s = time.perf_counter() - started_s
         after = cpu_by_process(server)
     finally:
@@ -82,7 +83,7 @@ def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> d
         "cores": {
             part: [round((cpu_s - before.get(part, {}).get(pid, 0.0)) / duration_s, 2)
                    for pid, cpu_s in sorted(by_pid.items())]
-            for part, by_pid in after.items() if part in PARTS
+            for part, by_pid in after.items() if part in parts
         },
     }  # fmt: skip
 
@@ -90,6 +91,7 @@ def measure(home: Home, num_front_ends: int, arguments: argparse.Namespace) -> d
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default=CORE, help="tensorrt_llm, ensemble or tensorrt_llm_bls")
     parser.add_argument("--front-ends", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--in-flight", type=int, default=256)
     parser.add_argument("--step-ms", type=float, default=19)
