@@ -98,7 +98,7 @@ def _tokens(text: str) -> InferenceResponse:
 
 
 def _outputs(text: str, row: int = 0) -> dict[str, Any]:
-    packed = pack_sequences([[ord(letter) for letter in text]], [[]], 0)
+    packed = pack_sequences([[ord(letter) for letter in text]], 0)
     packed |= {"batch_index": np.array([[row]]), "sequence_index": np.array([[0]])}
     return packed
 

@@ -10,8 +10,10 @@ import pytest
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 from trtllm_serve_cli.runtime.triton.tensors import (
     RowRequest,
+    as_number,
     find_failure,
     pack_failure,
+    pack_log_probs,
     pack_sequences,
     parse_rows,
 )
@@ -206,22 +208,35 @@ def test_decodes_a_guide_as_text() -> None:
     assert (row.fields["guide_type"], row.fields["guide"]) == ("regex", "\u00e9+")
 
 
-def test_pads_sequences_and_aligns_log_probs_with_their_tokens() -> None:
-    packed = pack_sequences([[7, 8, 9], [7]], [[-0.5, -0.25], []], pad_id=2)
+def test_pads_sequences() -> None:
+    packed = pack_sequences([[7, 8, 9], [7]], pad_id=2)
     assert {name: (value.dtype, value.tolist()) for name, value in packed.items()} == {
         "output_ids": (np.int32, [[[7, 8, 9], [7, 2, 2]]]),
         "sequence_length": (np.int32, [[3, 1]]),
-        "output_log_probs": (np.float32, [[[0.0, -0.5, -0.25], [0.0, 0.0, 0.0]]]),
     }
 
 
 def test_packs_a_sequence_without_tokens() -> None:
-    packed = pack_sequences([[]], [[]], pad_id=2)
+    packed = pack_sequences([[]], pad_id=2)
     assert {name: value.shape for name, value in packed.items()} == {
         "output_ids": (1, 1, 0),
         "sequence_length": (1, 1),
-        "output_log_probs": (1, 1, 0),
     }
+
+
+def test_aligns_log_probs_with_the_last_tokens() -> None:
+    packed = pack_log_probs([[7, 8, 9], [7]], [[-0.5, -0.25], []])
+    assert (packed.dtype, packed.tolist()) == (
+        np.float32,
+        [[[0.0, -0.5, -0.25], [0.0, 0.0, 0.0]]],
+    )
+
+
+def test_equal_numbers_are_the_same_read_only_array() -> None:
+    number = as_number(7)
+    assert (number.dtype, number.tolist(), as_number(7) is number) == (np.int32, [[7]], True)
+    with pytest.raises(ValueError, match="read-only"):
+        number[0, 0] = 8
 
 
 @pytest.mark.parametrize("was_rejected", [True, False])
@@ -232,7 +247,7 @@ def test_finds_a_packed_failure(was_rejected: bool) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"sequence_index": np.array([[0]], dtype=np.int32)}], ids=str)
 def test_finds_no_failure_in_a_response(more: dict[str, Any]) -> None:
-    assert find_failure(pack_sequences([[7]], [[]], 0) | more) is None
+    assert find_failure(pack_sequences([[7]], 0) | more) is None
 
 
 def test_bias_contains_the_tokens_whose_value_is_not_zero() -> None:

@@ -130,6 +130,8 @@ class _Request:
         self._response_builders = response_builders
         self._record = record
         self._unsent: list[dict[str, Array]] = []
+        # The latest tensor of each output, and the array from which it was created.
+        self._tensors: dict[str, tuple[Array, Any]] = {}
         self._lock = threading.RLock()
         self._is_open = True
         self._engine_ids: list[int] = []
@@ -244,10 +246,19 @@ class _Request:
 
     def _response(self, tensors: dict[str, Array]) -> Any:
         # Sending outputs that were not requested may crash the stub (see stub_workarounds.py).
-        requested = [each for each in tensors if each in self._requested_outputs]
-        return pb_utils.InferenceResponse(
-            [pb_utils.Tensor(each, tensors[each]) for each in requested]
-        )
+        requested = [name for name in tensors if name in self._requested_outputs]
+        return pb_utils.InferenceResponse([self._tensor(name, tensors[name]) for name in requested])
+
+    def _tensor(self, name: str, array: Array) -> Any:
+        """Return a tensor with this array, which is the previous one if the array is the same.
+
+        The stub copies a tensor to shared memory when it is sent for the first time. Sending it
+        again saves half of the time of a response with three outputs.
+        """
+        known = self._tensors.get(name)
+        if known is None or known[0] is not array:
+            known = self._tensors[name] = (array, pb_utils.Tensor(name, array))
+        return known[1]
 
     def _close(self, response: Any = None) -> None:
         self._is_open = False

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from ..engine import PerfMetrics, SequenceUpdate
-from ..triton.tensors import Array, RowRequest, pack_sequences
+from ..triton.tensors import Array, RowRequest, as_number, pack_log_probs, pack_sequences
 
 
 class ResponseBuilder(Protocol):
@@ -26,23 +26,27 @@ class ResponseBuilder(Protocol):
 
 
 class RowResponseBuilder:
-    """A builder for the token responses to one row of a request."""
+    """A builder for the token responses to one row of a request.
+
+    `unfinished` contains the indices of the sequences that have not ended. `is_streaming` is false
+    for beam search, because beams are sent when they have ended.
+    """
 
     def __init__(self, row: RowRequest, arrival_time_ns: int, *, is_streaming: bool) -> None:
         self._row = row
         self._arrival_time_ns = arrival_time_ns
-        self._is_streaming = is_streaming and not row.is_beam_search
+        self.is_streaming = is_streaming and not row.is_beam_search
         num_sequences = int(row.fields["num_return_sequences"])
         self._tokens: list[list[int]] = [[] for _ in range(num_sequences)]
         self._log_probs: list[list[float]] = [[] for _ in range(num_sequences)]
         self._cum: list[float] = [0.0] * num_sequences
-        self._unfinished = set(range(num_sequences))
+        self.unfinished = set(range(num_sequences))
         self._perf = PerfMetrics()
 
     @property
     def is_done(self) -> bool:
         """Return whether all sequences have ended."""
-        return not self._unfinished
+        return not self.unfinished
 
     def add(self, update: SequenceUpdate) -> dict[str, Array] | None:
         """Add an update, and return the response to send now, if any."""
@@ -53,18 +57,18 @@ class RowResponseBuilder:
         if update.cum_log_prob is not None:
             self._cum[sequence] = update.cum_log_prob
         if update.finish_reason is not None:
-            self._unfinished.discard(sequence)
+            self.unfinished.discard(sequence)
         if self._row.is_beam_search:
             return self._build(range(len(self._tokens))) if self.is_done else None
-        if self._is_streaming or update.finish_reason is not None:
+        if self.is_streaming or update.finish_reason is not None:
             return self._build([sequence])
         return None
 
     def end_early(self) -> list[dict[str, Array]]:
         """End all sequences, and return the unsent responses."""
-        if self._is_streaming or not self._unfinished:
+        if self.is_streaming or not self.unfinished:
             return []
-        unfinished, self._unfinished = sorted(self._unfinished), set()
+        unfinished, self.unfinished = sorted(self.unfinished), set()
         if self._row.is_beam_search:
             return [self._build(unfinished)]
         return [self._build([each]) for each in unfinished]
@@ -73,26 +77,29 @@ class RowResponseBuilder:
         row = self._row
         tokens = [self._tokens[each] for each in sequences]
         num_new = sum(len(each) for each in tokens)
-        if not self._is_streaming and not row.exclude_input:
+        if not self.is_streaming and not row.exclude_input:
             tokens = [[*row.fields["input_ids"], *each] for each in tokens]
-        log_probs = [self._log_probs[each] for each in sequences]
-        tensors = pack_sequences(tokens, log_probs, row.pad_id)
+        tensors = self.pack(sequences, tokens)
         if row.fields.get("return_log_probs"):
+            log_probs = [self._log_probs[each] for each in sequences]
+            tensors["output_log_probs"] = pack_log_probs(tokens, log_probs)
             cum = [[self._cum[each] for each in sequences]]
             tensors["cum_log_probs"] = np.array(cum, dtype=np.float32)
-        else:
-            del tensors["output_log_probs"]
-        tensors["batch_index"] = _number(row.batch_index)
-        tensors["sequence_index"] = _number(sequences[0])
+        tensors["batch_index"] = as_number(row.batch_index)
+        tensors["sequence_index"] = as_number(sequences[0])
         if row.returns_num_input_tokens:
-            tensors["num_input_tokens"] = _number(len(row.fields["input_ids"]))
+            tensors["num_input_tokens"] = as_number(len(row.fields["input_ids"]))
         if row.returns_num_output_tokens:
-            tensors["num_output_tokens"] = _number(num_new)
+            tensors["num_output_tokens"] = as_number(num_new)
         if row.fields.get("return_perf_metrics"):
             tensors |= pack_perf_metrics(self._perf, self._arrival_time_ns)
         for each in sequences:
             self._tokens[each], self._log_probs[each] = [], []
         return tensors
+
+    def pack(self, sequences: Sequence[int], tokens: Sequence[list[int]]) -> dict[str, Array]:
+        """Return the outputs with the `tokens` of these `sequences`."""
+        return pack_sequences(tokens, self._row.pad_id)
 
 
 def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Array]:
@@ -102,16 +109,16 @@ def pack_perf_metrics(perf: PerfMetrics, arrival_time_ns: int) -> dict[str, Arra
     """
     drafted, accepted = perf.total_draft_tokens, perf.total_accepted_draft_tokens
     return {
-        "kv_cache_alloc_new_blocks": _number(perf.kv_cache_alloc_new_blocks),
-        "kv_cache_reused_blocks": _number(perf.kv_cache_reused_blocks),
-        "kv_cache_alloc_total_blocks": _number(perf.kv_cache_alloc_total_blocks),
+        "kv_cache_alloc_new_blocks": as_number(perf.kv_cache_alloc_new_blocks),
+        "kv_cache_reused_blocks": as_number(perf.kv_cache_reused_blocks),
+        "kv_cache_alloc_total_blocks": as_number(perf.kv_cache_alloc_total_blocks),
         "arrival_time_ns": _time(arrival_time_ns),
         "first_scheduled_time_ns": _time(perf.first_scheduled_time_ns),
         "first_token_time_ns": _time(perf.first_token_time_ns),
         "last_token_time_ns": _time(perf.last_token_time_ns),
         "acceptance_rate": np.array([[accepted / drafted if drafted else 0.0]], dtype=np.float32),
-        "total_accepted_draft_tokens": _number(accepted),
-        "total_draft_tokens": _number(drafted),
+        "total_accepted_draft_tokens": as_number(accepted),
+        "total_draft_tokens": as_number(drafted),
     }
 
 
@@ -166,10 +173,6 @@ def _padded(arrays: Sequence[Array], axis: int) -> list[Array]:
         ]
         padded.append(np.pad(array, width))
     return padded
-
-
-def _number(value: int) -> Array:
-    return np.array([[value]], dtype=np.int32)
 
 
 def _time(value_ns: int) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -181,29 +182,47 @@ def _parse_row(
     )
 
 
-def pack_sequences(
-    sequences: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]], pad_id: int
-) -> dict[str, Array]:
-    """Return the output tensors for the sequences of one row.
+@lru_cache(maxsize=1024)
+def as_number(value: int) -> Array:
+    """Return `value` as a read-only array with the shape [1, 1].
 
-    The row has n sequences, which are padded to the length of the longest one. `output_ids` and
-    `output_log_probs` have the shape [1, n, longest]. `sequence_length` has the shape [1, n].
+    Equal values usually return the same object, so that a stream can reuse the tensor of its
+    previous response (`in_flight.py`).
+    """
+    number = np.array([[value]], dtype=np.int32)
+    number.flags.writeable = False
+    return number
+
+
+def pack_sequences(sequences: Sequence[Sequence[int]], pad_id: int) -> dict[str, Array]:
+    """Return the output tensors with the token ids of the sequences of one row.
+
+    The row has n sequences, which are padded to the length of the longest one. `output_ids` has the
+    shape [1, n, longest], and `sequence_length` has the shape [1, n].
+    """
+    lengths = [len(each) for each in sequences]
+    longest = max(lengths, default=0)
+    padded = [[*each, *(pad_id,) * (longest - len(each))] for each in sequences]
+    return {
+        "output_ids": np.array(padded, dtype=np.int32).reshape(1, len(sequences), longest),
+        "sequence_length": as_number(lengths[0])
+        if len(lengths) == 1
+        else np.array([lengths], dtype=np.int32),
+    }
+
+
+def pack_log_probs(
+    sequences: Sequence[Sequence[int]], log_probs: Sequence[Sequence[float]]
+) -> Array:
+    """Return the log probabilities of the sequences' last tokens, with the shape [1, n, longest].
+
+    The other tokens, which are from the prompt, have the value zero.
     """
     longest = max((len(each) for each in sequences), default=0)
-    output_ids = np.full((1, len(sequences), longest), pad_id, dtype=np.int32)
     padded = np.zeros((1, len(sequences), longest), dtype=np.float32)
-    for index, sequence in enumerate(sequences):
-        output_ids[0, index, : len(sequence)] = sequence
-        # Align the log probabilities with the last tokens, because the prompt's tokens have none.
-        probabilities = log_probs[index]
-        start = len(sequence) - len(probabilities)
-        padded[0, index, start : start + len(probabilities)] = probabilities
-    lengths = np.array([[len(each) for each in sequences]], dtype=np.int32)
-    return {
-        "output_ids": output_ids,
-        "sequence_length": lengths,
-        "output_log_probs": padded,
-    }
+    for index, (sequence, values) in enumerate(zip(sequences, log_probs, strict=True)):
+        padded[0, index, len(sequence) - len(values) : len(sequence)] = values
+    return padded
 
 
 def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
@@ -214,9 +233,9 @@ def pack_failure(why: str, *, was_rejected: bool) -> dict[str, Array]:
     distinguish failures from rejections. The message is therefore encoded as token ids, one per
     byte. The sequence index is -1 for a failed request and -2 for a rejected request.
     """
-    packed = pack_sequences([list(why.encode())], [[]], 0)
+    packed = pack_sequences([list(why.encode())], 0)
     index = _REJECTED if was_rejected else _FAILED
-    return packed | {"sequence_index": np.array([[index]], dtype=np.int32)}
+    return packed | {"sequence_index": as_number(index)}
 
 
 def find_failure(outputs: Mapping[str, Array]) -> tuple[str, bool] | None:
