@@ -11,6 +11,7 @@ running step.
 
 from __future__ import annotations
 
+import gc
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -123,6 +124,10 @@ class TritonPythonModel:
         )
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
         start_beating("model", parameters.model_name)
+        # Otherwise, each full garbage collection would visit the objects of the imported libraries,
+        # and delay the tokens of all streams.
+        gc.collect()
+        gc.freeze()
 
     def execute(self, requests: Sequence[Any]) -> None:
         for request in requests:

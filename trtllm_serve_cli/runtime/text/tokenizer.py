@@ -80,6 +80,8 @@ class TransformersTokenizer:
     """A tokenizer that Transformers' `AutoTokenizer` loads from a Hugging Face directory."""
 
     def __init__(self, directory: Path) -> None:
+        # Decode in the calling thread, because the texts of a step are too short for a thread pool.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         with _no_torch():
             from transformers import AutoTokenizer
 
@@ -103,6 +105,9 @@ class TransformersTokenizer:
             return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens))
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        if self._backend is not None:
+            text = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+            return str(text)
         # Do not clean up spaces, because the cleanup would remove spaces that a stream has already
         # emitted, and would change source code.
         text = self._tokenizer.decode(
@@ -113,7 +118,7 @@ class TransformersTokenizer:
     def decode_all(
         self, sequences: Sequence[Sequence[int]], *, skip_special_tokens: bool = True
     ) -> list[str]:
-        if len(sequences) > 1 and self._backend is not None:
+        if self._backend is not None:
             ids = [list(each) for each in sequences]
             return list(self._backend.decode_batch(ids, skip_special_tokens=skip_special_tokens))
         return [self.decode(each, skip_special_tokens=skip_special_tokens) for each in sequences]
