@@ -21,9 +21,10 @@ _RENAMED = {"gpt_model_path": "engine_dir"}
 # If one of these parameters is set, Triton's queue can reorder requests. The model `tensorrt_llm`
 # must then have a single instance.
 _ORDER = ("priority_levels", "default_timeout_microseconds")
-# According to measurements with benchmarks/streams.py, four instances can serve 256 streams that
-# each produce a token every 19 ms.
-_NUM_FRONT_ENDS = 4
+# One instance can serve this number of streams that each produce a token every 19 ms (measured with
+# benchmarks/streams.py). More than four instances have no effect on 256 streams.
+_STREAMS_PER_INSTANCE = 64
+_MAX_INSTANCES = 4
 
 
 def values_of(table: ArgumentTable, arguments: Arguments) -> dict[str, str]:
@@ -42,20 +43,23 @@ def requested_limits(options: ServingOptions) -> dict[str, int]:
     return {name: value for name, value in limits.items() if value is not None}
 
 
-def front_ends(overrides: Mapping[str, str]) -> dict[str, str]:
-    """Return the parameters for the instances of the model `tensorrt_llm`.
+def front_ends(overrides: Mapping[str, str], max_num_seqs: int) -> dict[str, str]:
+    """Return the numbers of instances of the text models and of the model `tensorrt_llm`.
 
-    If there is a single engine, several instances share it. If there are several engines, each
-    engine has exactly one instance. A queue with priorities or timeouts requires a single instance,
-    because instances that share an engine take requests from the queue independently of each other.
+    `max_num_seqs` is the engine's maximum number of sequences. If there is a single engine, several
+    instances of `tensorrt_llm` share it. If there are several engines, each engine has exactly one
+    instance. A queue with priorities or timeouts requires a single instance, because instances that
+    share an engine take requests from the queue independently of each other.
     """
+    num_instances = min(math.ceil(max_num_seqs / _STREAMS_PER_INSTANCE), _MAX_INSTANCES)
     is_one_engine = count_gpu_groups(overrides.get("gpu_device_ids", "")) == 1
     has_order = any(int(overrides.get(name) or 0) for name in _ORDER)
-    if is_one_engine and not has_order:
-        count, is_shared = str(_NUM_FRONT_ENDS), "true"
-    else:
-        count, is_shared = "1", "false"
-    return {"tensorrt_llm_instance_count": count, "instances_share_engine": is_shared}
+    is_shared = is_one_engine and not has_order
+    return {
+        "bls_instance_count": str(num_instances),
+        "tensorrt_llm_instance_count": str(num_instances if is_shared else 1),
+        "instances_share_engine": str(is_shared).lower(),
+    }
 
 
 def count_gpu_groups(gpu_device_ids: str) -> int:

@@ -47,7 +47,8 @@ def _plan_values(
     check_arguments(LLM_ARGUMENTS.read(overrides), _version_of(engine))
     arguments = _merge(engine, options, overrides)
     _check_beams(arguments, overrides)
-    values = values_of(LLM_ARGUMENTS, arguments) | front_ends(overrides)
+    values = values_of(LLM_ARGUMENTS, arguments)
+    values |= front_ends(overrides, int(values["triton_max_batch_size"]))
     lora = arguments.get("lora_config", {})
     if "max_lora_rank" in lora:
         values["lora_cache_max_adapter_size"] = str(lora["max_lora_rank"])

@@ -50,7 +50,8 @@ def _plan_values(
     }
     arguments = merge_arguments(merge_arguments(defaults, engine.llm_arguments or {}), limits)
     arguments = merge_arguments(arguments, json.loads(overrides.get(VLLM_ARGUMENTS.rest) or "{}"))
-    values = values_of(VLLM_ARGUMENTS, arguments) | front_ends(overrides)
+    values = values_of(VLLM_ARGUMENTS, arguments)
+    values |= front_ends(overrides, int(values["triton_max_batch_size"]))
     if arguments.get("enable_lora") and (rank := {**values, **overrides}.get(_LORA_RANK)):
         check_lora_rank(_LORA_RANK, int(rank))
     return values | {"engine_python": options.engine_python}
