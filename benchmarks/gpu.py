@@ -40,13 +40,15 @@ from gpu_served import (
     served,
     summarize_alone,
 )
+from gpu_text import check_text
 from gpu_vllm import raw_greedy, run_raw, run_stream_client, serving
 
 from trtllm_serve_cli.build.installed import find_python_with
 from trtllm_serve_cli.sizing.gpus import find_gpus
 
 # Seconds after which a part is stopped.
-LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "gateway": 560, "tp2": 480}
+LIMITS = {"raw": 420, "greedy": 300, "served": 480, "raw_server": 300, "gateway": 560,
+          "text": 420, "tp2": 480}  # fmt: skip
 
 
 def check_raw(check: Check) -> dict[str, Any]:
@@ -132,6 +134,7 @@ PARTS: dict[str, Callable[[Check], dict[str, Any]]] = {
     "served": check_served,
     "raw_server": check_raw_server,
     "gateway": check_gateway,
+    "text": check_text,
     "tp2": check_tp2,
 }
 
@@ -195,7 +198,10 @@ def main() -> None:
     parser.add_argument("--engine-python", default="", help="Python with vLLM")
     parser.add_argument("--work", type=Path, default=Path("gpu-check"))
     parser.add_argument("--only", action="append", choices=PARTS, default=[])
-    parser.add_argument("--text-instances", type=int, default=1, help="processes per text model")
+    parser.add_argument(
+        "--text-instances", type=int,
+        help="processes per text model; by default, tllm import chooses the number",
+    )  # fmt: skip
     parser.add_argument(
         "--vllm-args", type=json.loads, default={}, metavar="JSON",
         help="engine arguments for vLLM, alone and behind Triton",

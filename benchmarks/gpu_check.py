@@ -54,7 +54,7 @@ class Check:
     python: str
     sizes: Sizes
     is_rehearsal: bool
-    instances: int
+    instances: int | None
     vllm_args: dict[str, Any]
     found: dict[str, Any]
     gpu_memory: float = GPU_MEMORY

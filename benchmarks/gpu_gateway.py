@@ -28,7 +28,7 @@ from trtllm_serve_cli.launch.servers.running import RunningServer
 from trtllm_serve_cli.launch.supervisor.gateway_process import CONFIG_FILE
 
 # Fraction of the GPU's memory for each of the two engines.
-_GPU_MEMORY = 0.44
+HALF_OF_MEMORY = 0.44
 _SINGLE_PORT = 8175
 _PROMPT_LENGTH = 128
 # Rounds of requests per measurement, for each number of streams up to the key.
@@ -53,7 +53,7 @@ class FrontEnd:
 
 def check_gateway(check: Check) -> dict[str, Any]:
     """Measure chat streams of the gateway and of vLLM's server alternately."""
-    half = replace(check, gpu_memory=_GPU_MEMORY)
+    half = replace(check, gpu_memory=HALF_OF_MEMORY)
     rows: list[dict[str, Any]] = []
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(served(half, check.grouped))

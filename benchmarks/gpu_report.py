@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import gpu_text
 from gpu_gateway import table
 
 
@@ -23,6 +24,8 @@ def report(found: dict[str, Any]) -> str:
             lines += ["", title, *(f"  {name:<28} {used:6.2f}" for name, used in cores.items())]
     if medians := _get(found, "gateway.medians"):
         lines += ["", "chat streams, medians of the rounds", *table(medians)]
+    if medians := _get(found, "text.medians"):
+        lines += ["", "text streams, medians of the rounds", *gpu_text.table(medians)]
     failed = list(_errors(found))
     return "\n".join([*lines, *(["", "failed or skipped:", *failed] if failed else [])])
 

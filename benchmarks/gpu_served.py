@@ -54,8 +54,9 @@ def served(check: Check, folder: Path, tp: int = 1) -> Iterator[RunningServer]:
     parameters = {
         "engine_python": check.python,
         "kv_cache_free_gpu_mem_fraction": str(check.gpu_memory),
-        "bls_instance_count": str(check.instances),
     }
+    if check.instances is not None:
+        parameters["bls_instance_count"] = str(check.instances)
     dummy = {"load_format": "dummy"} if has_dummy_weights else {}
     parameters["vllm_args"] = json.dumps(check.vllm_args | dummy)
     declaration = Declaration(
