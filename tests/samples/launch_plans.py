@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -37,6 +38,19 @@ def fake_plan(servers: Path, *behaviours: str, timeout_s: float = 60.0) -> Launc
         timeout_s=timeout_s,
         exit_timeout_s=1,
     )
+
+
+def write_fake_tritonserver(program: Path) -> None:
+    """Write a program that behaves as $BEHAVIOUR selects, in place of `tritonserver`."""
+    program.parent.mkdir(parents=True)
+    program.write_text(
+        "#!/bin/sh\n"
+        "for word; do case $word in\n"
+        '  --http-port=*) http="${word#*=}";; --grpc-port=*) grpc="${word#*=}";;\n'
+        "esac; done\n"
+        f'exec {shlex.join((sys.executable, FAKE_TRITON))} "$http" $BEHAVIOUR --grpc-port "$grpc"\n'
+    )
+    program.chmod(0o755)
 
 
 def fake_mpi_plan(servers: Path, *behaviours: str) -> LaunchPlan:

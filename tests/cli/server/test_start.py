@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shlex
 import shutil
 import signal
 import socket
@@ -19,7 +18,7 @@ import pytest
 from tests.cli.running import Tllm
 from tests.fakes.container_engines import calls_of, write_engine
 from tests.ports import free_ports
-from tests.samples.launch_plans import FAKE_TRITON, pids_in
+from tests.samples.launch_plans import pids_in, write_fake_tritonserver
 from tests.samples.repositories import add_model
 from tests.waiting import is_gone, wait_until
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
@@ -53,13 +52,7 @@ def tllm(
 ) -> Tllm:
     """Run `tllm` with a fake tritonserver that behaves as $BEHAVIOUR selects."""
     program = tmp_path / "bin" / "tritonserver"
-    program.parent.mkdir()
-    program.write_text(
-        "#!/bin/sh\n"
-        'for word; do case $word in --http-port=*) port="${word#*=}";; esac; done\n'
-        f'exec {shlex.join((sys.executable, FAKE_TRITON))} "$port" $BEHAVIOUR\n'
-    )
-    program.chmod(0o755)
+    write_fake_tritonserver(program)
     monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
     return Tllm(monkeypatch, capsys)

@@ -76,15 +76,16 @@ def run(
     if plan.imports:
         _import(home, {"model": {"name": name, **model}, "engine": engine, "build": {}})
     if running is None:
-        _start(home, name, launch)
+        _start(home, name, launch, suggests_prompt=prompt is None)
     if prompt is not None:
         from trtllm_serve_cli.cli.infer.infer_command import send_prompt
 
         send_prompt(prompt, name, InferOptions(**options), request)
     elif running is not None:
-        from trtllm_serve_cli.cli.server.start import notify_addresses
+        from trtllm_serve_cli.cli.server.start import notify_addresses, notify_next_prompt
 
         notify_addresses(running)
+        notify_next_prompt(running)
     if prompt is None or plan.starts:
         output.notify(f"The server keeps running. Stop it with `tllm stop {name}`.")
 
@@ -129,10 +130,10 @@ def _import(home: Home, sections: dict[str, OptionValues]) -> None:
     import_and_notify(declare(None, [], sections), home)
 
 
-def _start(home: Home, name: str, launch: OptionValues) -> None:
+def _start(home: Home, name: str, launch: OptionValues, *, suggests_prompt: bool) -> None:
     from trtllm_serve_cli.cli.server.start import launch_and_notify, prepare_and_notify
     from trtllm_serve_cli.launch.planning.local_plan import plan_for_this_machine
 
     plan = plan_for_this_machine(home, [name], launch)
     prepare_and_notify(plan)
-    launch_and_notify(plan)
+    launch_and_notify(plan, suggests_prompt=suggests_prompt)

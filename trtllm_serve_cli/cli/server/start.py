@@ -121,8 +121,13 @@ def prepare_and_notify(plan: LaunchPlan) -> None:
         _fetch_image(plan.container)
 
 
-def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
-    """Launch the server that `plan` describes, and print its progress and addresses."""
+def launch_and_notify(
+    plan: LaunchPlan, *, as_json: bool = False, suggests_prompt: bool = True
+) -> None:
+    """Launch the server that `plan` describes, and print its progress and addresses.
+
+    If `suggests_prompt` is set, also print the command that sends a prompt.
+    """
     from trtllm_serve_cli.launch.supervisor.lifecycle import launch
     from trtllm_serve_cli.processes import exit_on_signals
 
@@ -130,7 +135,12 @@ def launch_and_notify(plan: LaunchPlan, *, as_json: bool = False) -> None:
     # Turn SIGTERM into an exception, so that a terminated command does not leave a server behind.
     with exit_on_signals(), _progress() as on_progress:
         server = launch(plan, on_progress=on_progress)
-    _report_ready(server, time.monotonic() - started_s, as_json=as_json)
+    _report_ready(
+        server,
+        time.monotonic() - started_s,
+        as_json=as_json,
+        suggests_prompt=suggests_prompt,
+    )
 
 
 def _fetch_image(container: Container) -> None:
@@ -162,7 +172,9 @@ def _serve_attached(plan: LaunchPlan) -> None:
         run_in_foreground(plan, on_ready=on_ready)
 
 
-def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> None:
+def _report_ready(
+    server: RunningServer, took_s: float, *, as_json: bool, suggests_prompt: bool
+) -> None:
     are_several = len(server.models) > 1
     if as_json:
         output.show_json(describe_server(server) | {"took_s": round(took_s, 2)})
@@ -170,11 +182,13 @@ def _report_ready(server: RunningServer, took_s: float, *, as_json: bool) -> Non
     names, verb = " and ".join(server.models), "are" if are_several else "is"
     output.notify(f"{names} {verb} ready after {took_s:.1f} s.")
     notify_addresses(server)
+    if suggests_prompt:
+        notify_next_prompt(server)
 
 
 def notify_addresses(server: RunningServer) -> None:
-    """Print the addresses of the server's interfaces, and the command that sends a prompt."""
-    endpoint, name = server.endpoint, server.models[0]
+    """Print the addresses of the server's interfaces."""
+    endpoint = server.endpoint
     for each in server.plan.text_models:
         output.notify(f"  HTTP     http://{endpoint.http}/v2/models/{each}/generate")
     output.notify(f"  gRPC     {endpoint.grpc}")
@@ -183,6 +197,11 @@ def notify_addresses(server: RunningServer) -> None:
         output.notify(f"  OpenAI   {gateway.url}/v1")
         output.notify(f"  chat     {gateway.url}")
     output.notify(f"  log      {server.plan.log}")
+
+
+def notify_next_prompt(server: RunningServer) -> None:
+    """Print the command that sends a prompt to the server."""
+    name = server.models[0]
     chosen = f" -m {name}" if len(server.models) > 1 else _select(server)
     output.notify(f'Next: tllm infer{chosen} "What is ML?"')
 
