@@ -89,7 +89,7 @@ def build_model(
     """
     plan = plan_import(declaration, home)
     with (
-        _locked(home, declaration.model.name, display.notify),
+        hold_import_lock(home, declaration.model.name, display.notify),
         _obtain_engine(plan, home, force=force, display=display, build=build) as engine,
     ):
         return engine
@@ -111,7 +111,7 @@ def import_model(
     another `TllmError` if a stage fails.
     """
     plan = plan_import(declaration, home)
-    with _locked(home, declaration.model.name, display.notify):
+    with hold_import_lock(home, declaration.model.name, display.notify):
         _check_replaceable(plan.repository)
         if not force:
             _check_name_is_free(declaration.model.name, plan)
@@ -201,8 +201,11 @@ def _check_name_is_free(name: str, plan: ImportPlan) -> None:
         )
 
 
-def _locked(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
-    """Hold the model's lock, so that imports of the same model cannot run at the same time."""
+def hold_import_lock(home: Home, name: str, notify: Notify) -> AbstractContextManager[None]:
+    """Hold the model's lock, so that imports of the same model cannot run at the same time.
+
+    If another process holds the lock, notify the user and wait for the lock.
+    """
     return hold_lock(
         home.locks / f"{name}.lock",
         lambda: notify(f"Another tllm process is importing {name}; waiting for it …"),

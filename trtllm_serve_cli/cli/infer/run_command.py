@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,34 +61,36 @@ def run(
 
     home = find_home()
     name, prompt = _split(words or [], name)
-    running = _find_running(home, name)
-    is_imported = running is not None or _is_imported(home, name, model)
-    plan = RunPlan(
-        name=name,
-        prompt=prompt,
-        imports=not is_imported,
-        starts=running is None,
-        import_options=[*list_words(_MODEL, model), *list_words(_ENGINE, engine)],
-        start_options=list_words(_LAUNCH, launch),
-        infer_options=[*list_words(_SYSTEM, options), *list_words(_REQUEST, request)],
-    )
+    # Reject an unknown name before locking, so that it leaves no lock file.
+    imports, starts = _find_missing_steps(home, name, model)
     if dry_run:
+        plan = RunPlan(
+            name=name,
+            prompt=prompt,
+            imports=imports,
+            starts=starts,
+            import_options=[*list_words(_MODEL, model), *list_words(_ENGINE, engine)],
+            start_options=list_words(_LAUNCH, launch),
+            infer_options=[*list_words(_SYSTEM, options), *list_words(_REQUEST, request)],
+        )
         print(plan.describe())
         return
-    if plan.imports:
-        _import(home, {"model": {"name": name, **model}, "engine": engine, "build": {}})
-    if running is None:
-        _start(home, name, launch, suggests_prompt=prompt is None)
+    with _wait_for_other_commands(home, name):
+        imports, starts = _find_missing_steps(home, name, model)
+        if imports:
+            _import(home, {"model": {"name": name, **model}, "engine": engine, "build": {}})
+        if starts:
+            _start(home, name, launch, suggests_prompt=prompt is None)
     if prompt is not None:
         from trtllm_serve_cli.cli.infer.infer_command import send_prompt
 
         send_prompt(prompt, name, InferOptions(**options), request)
-    elif running is not None:
+    elif (running := _find_running(home, name)) is not None and not starts:
         from trtllm_serve_cli.cli.server.start import notify_addresses, notify_next_prompt
 
         notify_addresses(running)
         notify_next_prompt(running)
-    if prompt is None or plan.starts:
+    if prompt is None or starts:
         output.notify(f"The server keeps running. Stop it with `tllm stop {name}`.")
 
 
@@ -101,6 +105,38 @@ def _split(words: list[str], name: str | None) -> tuple[str, str | None]:
             "The prompt has several words. Put it in quotes.", param_hint="PROMPT"
         )
     return words[0], words[1] if len(words) == 2 else None
+
+
+def _find_missing_steps(home: Home, name: str, model: OptionValues) -> tuple[bool, bool]:
+    """Return whether the model must be imported, and whether its server must be started.
+
+    Raise `UnknownModel` if the model is not imported, and no source for an import is known.
+    """
+    if _find_running(home, name) is not None:
+        return False, False
+    return not _is_imported(home, name, model), True
+
+
+@contextmanager
+def _wait_for_other_commands(home: Home, name: str) -> Iterator[None]:
+    """Wait until no other command imports or starts the model.
+
+    Another `tllm run` of the model waits until the block ends.
+    """
+    from trtllm_serve_cli.importing.importer import hold_import_lock
+    from trtllm_serve_cli.launch.servers.starting import wait_for_starts
+    from trtllm_serve_cli.paths import check_model_name, hold_lock
+
+    def notify() -> None:
+        output.notify(f"Another tllm process is starting {name}; waiting for it …")
+
+    # A second `tllm run` must not start the server between the first one's import and its start.
+    lock = home.locks / f"{check_model_name(name)}.run.lock"
+    with hold_lock(lock, notify):
+        with hold_import_lock(home, name, output.notify):
+            pass
+        wait_for_starts(home, name, notify)
+        yield
 
 
 def _find_running(home: Home, name: str) -> RunningServer | None:
