@@ -15,15 +15,30 @@ from trtllm_serve_cli.paths import find_home
 
 
 @pytest.fixture
-def complete(home_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+def complete(home_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
     """Return a function that completes the last word of a command line."""
     home = find_home()
     add_model(home, "mine")
     for port, model, phase in ((8000, "served", "ready"), (8100, "stopped", "stopped")):
         server = home.servers / str(port)
         server.mkdir(parents=True)
-        (server / PLAN_FILE).write_text(json.dumps({"models": [model]}))
+        (server / PLAN_FILE).write_text(
+            json.dumps(
+                {
+                    "models": [model],
+                    "endpoint": {
+                        "http": f"127.0.0.1:{port}",
+                        "grpc": f"127.0.0.1:{port + 1}",
+                        "metrics": f"127.0.0.1:{port + 2}",
+                    },
+                }
+            )
+        )
         write_state(server, ServerState(phase, supervisor_pid=0, supervisor_started_at=0.0))
+    nvidia_smi = tmp_path / "nvidia-smi"
+    nvidia_smi.write_text("#!/bin/sh\nfor n in 0 1; do echo $n, NVIDIA H200, 143771, N/A; done\n")
+    nvidia_smi.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     tllm = Tllm(monkeypatch, capsys)
 
     def complete(line: str) -> list[str]:
@@ -53,6 +68,14 @@ def complete(home_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys):
         ("set mi", ["mine"]),
         ("set mine enable_kv", ["enable_kv_cache_reuse="]),
         ("show no-such", []),
+        ("stop -u ", ["127.0.0.1:8000"]),
+        ("logs -u 127.0.0.1:81", []),
+        ("infer -u ", ["127.0.0.1:8000", "127.0.0.1:8001"]),
+        ("bench token-norm-dist -u ", ["127.0.0.1:8000", "127.0.0.1:8001"]),
+        ("gateway -u ", ["127.0.0.1:8001"]),
+        ("metrics -u ", ["127.0.0.1:8002"]),
+        ("start --gpus ", ["0", "1"]),
+        ("start --gpus 1,", ["1,0"]),
     ],
 )
 def test_words_are_completed(complete, line: str, words: list[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from trtllm_serve_cli.choices import ArrivalProcess
+from trtllm_serve_cli.cli.shared.completion import addresses, completes
 from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, ApiOption
 from trtllm_serve_cli.cli.shared.option_signature import builds_options
 from trtllm_serve_cli.cli.shared.options import AsJson
@@ -425,7 +426,7 @@ def with_options(
     """
     inherited = {field.name for field in fields(SharedOptions)}
     add = builds_options("common", options, key=lambda field: field.name in inherited, at_end=True)
-    command = add(function)
+    command = completes(url=addresses("grpc", "http"))(add(function))
     if example:
         about = inspect.cleandoc(function.__doc__ or "").partition("Example:")[0]
         command.__doc__ = f"{about}Example:  {example}"

@@ -22,7 +22,7 @@ from trtllm_serve_cli.cli.infer import (
 )
 from trtllm_serve_cli.cli.infer.infer_options import InferOptions, ModelOption, PromptArgument
 from trtllm_serve_cli.cli.shared import openai_options, output
-from trtllm_serve_cli.cli.shared.completion import completes, served_models
+from trtllm_serve_cli.cli.shared.completion import addresses, completes, served_models
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, builds_options, takes_options
 from trtllm_serve_cli.cli.shared.options import JsonOption
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.client.model_info import ModelInfo
 
 
-@completes(model=served_models)
+@completes(model=served_models, url=addresses("grpc", "http"))
 @takes_options(request=tuple(each for each in option_fields(GenerateRequest) if each.is_declared))
 @builds_options("options", InferOptions)
 def infer(

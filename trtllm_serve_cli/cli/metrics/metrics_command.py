@@ -14,6 +14,7 @@ import typer
 from trtllm_serve_cli.choices import MetricsExport
 from trtllm_serve_cli.cli.command_groups import FullSummaryGroup
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import addresses
 from trtllm_serve_cli.cli.shared.exits import INTERRUPTED
 from trtllm_serve_cli.cli.shared.options import JsonOption, ModelOption
 from trtllm_serve_cli.cli.shared.target import find_metrics
@@ -31,6 +32,7 @@ UrlsOption = Annotated[
         "--url",
         metavar="HOST:PORT",
         help="URL of a server's metrics. Repeatable. Default: the running server.",
+        autocompletion=addresses("metrics"),
     ),
 ]
 

@@ -8,6 +8,7 @@ import typer
 
 from trtllm_serve_cli.choices import PORT, ToolParserName
 from trtllm_serve_cli.cli.shared import output
+from trtllm_serve_cli.cli.shared.completion import addresses
 from trtllm_serve_cli.cli.shared.options import DryRunOption
 
 _DEFAULT_TEXT_MODEL = "ensemble"
@@ -23,6 +24,7 @@ def gateway(
             metavar="HOST:PORT",
             help="gRPC address of a Triton server. Repeat the option to distribute the requests "
             "over several servers. Default: 127.0.0.1:8001.",
+            autocompletion=addresses("grpc"),
         ),
     ] = None,
     model: Annotated[

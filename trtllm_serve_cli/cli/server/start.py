@@ -14,7 +14,7 @@ import typer
 
 from trtllm_serve_cli.cli.server.status import describe_server
 from trtllm_serve_cli.cli.shared import output
-from trtllm_serve_cli.cli.shared.completion import completes, imported_models
+from trtllm_serve_cli.cli.shared.completion import completes, gpu_indices, imported_models
 from trtllm_serve_cli.cli.shared.option_signature import OptionValues, takes_options
 from trtllm_serve_cli.cli.shared.options import DryRunOption, JsonOption
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trtllm_serve_cli.paths import Home
 
 
-@completes(model=imported_models, launch_triton_args=imported_models)
+@completes(model=imported_models, launch_triton_args=imported_models, launch_gpus=gpu_indices)
 @takes_options(launch=option_fields(LaunchOptions))
 def start(
     *,

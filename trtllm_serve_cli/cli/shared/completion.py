@@ -1,7 +1,8 @@
-"""Complete names of models, servers and parameters in the shell.
+"""Complete names of models and parameters, addresses of servers, and GPUs in the shell.
 
 The shell runs a completion while the user types. A completion must therefore be fast, must not
-print anything, and returns no suggestions if an error occurs. The functions read only small files.
+print anything, and returns no suggestions if an error occurs. Except for `gpu_indices`, which
+runs nvidia-smi, the functions read only small files.
 """
 
 from __future__ import annotations
@@ -56,18 +57,47 @@ def known_models() -> list[str]:
     return [*load_catalog(), *imported_models("")]
 
 
-@completion
-def served_models() -> list[str]:
-    """List the models of the servers that were not stopped, without checking their processes."""
+def _read_plans() -> list[dict[str, Any]]:
+    """Return the plans of the servers that were not stopped, without checking their processes."""
     from trtllm_serve_cli.launch.server_state import PLAN_FILE, read_state
     from trtllm_serve_cli.paths import find_home
 
-    names: list[str] = []
-    for plan in find_home().servers.glob(f"*/{PLAN_FILE}"):
-        state = read_state(plan.parent)
+    plans = []
+    for path in find_home().servers.glob(f"*/{PLAN_FILE}"):
+        state = read_state(path.parent)
         if state is None or state.phase != "stopped":
-            names += json.loads(plan.read_bytes())["models"]
-    return names
+            plans.append(json.loads(path.read_bytes()))
+    return plans
+
+
+@completion
+def served_models() -> list[str]:
+    """List the models of the servers that were not stopped."""
+    return [name for plan in _read_plans() for name in plan["models"]]
+
+
+def addresses(*interfaces: str) -> Completion:
+    """Return a completion of the addresses of the servers that were not stopped."""
+
+    @completion
+    def list_addresses() -> list[str]:
+        return [plan["endpoint"][each] for plan in _read_plans() for each in interfaces]
+
+    return list_addresses
+
+
+def gpu_indices(incomplete: str) -> list[str]:
+    """Complete the last index in a comma-separated list of this machine's GPUs."""
+    chosen, comma, _ = incomplete.rpartition(",")
+
+    @completion
+    def list_indices() -> list[str]:
+        from trtllm_serve_cli.sizing.gpus import find_gpus
+
+        indices = {str(gpu.index) for gpu in find_gpus()} - set(chosen.split(","))
+        return [f"{chosen}{comma}{index}" for index in indices]
+
+    return list_indices(incomplete)
 
 
 @completion

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtllm_serve_cli.cli.shared.completion import addresses
 from trtllm_serve_cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -21,7 +22,11 @@ if TYPE_CHECKING:
 ServerOption = Annotated[
     str | None,
     typer.Option(
-        "-u", "--url", metavar="HOST:PORT", help="Address of the server, as shown by `tllm status`."
+        "-u",
+        "--url",
+        metavar="HOST:PORT",
+        help="Address of the server, as shown by `tllm status`.",
+        autocompletion=addresses("http"),
     ),
 ]
 # The default text model on servers that tllm did not start. Every model repository made from the
