@@ -103,7 +103,7 @@ def test_relative_paths_start_at_their_origin(
     monkeypatch.setattr(importer, "import_model", record)
     if origin == "set":
         tllm("set", "a", "engine_python=/else")
-        assert tllm("set", "a", pair)[0] == 0
+        assert tllm("set", "--repo", str(home.models / "a"), pair)[0] == 0
         found = known_values(tllm)[name]
     else:
         options = ("-m", "a", "--param", pair) if origin == "param" else ("-f", str(file))
@@ -111,6 +111,17 @@ def test_relative_paths_start_at_their_origin(
         found = declarations[0].repository.parameters[name]
     folder = tmp_path / ("there" if origin == "file" else "here")
     assert found == expected.format(folder=folder)
+
+
+def test_set_refuses_a_tokenizer_folder_that_does_not_exist(tllm: Tllm, home: Home) -> None:
+    path = add_model(home, "a").path
+    code, out, err = tllm("set", "a", "tokenizer_dir=/no/such")
+    assert (code, out) == (3, "")
+    assert err.startswith("Error: The tokenizer's folder /no/such does not exist.\n")
+    assert "--repo DIR" in err
+    assert tllm("set", "a", "tokenizer_dir=org/name")[0] == 0
+    assert tllm("set", "--repo", str(path), "tokenizer_dir=/no/such")[0] == 0
+    assert known_values(tllm)["tokenizer_dir"] == "/no/such"
 
 
 def known_values(tllm: Tllm) -> dict[str, str]:

@@ -99,13 +99,14 @@ def set_(
     """Change a model's parameters.
 
     The name of a parameter is the name of the variable in NVIDIA's templates. Parameters that are
-    not specified keep their values. Restart a running server to apply the changes.
+    not specified keep their values. Restart a running server to apply the changes. With --repo, the
+    tokenizer's folder may be on another machine.
 
     Example:  tllm set demo enable_kv_cache_reuse=false max_queue_size=100
 
     Example:  tllm set --repo ./inflight_batcher_llm kv_cache_free_gpu_mem_fraction=0.9
     """
-    from trtllm_serve_cli.repository.model.parameters import resolve_paths
+    from trtllm_serve_cli.repository.model.parameters import check_tokenizer_folder, resolve_paths
     from trtllm_serve_cli.repository.settings.settings import (
         apply_changes,
         plan_changes,
@@ -120,6 +121,8 @@ def set_(
             "No parameter was specified.",
             next_step=f"add a parameter: `tllm set {words[0]} enable_kv_cache_reuse=false`",
         )
+    if repo is None:
+        check_tokenizer_folder(requested)
     name = choose_name(words[0] if has_name else None, model)
     repository = open_named(name, repo)
     changes = plan_changes(repository, requested)

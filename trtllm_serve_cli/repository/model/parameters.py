@@ -183,6 +183,18 @@ def _absolute(name: str, value: str, folder: Path) -> str:
     return str(path) if is_path else value
 
 
+def check_tokenizer_folder(values: Mapping[str, str]) -> None:
+    """Raise `BadInput` if `tokenizer_dir` is a path that does not exist on this machine."""
+    folder = values.get("tokenizer_dir", "")
+    if Path(folder).is_absolute() and not Path(folder).exists():
+        raise BadInput(
+            f"The tokenizer's folder {folder} does not exist.",
+            why="the server could not load its models without the tokenizer",
+            next_step="pass an existing folder, or the model repository with --repo DIR instead of "
+            "the model's name if the server runs on another machine",
+        )
+
+
 def type_tensors(
     role: str, contract: Contract, values: Mapping[str, str], layout: str = "inflight"
 ) -> Contract:
