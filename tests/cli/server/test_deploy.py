@@ -176,6 +176,33 @@ def test_job_serves_the_openai_api(tllm: Tllm) -> None:
     assert "OPENAI" not in script
 
 
+COLLECTOR = ("--otlp-endpoint", "http://collector:4318")
+TRACES = "http://collector:4318/v1/traces"
+
+
+def test_job_sends_spans(tllm: Tllm) -> None:
+    _, script, _ = tllm("deploy", "slurm", *COLLECTOR)
+    assert f"export TLLM_OTLP_TRACES={TRACES}\n" in script
+    assert f"--trace-config=opentelemetry,url={TRACES} " in script
+    assert f'"otlp_traces": "{TRACES}"' in script
+
+
+def test_pods_send_spans(tllm: Tllm) -> None:
+    command = ("deploy", "k8s", "--image", "mine:1", *COLLECTOR)
+    deployment, *_ = yaml.safe_load_all(tllm(*command)[1])
+    (triton,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert triton["env"] == [{"name": "TLLM_OTLP_TRACES", "value": TRACES}]
+    assert f"--trace-config=opentelemetry,url={TRACES} " in triton["command"][-1]
+    config_map, *_ = yaml.safe_load_all(tllm(*command, "--openai-image", "tllm:1")[1])
+    assert json.loads(config_map["data"]["gateway.json"])["otlp_traces"] == TRACES
+
+
+@pytest.mark.parametrize("target", ["slurm", "k8s"])
+def test_collector_must_have_an_http_url(tllm: Tllm, target: str) -> None:
+    code, out, err = tllm("deploy", target, "--otlp-endpoint", "collector:4317")
+    assert (code, out, "is not a valid collector URL." in err) == (3, "", True)
+
+
 def test_output_file_and_submit_exclude_each_other(tllm: Tllm, home: Home, tmp_path: Path) -> None:
     file = tmp_path / "m.sbatch"
     code, out, err = tllm("deploy", "slurm", "--submit", "-o", str(file))

@@ -62,12 +62,13 @@ OpenAiProcessesOption = Annotated[
 _POD_GATEWAY = (
     "openai", "openai_auth", "chat_template", "tool_parser", "cors_origin",
 )  # fmt: skip
+_TELEMETRY = option_fields(LaunchOptions, "otlp_endpoint")
 _JOB_GATEWAY = (*_POD_GATEWAY, "openai_cert", "openai_key")
 
 
 @deploy_app.command()
 @accepts_name()
-@takes_options(gateway=option_fields(LaunchOptions, *_JOB_GATEWAY))
+@takes_options(gateway=option_fields(LaunchOptions, *_JOB_GATEWAY), telemetry=_TELEMETRY)
 def slurm(
     *,
     model: ModelOption = None,
@@ -155,6 +156,7 @@ def slurm(
     openai_port: OpenAiPortOption = None,
     openai_processes: OpenAiProcessesOption = 1,
     gateway: OptionValues,
+    telemetry: OptionValues,
     log_verbose: Annotated[
         int,
         typer.Option(
@@ -213,7 +215,11 @@ def slurm(
         openai_port=openai_port,
     )
     launch_options = LaunchOptions(
-        host="0.0.0.0", log_verbose=log_verbose, openai_processes=openai_processes, **gateway
+        host="0.0.0.0",
+        log_verbose=log_verbose,
+        openai_processes=openai_processes,
+        **gateway,
+        **telemetry,
     )
     if not submit:
         plan = plan_slurm_here(home, model, options, launch_options)
@@ -229,7 +235,9 @@ def slurm(
 
 @deploy_app.command()
 @accepts_name()
-@takes_options(gateway=option_fields(LaunchOptions, "openai_port", *_POD_GATEWAY))
+@takes_options(
+    gateway=option_fields(LaunchOptions, "openai_port", *_POD_GATEWAY), telemetry=_TELEMETRY
+)
 def k8s(
     *,
     model: ModelOption = None,
@@ -339,6 +347,7 @@ def k8s(
     ] = None,
     openai_processes: OpenAiProcessesOption = 1,
     gateway: OptionValues,
+    telemetry: OptionValues,
     timeout: Annotated[
         float,
         typer.Option(min=1, metavar="SECONDS", help="Time limit for the server to become ready."),
@@ -389,6 +398,7 @@ def k8s(
         log_verbose=log_verbose,
         openai_processes=openai_processes,
         **gateway,
+        **telemetry,
     )
     _check_openai(launch_options.openai, openai_image, openai_keys_secret, gateway)
     manifests = plan_kubernetes_here(

@@ -34,6 +34,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
     split_evenly,
 )
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, LaunchOptions
+from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ
 from trtllm_serve_cli.metrics.catalog import PENDING
 from trtllm_serve_cli.rendering import render
 from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
@@ -217,7 +218,11 @@ def _leader_worker_set(
         **leader,
         "serviceAccountName": name,
         "containers": [
-            {**server, "env": [pod_name], "volumeMounts": [*server["volumeMounts"], mount]}
+            {
+                **server,
+                "env": [*server.get("env", ()), pod_name],
+                "volumeMounts": [*server["volumeMounts"], mount],
+            }
         ],
         "volumes": [*leader["volumes"], agent],
     }
@@ -285,6 +290,8 @@ def _pod(
         "resources": _resources(model, options),
         "volumeMounts": [*mounts, {"name": "shared-memory", "mountPath": "/dev/shm"}],
     }
+    if environ := telemetry_environ(launch):
+        container["env"] = [{"name": name, "value": value} for name, value in environ.items()]
     pod = {
         "containers": [container],
         "terminationGracePeriodSeconds": DRAIN_S + _PRE_STOP_S + 10,

@@ -33,6 +33,7 @@ from trtllm_serve_cli.launch.containers.deployment import (
     triton_words,
 )
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
+from trtllm_serve_cli.launch.triton.telemetry_env import telemetry_environ
 from trtllm_serve_cli.launch.triton.triton_command import (
     backend_links,
     flag_words,
@@ -176,7 +177,10 @@ def plan_slurm(
                 f"TLLM_{name}_PORT": str(port or f"$((10000 + SLURM_JOB_ID % 7000 * 3 + {index}))")
                 for index, (name, port) in enumerate(zip(_PORTS.values(), ports, strict=True))
             },
-            **{name: shlex.quote(value) for name, value in environ.items()},
+            **{
+                name: shlex.quote(value)
+                for name, value in {**environ, **telemetry_environ(launch)}.items()
+            },
         },
         links={
             Path(path).relative_to("backends"): target

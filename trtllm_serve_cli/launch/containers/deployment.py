@@ -14,7 +14,8 @@ from trtllm_serve_cli.engine_kinds.serving import DRAFT_MODEL
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.launch.launch_options import LaunchOptions
 from trtllm_serve_cli.launch.topology.ranks import Ranks, plan_ranks
-from trtllm_serve_cli.launch.triton.triton_command import triton_flags
+from trtllm_serve_cli.launch.triton.telemetry_env import trace_settings
+from trtllm_serve_cli.launch.triton.triton_command import flag_words, triton_flags
 from trtllm_serve_cli.launch.triton.triton_install import TritonInstallation
 from trtllm_serve_cli.repository.model.instances import (
     EngineInstances,
@@ -105,7 +106,7 @@ def triton_words(
     token: str,
     unquoted: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return Triton's flags by name, each as a shell word.
+    """Return Triton's flags by name as shell words. A repeated flag consists of several words.
 
     `token` is the token for the restricted APIs. `token` and the values in `unquoted` are not
     quoted, so that they can contain shell variables.
@@ -119,6 +120,8 @@ def triton_words(
     words = {name: f"--{name}={shlex.quote(str(value))}" for name, value in flags.items()}
     for name in RESTRICTING:
         words[name] += token
+    if trace := trace_settings(launch):
+        words["trace-config"] = shlex.join(flag_words({"trace-config": trace}))
     words["disable-auto-complete-config"] = "--disable-auto-complete-config"
     return words | {name: f"--{name}={value}" for name, value in unquoted.items()}
 
