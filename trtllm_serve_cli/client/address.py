@@ -33,8 +33,8 @@ def parse_address(text: str) -> str:
         raise BadInput(
             f"{text} cannot be used as the address of a Triton server.",
             why="Triton does not serve HTTPS",
-            next_step="pass HOST:PORT, or `-i openai -u https://HOST/v1` for an OpenAI-compatible "
-            "server",
+            next_step="pass HOST:PORT, grpcs://HOST:PORT for gRPC with TLS, or "
+            "`-i openai -u https://HOST/v1` for an OpenAI-compatible server",
         )
     if host and parts.path.startswith("/v1"):
         raise BadInput(

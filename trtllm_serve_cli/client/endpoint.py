@@ -9,12 +9,13 @@ from dataclasses import dataclass
 class Tls:
     """TLS settings for a gRPC client.
 
-    All fields except `server_name` are paths of PEM files. `server_name` is the name in the
+    All fields except `server_name` are paths of PEM files. If `root_certificates` is None, the
+    client trusts the public CAs. `server_name` is the name in the
     server's certificate if it differs from the address. `certificate_chain` and `private_key`
     authenticate the client (mutual TLS).
     """
 
-    root_certificates: str
+    root_certificates: str | None
     server_name: str | None = None
     certificate_chain: str | None = None
     private_key: str | None = None

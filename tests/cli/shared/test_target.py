@@ -5,13 +5,19 @@ from __future__ import annotations
 import dataclasses
 import socket
 import threading
+from pathlib import Path
 
 import pytest
 
 from tests.samples.builds import ENGINE
 from tests.samples.launch_plans import fake_plan
-from trtllm_serve_cli.cli.shared.target import BenchTarget, find_bench_target, find_target
-from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.cli.shared.target import (
+    CORE_MODEL,
+    BenchTarget,
+    find_bench_target,
+    find_target,
+)
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
 from trtllm_serve_cli.errors import BadInput, NoServer
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, describe_supervisor, write_state
@@ -61,14 +67,30 @@ def test_benchmark_finds_triton_models_by_their_names(
     )
 
 
-def test_grpc_port_with_tls_is_not_benchmarked(home: Home, endpoint: Endpoint) -> None:
+def test_benchmark_uses_the_certificate_of_a_running_server(home: Home, endpoint: Endpoint) -> None:
     (folder,) = home.servers.iterdir()
     plan = (folder / PLAN_FILE).read_text()
     tls = '"tls": {"root_certificates": "ca.pem"}'
     (folder / PLAN_FILE).write_text(plan.replace('"tls": null', tls))
-    with pytest.raises(BadInput, match=f"The gRPC port {endpoint.grpc} uses TLS"):
-        find_bench_target(None, "grpc", "repo")
-    assert find_bench_target(None, "http", "repo").address == endpoint.http
+    for url in (None, endpoint.grpc, f"grpcs://{endpoint.grpc}"):
+        assert find_bench_target(url, "grpc", "repo").tls == Tls("ca.pem")
+    assert find_bench_target(None, "http", "repo") == BenchTarget(
+        endpoint.http, CORE_MODEL, endpoint.metrics, "repo"
+    )
+
+
+def test_scheme_of_the_address_selects_tls(home: Home) -> None:
+    url, ca = "grpcs://llm.example.com:8001", Path("/ca.pem")
+    tls = Tls("/ca.pem")
+    expected = BenchTarget("llm.example.com:8001", CORE_MODEL, tls=tls)
+    assert find_bench_target(url, "grpc", None, tls_ca=ca) == expected
+    assert find_bench_target(url, "grpc", None).tls == Tls(None)
+    endpoint = find_target(url, "http", None, None, ca).endpoint
+    assert endpoint == Endpoint(grpc="llm.example.com:8001", tls=tls)
+    with pytest.raises(BadInput, match="cannot send HTTP requests to grpcs://"):
+        find_bench_target(url, "http", None)
+    with pytest.raises(BadInput, match="--tls-ca requires"):
+        find_bench_target("llm.example.com:8001", "grpc", None, tls_ca=ca)
 
 
 def test_name_of_no_model_is_refused(endpoint: Endpoint) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -39,7 +40,7 @@ def serve_grpc(fake: FakeTriton, port: int) -> Iterator[str]:
         server = grpc.server(pool)
         service = _Service(fake, server)
         service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(service, server)
-        address = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
+        address = f"127.0.0.1:{_bind(server, f'127.0.0.1:{port}', fake.certificate)}"
         server.start()
         try:
             yield address
@@ -47,6 +48,13 @@ def serve_grpc(fake: FakeTriton, port: int) -> Iterator[str]:
             stopped = server.stop(grace=None)
             fake.release()
             stopped.wait()
+
+
+def _bind(server: grpc.Server, address: str, certificate: tuple[Path, Path] | None) -> int:
+    if certificate is None:
+        return int(server.add_insecure_port(address))
+    chain, key = (path.read_bytes() for path in certificate)
+    return int(server.add_secure_port(address, grpc.ssl_server_credentials([(key, chain)])))
 
 
 class _Service(service_pb2_grpc.GRPCInferenceServiceServicer):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from tests.fakes.triton.answers import (
@@ -47,6 +48,7 @@ class FakeTriton:
       `parameters_of` and `inputs_of` replace them for one model.
     - `metrics_pages` are the contents of the metrics page in turn; the last one stays.
       `metrics_length` overrides its `Content-Length`.
+    - `certificate` and its key are the files for gRPC with TLS.
     - `ending_s` is the time for which a gRPC stream stays open after an error.
 
     `requests` are the requests to models. `calls` are the path or method of every call, and its
@@ -70,6 +72,7 @@ class FakeTriton:
         default_factory=lambda: ["# TYPE nv_cpu_utilization gauge\nnv_cpu_utilization 0.5\n"]
     )
     metrics_length: int | None = None
+    certificate: tuple[Path, Path] | None = None
 
     endpoint: Endpoint = field(default_factory=Endpoint, init=False)
     requests: list[Request] = field(default_factory=list, init=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from trtllm_serve_cli.client.endpoint import Endpoint
+from trtllm_serve_cli.client.endpoint import Endpoint, Tls
 from trtllm_serve_cli.client.generate import Interface, TritonInterface
 from trtllm_serve_cli.client.model_info import fetch_model_config
 from trtllm_serve_cli.client.server import fetch_versions
@@ -27,17 +27,19 @@ class Target:
     """A model on a Triton server. `address` is the HOST:PORT of the `interface` to use.
 
     `imported_model` is the name under which the model was imported, or None if it is not known.
+    `tls` is set if the address uses TLS.
     """
 
     address: str
     model: str = CORE_MODEL
     interface: TritonInterface = "grpc"
     imported_model: str | None = None
+    tls: Tls | None = None
 
     @property
     def endpoint(self) -> Endpoint:
         """The address as an `Endpoint`, which the functions in `client` require."""
-        return Endpoint(grpc=self.address, http=self.address)
+        return Endpoint(grpc=self.address, http=self.address, tls=self.tls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +78,12 @@ class ServedModel:
     returns_prompt: bool = False
     api_key: str | None = field(default=None, repr=False)
     imported_model: str | None = None
+    tls: Tls | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the model as an entry of `targets` in `summary.json`."""
         entry = asdict(self) | {"inputs": sorted(self.inputs)}
-        for name in ("returns_prompt", "required_inputs", "unsigned_inputs", "api_key"):
+        for name in ("returns_prompt", "required_inputs", "unsigned_inputs", "api_key", "tls"):
             del entry[name]
         return entry
 
@@ -113,6 +116,7 @@ def fetch_model(target: Target, input_kind: InputKind, timeout_s: float = 10.0) 
             "exclude_input_in_output" not in config.inputs and not config.excludes_input
         ),
         imported_model=target.imported_model,
+        tls=target.tls,
     )
     _check_inputs(model, input_kind)
     return model

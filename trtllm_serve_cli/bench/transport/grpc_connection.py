@@ -7,8 +7,10 @@ request waits for another request's response.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 from urllib.parse import unquote
 
 import grpc
@@ -31,6 +33,7 @@ from trtllm_serve_cli.bench.transport.http2 import (
 )
 from trtllm_serve_cli.bench.workloads.spec import RequestSpec
 from trtllm_serve_cli.client.address import split_address
+from trtllm_serve_cli.client.endpoint import Tls
 from trtllm_serve_cli.client.transport.error_mapping import is_from_triton, is_rejection
 
 _SERVICE = "/inference.GRPCInferenceService"
@@ -52,6 +55,7 @@ class GrpcConnection:
         self._model = model
         self._options = options
         self._host, self._port = split_address(model.address)
+        self._tls = _tls_arguments(model.tls, self._host)
         self._connection: Http2Connection | None = None
         self._connecting = asyncio.Lock()
         method = "ModelStreamInfer" if model.is_decoupled else "ModelInfer"
@@ -61,7 +65,7 @@ class GrpcConnection:
         self._headers = encode_headers(
             (
                 (":method", "POST"),
-                (":scheme", "http"),
+                (":scheme", "https" if model.tls else "http"),
                 (":path", f"{_SERVICE}/{method}"),
                 (":authority", model.address),
                 ("te", "trailers"),
@@ -126,12 +130,25 @@ class GrpcConnection:
                 loop = asyncio.get_running_loop()
                 try:
                     _, self._connection = await loop.create_connection(
-                        Http2Connection, self._host, self._port
+                        Http2Connection, self._host, self._port, **self._tls
                     )
                 except OSError as error:
                     why = error.strerror or str(error)
                     raise SendFailed(RequestError(NO_CONNECTION, why)) from error
             return self._connection
+
+
+def _tls_arguments(tls: Tls | None, host: str) -> dict[str, Any]:
+    """Return the arguments of `create_connection` for TLS."""
+    if tls is None:
+        return {}
+    context = ssl.create_default_context(cafile=tls.root_certificates)
+    # Like gRPC, accept a server's own certificate as root.
+    context.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
+    context.set_alpn_protocols(["h2"])
+    if tls.certificate_chain is not None:
+        context.load_cert_chain(tls.certificate_chain, tls.private_key)
+    return {"ssl": context, "server_hostname": tls.server_name or host}
 
 
 def find_failure(call: Call) -> RequestError | None:

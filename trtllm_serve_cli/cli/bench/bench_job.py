@@ -75,7 +75,7 @@ class Job:
     def _find_target(self, url: str | None, model: str | None) -> BenchTarget:
         common = self.common
         if common.interface != "openai":
-            return find_bench_target(url, common.interface, model, self.text_model)
+            return find_bench_target(url, common.interface, model, self.text_model, common.tls_ca)
         from trtllm_serve_cli.client.transport.openai.served_models import find_model
 
         endpoint = find_openai_endpoint(url, common.api_key)
@@ -87,7 +87,9 @@ class Job:
 
         common = self.common
         if common.interface != "openai":
-            return Target(found.address, found.model, common.interface, found.imported_model)
+            return Target(
+                found.address, found.model, common.interface, found.imported_model, found.tls
+            )
         endpoint = find_openai_endpoint(found.address, common.api_key)
         default: Api = "completions" if self.text_model is None else "chat"
         return OpenAITarget(endpoint, found.model, common.api or default)
@@ -135,7 +137,7 @@ def check_answers(job: Job, benchmarks: Sequence[Benchmark]) -> None:
     from trtllm_serve_cli.bench.run.answer_check import check_answers, describe_check
 
     targets = {
-        Target(model.address, model.name, model.interface): benchmark.settings
+        Target(model.address, model.name, model.interface, tls=model.tls): benchmark.settings
         for benchmark in reversed(benchmarks)
         for model in benchmark.models
         if model.interface != "openai"
@@ -192,7 +194,7 @@ def plan_settings(job: Job, common: CommonOptions, workload: Workload) -> Benchm
 
 
 def _check_openai_usage(job: Job, common: CommonOptions) -> None:
-    check_usage(common.interface, common.api, common.api_key)
+    check_usage(common.interface, common.api, common.api_key, common.tls_ca)
     if common.interface != "openai":
         return
     if common.server_times:

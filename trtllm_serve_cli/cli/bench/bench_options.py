@@ -14,6 +14,7 @@ from trtllm_serve_cli.cli.shared.completion import addresses, completes
 from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, ApiOption
 from trtllm_serve_cli.cli.shared.option_signature import builds_options
 from trtllm_serve_cli.cli.shared.options import AsJson
+from trtllm_serve_cli.cli.shared.target import TlsCaOption
 from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.option_fields import Option, Within
 
@@ -205,10 +206,10 @@ class SharedOptions:
     url: Annotated[
         tuple[str, ...],
         Option(
-            "gRPC address of the server, HTTP address with -i http, or base URL with -i openai, "
-            "such as http://127.0.0.1:8000/v1. Repeatable. If tllm did not start the server, -m "
-            "must be the name of a Triton model. Default: the running server, or the environment "
-            "variable OPENAI_BASE_URL with -i openai.",
+            "gRPC address of the server (grpcs://HOST:PORT for TLS), HTTP address with -i http, or "
+            "base URL with -i openai, such as http://127.0.0.1:8000/v1. Repeatable. If tllm did "
+            "not start the server, -m must be the name of a Triton model. Default: the running "
+            "server, or the environment variable OPENAI_BASE_URL with -i openai.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
             panel=_WHERE,
@@ -224,6 +225,7 @@ class SharedOptions:
     ] = "grpc"
     api: ApiOption = None
     api_key: ApiKeyOption = None
+    tls_ca: TlsCaOption = None
     metrics_url: Annotated[
         tuple[str, ...],
         Option(

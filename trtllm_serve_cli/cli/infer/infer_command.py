@@ -166,7 +166,7 @@ def _open_target(
     from trtllm_serve_cli.client.endpoint import Endpoint
     from trtllm_serve_cli.client.model_info import fetch_model_config
 
-    target = find_target(options.url, options.interface, model, options.timeout)
+    target = find_target(options.url, options.interface, model, options.timeout, options.tls_ca)
     if target.interface != options.interface and (flags := _list_grpc_only(options)):
         raise BadInput(
             f"{flags[0]} requires gRPC.",
@@ -200,7 +200,7 @@ def _check_usage(prompt: str | None, options: InferOptions, request: OptionValue
             "A system prompt requires the chat template, which --raw disables. Omit --raw.",
             param_hint="--system",
         )
-    openai_options.check_usage(options.interface, options.api, options.api_key)
+    openai_options.check_usage(options.interface, options.api, options.api_key, options.tls_ca)
     openai_target.check_usage(options)
     if options.batch_inputs:
         batch.check_usage(options)

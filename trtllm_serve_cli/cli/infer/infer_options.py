@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from trtllm_serve_cli.cli.shared.openai_options import ApiKeyOption, ApiOption
+from trtllm_serve_cli.cli.shared.target import TlsCaOption
 from trtllm_serve_cli.client.generate import Interface
 from trtllm_serve_cli.option_fields import Option, Within
 
@@ -44,15 +45,16 @@ class InferOptions:
     url: Annotated[
         str | None,
         Option(
-            "Address of the server's gRPC or HTTP port, or base URL with -i openai, such as "
-            "http://127.0.0.1:8000/v1. Default: the running server, or the environment "
-            "variable OPENAI_BASE_URL with -i openai.",
+            "Address of the server's gRPC or HTTP port, grpcs://HOST:PORT for gRPC with TLS, or "
+            "base URL with -i openai, such as http://127.0.0.1:8000/v1. Default: the running "
+            "server, or the environment variable OPENAI_BASE_URL with -i openai.",
             flags=("-u", "--url"),
             metavar="HOST:PORT|URL",
         ),
     ] = None
     api: ApiOption = None
     api_key: ApiKeyOption = None
+    tls_ca: TlsCaOption = None
     no_server: Annotated[
         bool,
         Option(

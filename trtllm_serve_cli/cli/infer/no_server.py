@@ -39,6 +39,7 @@ def check_usage(options: InferOptions) -> None:
     """Raise `BadParameter` if an option requires a server."""
     needs_server = {
         "--url": options.url is not None,
+        "--tls-ca": options.tls_ca is not None,
         "--interface": options.interface != "grpc",
         "--lora-dir": options.lora_dir is not None,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -76,8 +77,13 @@ def _find_gateway() -> str | None:
     return gateways[0] if len(gateways) == 1 else None
 
 
-def check_usage(interface: str, api: str | None, api_key: str | None) -> None:
-    """Raise `BadParameter` if --api or --api-key is set but the interface is not openai."""
+def check_usage(interface: str, api: str | None, api_key: str | None, tls_ca: Path | None) -> None:
+    """Raise `BadParameter` if an option does not apply to the interface."""
+    if tls_ca is not None and interface == "openai":
+        raise typer.BadParameter(
+            "The option applies to gRPC. Set the environment variable SSL_CERT_FILE instead.",
+            param_hint="--tls-ca",
+        )
     for flag, value in (("--api", api), ("--api-key", api_key)):
         if value is not None and interface != "openai":
             raise typer.BadParameter(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trtllm_serve_cli.cli.shared.completion import addresses
 from trtllm_serve_cli.errors import BadInput
+from trtllm_serve_cli.option_fields import Option
 
 if TYPE_CHECKING:
     from trtllm_serve_cli.client.ask import Responder
-    from trtllm_serve_cli.client.endpoint import Endpoint
+    from trtllm_serve_cli.client.endpoint import Endpoint, Tls
     from trtllm_serve_cli.client.generate import GenerateRequest, Interface, TritonInterface
     from trtllm_serve_cli.client.model_info import ModelInfo
     from trtllm_serve_cli.launch.servers.running import RunningServer
@@ -27,6 +29,15 @@ ServerOption = Annotated[
         metavar="HOST:PORT",
         help="Address of the server, as shown by `tllm status`.",
         autocompletion=addresses("http"),
+    ),
+]
+TlsCaOption = Annotated[
+    Path | None,
+    Option(
+        "PEM file with the CA's certificate for -u grpcs://HOST:PORT. Default: the public CAs.",
+        flags=("--tls-ca",),
+        metavar="FILE",
+        panel="Target",
     ),
 ]
 # The default text model on servers that tllm did not start. Every model repository made from the
@@ -64,20 +75,47 @@ class Target:
         return complete_request(request, self.info.inputs if self.info else frozenset())
 
 
+def choose_tls(url: str | None, ca: Path | None) -> Tls | None:
+    """Return the TLS settings for the address `url`, or None if it selects no TLS.
+
+    Raise `BadInput` if there is a CA without TLS.
+    """
+    from trtllm_serve_cli.client.endpoint import Tls
+
+    if url is not None and url.startswith("grpcs://"):
+        return Tls(None if ca is None else str(ca.absolute()))
+    if ca is not None:
+        raise BadInput(
+            "--tls-ca requires a gRPC address with TLS.",
+            why="a running server of `tllm start` needs no option, and other addresses in -u "
+            "select TLS with the scheme grpcs",
+            next_step="pass `-u grpcs://HOST:PORT`, or omit --tls-ca",
+        )
+    return None
+
+
 def find_target(
-    url: str | None, interface: TritonInterface, model: str | None, timeout_s: float | None
+    url: str | None,
+    interface: TritonInterface,
+    model: str | None,
+    timeout_s: float | None,
+    tls_ca: Path | None = None,
 ) -> Target:
     """Find the server for a command's requests, and return its text model as the target.
 
     If `url` is set, `model` is the name of a Triton model on that server, and the port's response
     determines the interface. If the port does not respond, `interface` applies. If `url` is None,
-    `model` is the name of an imported model, or of a Triton model on a running server. Raise
-    `NoServer` if no server or several servers match, or `BadInput` if the server has several models
-    and `model` is None.
+    `model` is the name of an imported model, or of a Triton model on a running server. `tls_ca` is
+    the CA of a server with TLS. Raise `NoServer` if no server or several servers match, or
+    `BadInput` if the server has several models and `model` is None.
     """
     from trtllm_serve_cli.client.address import parse_address
     from trtllm_serve_cli.client.endpoint import Endpoint
 
+    tls = choose_tls(url, tls_ca)
+    if url is not None and tls is not None:
+        endpoint = Endpoint(grpc=parse_address(url), tls=tls)
+        return Target(endpoint, model or _UPSTREAM_TEXT_MODEL, "grpc", timeout_s)
     if url is not None:
         from trtllm_serve_cli.client.transport.port_probe import probe_interface
 
@@ -102,23 +140,30 @@ class BenchTarget:
 
     `address` is the server's gRPC or HTTP address, `model` is the name of the Triton model, and
     `metrics` is the server's metrics address. `imported_model` is the name of the imported model
-    that the Triton model belongs to, if `tllm start` has started the server.
+    that the Triton model belongs to, if `tllm start` has started the server. `tls` is set if the
+    address uses TLS.
     """
 
     address: str
     model: str
     metrics: str | None = None
     imported_model: str | None = None
+    tls: Tls | None = None
 
 
 def find_bench_target(
-    url: str | None, interface: TritonInterface, model: str | None, text_model: str | None = None
+    url: str | None,
+    interface: TritonInterface,
+    model: str | None,
+    text_model: str | None = None,
+    tls_ca: Path | None = None,
 ) -> BenchTarget:
     """Return the Triton model to benchmark, and the server on which it runs.
 
     `model` is the name of a Triton model or of an imported model. For an imported model,
     `text_model` selects the Triton model: the name of a model in upstream's templates, `own` for
-    the text model with the imported model's name, or None for `tensorrt_llm`. Raise `NoServer` if
+    the text model with the imported model's name, or None for `tensorrt_llm`. `tls_ca` is the CA
+    of a server with TLS. Raise `NoServer` if
     no server matches. Raise `BadInput` if the model computes embeddings, or if the server has
     several models and `model` is None.
     """
@@ -130,21 +175,24 @@ def find_bench_target(
     from trtllm_serve_cli.paths import find_home
 
     home = find_home()
-    address = parse_url(url)
+    address, tls = parse_url(url), choose_tls(url, tls_ca)
     if model is not None and (server := find_by_triton_model(home, model, address)) is not None:
         _refuse_embedding_model(home, model)
         endpoint = server.endpoint
-        return BenchTarget(_address_of(endpoint, interface), model, endpoint.metrics)
+        return _bench_target(endpoint, interface, model)
     if address is None:
         running = find_running(home, model)
     else:
         ours = [each for each in find_servers(home, model, address) if each.is_running]
         if not ours:
-            _check_interface(address, interface)
+            if tls is None:
+                _check_interface(address, interface)
+            elif interface == "http":
+                raise _no_https(address)
             core_or_text = {None: CORE_MODEL, "own": _UPSTREAM_TEXT_MODEL}.get(
                 text_model, text_model
             )
-            return BenchTarget(address, model or core_or_text or CORE_MODEL)
+            return BenchTarget(address, model or core_or_text or CORE_MODEL, tls=tls)
         running = ours[0]
     owner = _choose(running, model, "bench token-norm-dist")
     _refuse_embedding_model(home, owner)
@@ -153,7 +201,24 @@ def find_bench_target(
         name = running.text_model(owner)
     else:
         name = running.plan.triton_name(owner, text_model or CORE_MODEL)
-    return BenchTarget(_address_of(endpoint, interface), name, endpoint.metrics, owner)
+    return _bench_target(endpoint, interface, name, owner)
+
+
+def _bench_target(
+    endpoint: Endpoint, interface: TritonInterface, name: str, owner: str | None = None
+) -> BenchTarget:
+    """Return the Triton model `name` on a server that `tllm start` has started."""
+    if interface == "http":
+        return BenchTarget(endpoint.http, name, endpoint.metrics, owner)
+    return BenchTarget(endpoint.grpc, name, endpoint.metrics, owner, endpoint.tls)
+
+
+def _no_https(address: str) -> BadInput:
+    return BadInput(
+        f"The benchmark cannot send HTTP requests to grpcs://{address}.",
+        why="Triton supports TLS for gRPC, but not for HTTP",
+        next_step="omit -i http",
+    )
 
 
 def _check_interface(address: str, interface: TritonInterface) -> None:
@@ -179,20 +244,6 @@ def _refuse_embedding_model(home: Home, name: str) -> None:
             why="the model computes embeddings, but benchmarks measure generated tokens",
             next_step="pass -m with the name of a model that generates text",
         )
-
-
-def _address_of(endpoint: Endpoint, interface: TritonInterface) -> str:
-    """Return the address to benchmark. Raise `BadInput` if the port uses TLS."""
-    if interface == "http":
-        return endpoint.http
-    if endpoint.tls is not None:
-        raise BadInput(
-            f"The gRPC port {endpoint.grpc} uses TLS.",
-            why="`tllm bench` sends requests to Triton without TLS",
-            next_step="add -i http, or benchmark the OpenAI-compatible API with "
-            "`-i openai -u https://HOST:PORT/v1`",
-        )
-    return endpoint.grpc
 
 
 def find_metrics(urls: Sequence[str], model: str | None) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ def probe_interface(address: str) -> Literal["grpc", "http"] | None:
     """Return the interface that the port serves, or None if the port does not respond.
 
     A gRPC server responds with an HTTP/2 frame. Raise `BadInput` if the port uses TLS, because an
-    address does not specify which certificates to trust.
+    address without the scheme grpcs selects a connection without TLS.
     """
     try:
         answer = _ask(address)
@@ -34,7 +34,8 @@ def probe_interface(address: str) -> Literal["grpc", "http"] | None:
         raise BadInput(
             f"The port {address} uses TLS.",
             why="requests to an address in -u are sent to Triton without TLS",
-            next_step="omit -u to use the certificate of a server that `tllm start` started, or "
+            next_step=f"pass `-u grpcs://{address} --tls-ca FILE`, omit -u to use the certificate "
+            "of a server that `tllm start` started, or "
             f"pass `-i openai -u https://{address}/v1` for an OpenAI-compatible API",
         )
     return "grpc" if answer else None
