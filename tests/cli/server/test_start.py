@@ -99,9 +99,9 @@ def test_failed_start_shows_the_cause_and_the_log(
     assert err.endswith(
         "Error: The server for m did not become ready.\n"
         "  Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
-        " Next: run `tllm validate m` to check the model repository, import the model again with "
-        "--force to build its engine again, or run `tllm doctor` to check this machine; the full "
-        f"log is {log}\n"
+        " Next: run `tllm validate m` to check the model repository, `tllm export m > m.yaml && "
+        "tllm import -f m.yaml --force` to build its engine again, or `tllm doctor` to check this "
+        f"machine; the full log is {log}\n"
     )
     assert [is_gone(pid) for pid in pids_in(log)] == [True]
     assert "m: failed\n  m: Internal: ModuleNotFoundError" in tllm("status")[1]

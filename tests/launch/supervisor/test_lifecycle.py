@@ -104,9 +104,9 @@ def test_failed_start_shows_the_cause_and_leaves_nothing_running(home: Home) -> 
     assert str(raised.value) == (
         "The server for m did not become ready.\n"
         "Why: m: Internal: ModuleNotFoundError: No module named 'nowhere'\n"
-        "Next: run `tllm validate --repo /models/m` to check the model repository, import the "
-        "model again with --force to build its engine again, or run `tllm doctor` to check this "
-        f"machine; the full log is {plan.log}"
+        "Next: run `tllm validate --repo /models/m` to check the model repository, `tllm export "
+        "--repo /models/m > m.yaml && tllm import -f m.yaml --force` to build its engine again, "
+        f"or `tllm doctor` to check this machine; the full log is {plan.log}"
     )
     assert all(is_gone(pid) for what in ("server", "child") for pid in pids_in(plan.log, what))
 

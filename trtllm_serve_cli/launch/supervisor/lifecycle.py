@@ -28,7 +28,7 @@ from trtllm_serve_cli.launch.supervisor.ports import check_ports
 from trtllm_serve_cli.launch.supervisor.stopping import remove_stale_container
 from trtllm_serve_cli.paths import make_folder, try_lock
 from trtllm_serve_cli.processes import die_with_parent, last_lines
-from trtllm_serve_cli.repository.model.store import target_of
+from trtllm_serve_cli.repository.model.store import command_to_import_again, target_of
 from trtllm_serve_cli.repository.planning.combined import write_combination
 
 _POLL_S = 0.1
@@ -225,13 +225,12 @@ def _suggest_checks(plan: LaunchPlan, why: Sequence[str]) -> str:
         return "fix the options after --; Triton's documentation lists its options"
     if not any(line.startswith(f"{model}: ") for line in why for model in plan.loading):
         return "run `tllm doctor` to check this machine"
-    targets = [
-        target_of(path, name) for name, path in zip(plan.models, plan.repositories, strict=False)
-    ]
-    checks = " and ".join(f"`tllm validate {target}`" for target in targets)
+    served = list(zip(plan.repositories, plan.models, strict=False))
+    checks = " and ".join(f"`tllm validate {target_of(*each)}`" for each in served)
+    imports = " and ".join(f"`{command_to_import_again(*each)} --force`" for each in served)
     return (
-        f"run {checks} to check the model repository, import the model again with --force to "
-        "build its engine again, or run `tllm doctor` to check this machine"
+        f"run {checks} to check the model repository, {imports} to build its engine again, or "
+        "`tllm doctor` to check this machine"
     )
 
 
