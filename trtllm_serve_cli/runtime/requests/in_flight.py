@@ -250,10 +250,10 @@ class _Request:
         return pb_utils.InferenceResponse([self._tensor(name, tensors[name]) for name in requested])
 
     def _tensor(self, name: str, array: Array) -> Any:
-        """Return a tensor with this array, which is the previous one if the array is the same.
+        """Return a tensor with this array. Return the previous tensor if the array is the same.
 
-        The stub copies a tensor to shared memory when it is sent for the first time. Sending it
-        again saves half of the time of a response with three outputs.
+        The stub copies a tensor to shared memory when the tensor is sent for the first time. In a
+        stream, only one of the three outputs usually changes, so the others are not copied again.
         """
         known = self._tensors.get(name)
         if known is None or known[0] is not array:

@@ -1,10 +1,9 @@
 """Deliver engine updates to requests from a small thread pool.
 
 In Triton's Python backend, sending a response blocks until the server has received it. Therefore,
-two threads send the updates of a step, each thread for different requests. On a machine with 16
-cores, a minimal model sent 7,400 responses per second with one thread, 12,300 with two and 13,600
-with four, but four threads used 1.4 times the CPU time of two per response (Triton 2.51, 256
-streams, three outputs).
+two threads send the updates of a step, each thread for different requests. One thread could not
+send all tokens of 128 streams separately. With four threads, four instances of a text model used
+3.1 cores for 256 streams, and with two threads 2.6 (benchmarks/streams.py, Triton 2.51, 16 cores).
 """
 
 from __future__ import annotations
