@@ -439,8 +439,8 @@ def _contracts(engine: Engine) -> Mapping[str, Contract]:
 
 def _text(model: str, own_name: str, engine: Engine, values: Mapping[str, str]) -> ModelConfig:
     kind = "ensemble" if model == "ensemble" else "tensorrt_llm_bls"
-    # In repositories from tllm, `ensemble` is a Python model, too. Therefore, both text models use
-    # the tensor types of `tensorrt_llm_bls`.
+    # In repositories that tllm creates, `ensemble` is also a Python model. Therefore, both text
+    # models use the tensor types of `tensorrt_llm_bls`.
     version = find_kind(engine.kind).serving.contract_version(engine)
     contract = type_tensors("tensorrt_llm_bls", load_text_contract(kind, version), values)
     return ModelConfig(

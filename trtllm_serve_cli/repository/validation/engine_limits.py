@@ -201,7 +201,7 @@ def _check_paths(checked: Checked) -> Iterator[Finding]:
 def _check_backend(checked: Checked, model: str) -> Iterator[Finding]:
     """Yield an error if `model` has the backend `python` in a repository that tllm rendered.
 
-    This backend requires NVIDIA's Python model, which repositories from tllm do not contain.
+    This backend requires NVIDIA's Python model, which such repositories do not contain.
     """
     repository = checked.repository
     runs_in_backend = find_kind(repository.kind).runs_in_triton_backend
