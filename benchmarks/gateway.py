@@ -8,6 +8,11 @@ as token ids over three paths: directly to the engine worker, to the gateway (co
 stream), and to Triton over gRPC. All paths have the same client process. Each row has the tokens
 per second, the time to the first token, the gaps between tokens, and the CPU time that the process
 in the middle used: per chunk and per request.
+
+    python benchmarks/gateway.py --idle 1000 --step-ms 5000
+
+Opens 1,000 streams through the gateway, and prints the gateway's memory before, and while all
+streams are open and wait for their next token: resident (RSS) and private to the process (USS).
 """
 
 from __future__ import annotations
@@ -46,6 +51,7 @@ PORTS = {"http_port": 8130, "grpc_port": 8131, "metrics_port": 8132, "openai_por
 PROMPT = list(range(1000, 1128))
 NAME = "gateway-bench"
 _MAX_ROUNDS = 20
+_IDLE_TOKENS = 3
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens":(\d+)')
 
 
@@ -217,6 +223,24 @@ async def measure_all(server: RunningServer, arguments: argparse.Namespace) -> l
     return rows
 
 
+async def measure_idle(server: RunningServer, num_streams: int) -> dict[str, Any]:
+    """Measure the gateway's memory while all streams are between two tokens."""
+    gateway = find_gateway(server)
+
+    def memory_mb() -> dict[str, float]:
+        facts = gateway.memory_full_info()
+        return {"rss": facts.rss / 1e6, "uss": facts.uss / 1e6}
+
+    before = memory_mb()
+    streams = [Stream() for _ in range(num_streams)]
+    running = asyncio.gather(*(stream_from_gateway(_IDLE_TOKENS, each) for each in streams))
+    while not all(each.times_s for each in streams):
+        await asyncio.sleep(0.1)
+    idle, num_open = memory_mb(), sum(not each.num_tokens for each in streams)
+    await running
+    return {"streams": num_open, "before_mb": before, "idle_mb": idle}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -225,6 +249,7 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, default=20)
     parser.add_argument("--tokens", type=int, default=100)
     parser.add_argument("--requests", type=int, default=512)
+    parser.add_argument("--idle", type=int, metavar="STREAMS")
     parser.add_argument("--source", default=DEMO)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -234,10 +259,13 @@ def main() -> None:
         NAME,
         arguments.step_ms,
         source=arguments.source,
-        max_batch_size=max(arguments.streams),
+        max_batch_size=arguments.idle or max(arguments.streams),
     )
     server = launch(plan_for_this_machine(home, [NAME], PORTS), on_progress=lambda loading: None)
     try:
+        if arguments.idle:
+            print(json.dumps(asyncio.run(measure_idle(server, arguments.idle))))
+            return
         rows = asyncio.run(measure_all(server, arguments))
     finally:
         stop_server(server)
