@@ -24,6 +24,7 @@ class WorkerThread:
         self._listener.bind(f"\0{name}")
         self._listener.listen()
         self._host, self._theirs = socket.socketpair()
+        options = {"ping_period_s": 3600.0, **options}
         worker = Worker(self.engine, self._theirs, listener=self, **options)
         self._threads = [
             threading.Thread(target=worker.run),

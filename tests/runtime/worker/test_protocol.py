@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from trtllm_serve_cli.runtime.worker.protocol import (
     MAX_FRAME_BYTES,
+    FrameNumbers,
     ProtocolError,
     encode_frame,
     read_frame,
@@ -103,3 +104,22 @@ def test_reads_all_available_frames_and_waits_for_the_next() -> None:
         theirs.sendall(encode_frame({"n": 3}))
         theirs.shutdown(socket.SHUT_WR)
         assert (read_frames(ours), read_frames(ours)) == ([{"n": 3}], [])
+
+
+@pytest.mark.parametrize("order", [(1,), (0, 2), (0, 0), (0, 2, 1)], ids=str)
+def test_rejects_frames_that_are_lost_duplicated_or_reordered(order: tuple[int, ...]) -> None:
+    numbers = FrameNumbers()
+    frames = [numbers.encode({"do": "pong"}) for _ in range(3)]
+    stream = SplitStream(b"".join(frames[each] for each in order))
+    received = FrameNumbers()
+    with pytest.raises(ProtocolError, match=r"^frame \d arrived instead of frame \d$"):
+        for _ in order:
+            read_frame(stream, received)  # type: ignore[arg-type]
+
+
+def test_message_that_is_too_long_uses_no_number() -> None:
+    numbers = FrameNumbers()
+    with pytest.raises(ProtocolError):
+        numbers.encode({"why": "x" * MAX_FRAME_BYTES})
+    stream = SplitStream(numbers.encode({"do": "pong"}))
+    assert read_frame(stream, FrameNumbers()) == {"do": "pong", "number": 0}  # type: ignore[arg-type]

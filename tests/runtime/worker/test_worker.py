@@ -53,7 +53,8 @@ class Model:
         self.sock, self._theirs = socket.socketpair()
         self.sock.settimeout(_TIMEOUT_S)
         self.engine = engine or ScriptedEngine()
-        worker = Worker(self.engine, self._theirs, stats_period_s=stats_period_s, **options)
+        options = {"stats_period_s": stats_period_s, "ping_period_s": 3600.0, **options}
+        worker = Worker(self.engine, self._theirs, **options)
         self.thread = threading.Thread(target=worker.run)
         self.thread.start()
 
@@ -100,6 +101,7 @@ def test_first_frame_contains_the_limits() -> None:
         "limits": {name: getattr(LIMITS, name) for name in LIMITS.__slots__},
         "optional_fields": list(OPTIONAL_FIELDS),
         "for_guests": {},
+        "number": 0,
     }
 
 
@@ -278,6 +280,25 @@ def test_invalid_command_of_a_client_ends_only_its_connection(
             assert read_frame(client) is None
         owner.submit(1, COUNT)
         assert owner.read_updates(1)[0].request_id == 1
+        owner.close()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_client_that_stops_answering_pings_is_disconnected(tmp_path: Path) -> None:
+    name = str(tmp_path / "clients")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        owner = Model(stats_period_s=60.0, listener=listener, ping_period_s=0.001)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(name)
+            client.settimeout(_TIMEOUT_S)
+            request = GenerationRequest(id=1, input_ids=(HANG,), max_new_tokens=1)
+            client.sendall(encode_frame({"do": "pong"}))
+            client.sendall(encode_frame({"do": "submit", "request": request.to_message()}))
+            while read_frame(client) is not None:
+                pass
+        wait_until(lambda: owner.engine.stats().iteration == 1)
         owner.close()
         listener.shutdown(socket.SHUT_RDWR)
 

@@ -287,7 +287,7 @@ def test_invalid_step_fails_the_requests_and_reconnects(
             wait_until(lambda: client.is_open)
             updates = _submit(client, COUNT)
             worker.sendall(encode_frame(message))
-            assert "died" in str(updates.get(timeout=60).error)
+            assert "a message is not a step" in str(updates.get(timeout=60).error)
         with listener.accept()[0] as worker:
             worker.sendall(READY)
             wait_until(lambda: client.is_open)

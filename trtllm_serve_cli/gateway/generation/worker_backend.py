@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -27,10 +28,11 @@ from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 from trtllm_serve_cli.runtime.text.step_decoder import StepDecoder
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
 from trtllm_serve_cli.runtime.worker.abstract_socket import connect
-from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES
+from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES, FrameNumbers, ProtocolError
 
 _RECONNECT_S = 0.2
 _LENGTH_BYTES = 4
+_log = logging.getLogger(__name__)
 
 
 class WorkerBackend:
@@ -40,8 +42,14 @@ class WorkerBackend:
     is not running.
     """
 
-    def __init__(self, find_socket: Callable[[], str | None], tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        find_socket: Callable[[], str | None],
+        tokenizer: Tokenizer,
+        reconnect_s: float = _RECONNECT_S,
+    ) -> None:
         self._find_socket = find_socket
+        self._reconnect_s = reconnect_s
         self._decoders = {
             skips: StepDecoder(
                 lambda sequences, skips=skips: tokenizer.decode_all(  # type: ignore[misc]
@@ -81,7 +89,7 @@ class WorkerBackend:
                 "the model was imported with an earlier version of tllm. Import the model again.",
                 code="unsupported_parameter",
             )
-        self._connection.write(_encode_frame({"do": "submit", "request": message}))
+        self._connection.send({"do": "submit", "request": message})
         self._handlers[request.id] = on_update
         self._open_sequences[request.id] = request.num_return_sequences
         return request.id
@@ -91,7 +99,7 @@ class WorkerBackend:
             return
         del self._open_sequences[request_id]
         if self._connection is not None:
-            self._connection.write(_encode_frame({"do": "cancel", "id": request_id}))
+            self._connection.send({"do": "cancel", "id": request_id})
 
     def open_decoder(
         self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
@@ -120,8 +128,9 @@ class WorkerBackend:
                     finally:
                         connection.abort()
                         self._connection = self.limits = None
-                    self._fail_all("the engine worker was restarted; retry the request")
-            await asyncio.sleep(_RECONNECT_S)
+                    why = connection.failure or "the engine worker was restarted"
+                    self._fail_all(f"{why}; retry the request")
+            await asyncio.sleep(self._reconnect_s)
 
     def _fail_all(self, why: str) -> None:
         handlers, self._handlers = self._handlers, {}
@@ -130,16 +139,22 @@ class WorkerBackend:
             handler(SequenceUpdate(request_id, error=why))
 
     def _receive(self, messages: list[dict[str, Any]]) -> None:
-        """Handle the messages that arrived together, and merge their updates for each sequence."""
+        """Handle the messages that arrived together, and merge their updates for each sequence.
+
+        Raise `ProtocolError` if a message is invalid.
+        """
         entries = []
-        for message in messages:
-            if message["is"] == "ready":
-                self.limits = EngineLimits(**message["limits"])
-                known = message.get("optional_fields", ())
-                self._unknown_fields = frozenset(OPTIONAL_FIELDS).difference(known)
-            elif message["is"] == "step":
-                entries += message["updates"]
-        updates = [SequenceUpdate.from_wire(entry) for entry in entries]
+        try:
+            for message in messages:
+                if message["is"] == "ready":
+                    self.limits = EngineLimits(**message["limits"])
+                    known = message.get("optional_fields", ())
+                    self._unknown_fields = frozenset(OPTIONAL_FIELDS).difference(known)
+                elif message["is"] == "step":
+                    entries += message["updates"]
+            updates = [SequenceUpdate.from_wire(entry) for entry in entries]
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ProtocolError(f"a message is invalid: {type(error).__name__}: {error}") from error
         if len(messages) > 1:
             updates = merge_updates(updates)
         for decoder in self._decoders.values():
@@ -172,11 +187,16 @@ def _encode_frame(message: dict[str, Any]) -> bytes:
 
 
 class _WorkerConnection(asyncio.Protocol):
-    """A socket to an engine worker. `receive` is called with the messages of complete frames."""
+    """A socket to an engine worker. `receive` is called with the messages of complete frames.
+
+    If a frame is invalid, `failure` contains the reason, and the connection ends.
+    """
 
     def __init__(self, receive: Callable[[list[dict[str, Any]]], None]) -> None:
         self.lost = asyncio.Event()
+        self.failure = ""
         self._receive = receive
+        self._numbers = FrameNumbers()
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._decoder = msgspec.json.Decoder(dict[str, Any])
@@ -187,30 +207,42 @@ class _WorkerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
+        try:
+            if messages := self._take_messages():
+                self._receive(messages)
+        except (msgspec.DecodeError, ProtocolError) as error:
+            self.failure = f"the connection to the engine worker failed ({error})"
+            _log.error(self.failure)
+            self.abort()
+
+    def _take_messages(self) -> list[dict[str, Any]]:
+        """Remove the complete frames from the buffer, and return their messages except pings."""
         messages = []
         start, size = 0, len(self._buffer)
         while size - start >= _LENGTH_BYTES:
             length = int.from_bytes(self._buffer[start : start + _LENGTH_BYTES], "big")
             if length > MAX_FRAME_BYTES:
-                self.abort()
-                return
+                raise ProtocolError(f"a frame of {length} bytes exceeds {MAX_FRAME_BYTES} bytes")
             end = start + _LENGTH_BYTES + length
             if end > size:
                 break
-            messages.append(
-                self._decoder.decode(memoryview(self._buffer)[start + _LENGTH_BYTES : end])
-            )
+            message = self._decoder.decode(memoryview(self._buffer)[start + _LENGTH_BYTES : end])
+            self._numbers.check(message)
+            if message.get("is") == "ping":
+                self.send({"do": "pong"})
+            else:
+                messages.append(message)
             start = end
-        if messages:
+        if start:
             del self._buffer[:start]
-            self._receive(messages)
+        return messages
 
     def connection_lost(self, error: Exception | None) -> None:
         self.lost.set()
 
-    def write(self, frame: bytes) -> None:
+    def send(self, message: dict[str, Any]) -> None:
         assert self._transport is not None
-        self._transport.write(frame)
+        self._transport.write(self._numbers.encode(message, _encode_frame))
 
     def abort(self) -> None:
         if self._transport is not None:

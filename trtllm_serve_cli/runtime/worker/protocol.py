@@ -13,6 +13,12 @@ sequences. While the engine is idle, the worker regularly sends a `step` message
     {"is": "failed", "why": "..."}
     {"is": "step", "updates": [...SequenceUpdate as a list...], "stats": {...EngineStats}}
 
+Every message also contains its `number`: the position of the frame among those that the same side
+has sent on this connection. A lost, duplicated or reordered frame therefore ends the connection
+when the next frame arrives. To make sure that a next frame always arrives, the worker regularly
+sends `{"is": "ping"}`, and the model answers each ping with `{"do": "pong"}`. Peers of earlier
+versions neither number their messages nor answer pings.
+
 `optional_fields` names the fields in `OPTIONAL_FIELDS` (engine.py) that the worker knows. A worker
 of an earlier version does not send this list, and would fail if a request contained such a field.
 
@@ -25,6 +31,7 @@ import json
 import select
 import socket
 import struct
+from collections.abc import Callable, Mapping
 from typing import Any
 
 MAX_FRAME_BYTES = 64 * 1024 * 1024
@@ -44,10 +51,37 @@ def encode_frame(message: dict[str, Any]) -> bytes:
     return _LENGTH.pack(len(payload)) + payload
 
 
-def read_frame(sock: socket.socket) -> dict[str, Any] | None:
+class FrameNumbers:
+    """Number the frames that one side of a connection sends, and check those that it receives."""
+
+    def __init__(self) -> None:
+        self._num_sent = self._num_received = 0
+
+    def encode(
+        self,
+        message: dict[str, Any],
+        encode: Callable[[dict[str, Any]], bytes] = encode_frame,
+    ) -> bytes:
+        """Return `message` with the next number as a frame. Frames must be sent in this order."""
+        frame = encode({**message, "number": self._num_sent})
+        self._num_sent += 1
+        return frame
+
+    def check(self, message: Mapping[str, Any]) -> None:
+        """Raise `ProtocolError` if another message was expected. Accept one without a number."""
+        number = message.get("number")
+        if number is None:
+            return
+        if number != self._num_received:
+            raise ProtocolError(f"frame {number} arrived instead of frame {self._num_received}")
+        self._num_received += 1
+
+
+def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict[str, Any] | None:
     """Wait for a frame and return its message, or None if the peer has closed the socket.
 
-    Raise `ProtocolError` if the frame is incomplete, too long or not a JSON object.
+    Raise `ProtocolError` if the frame is incomplete, too long or not a JSON object, or if it is not
+    the next one according to `numbers`.
     """
     header = _read_exactly(sock, _LENGTH.size)
     if header is None:
@@ -64,10 +98,12 @@ def read_frame(sock: socket.socket) -> dict[str, Any] | None:
         raise ProtocolError("a frame is not valid JSON") from error
     if not isinstance(message, dict):
         raise ProtocolError("a frame is not a JSON object")
+    if numbers is not None:
+        numbers.check(message)
     return message
 
 
-def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
+def read_frames(sock: socket.socket, numbers: FrameNumbers | None = None) -> list[dict[str, Any]]:
     """Wait for a frame, and return the messages of all frames that have arrived.
 
     Return at most `_MAX_FRAMES` messages, or an empty list if the peer has closed the socket. Raise
@@ -76,7 +112,7 @@ def read_frames(sock: socket.socket) -> list[dict[str, Any]]:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     messages: list[dict[str, Any]] = []
-    while (message := read_frame(sock)) is not None:
+    while (message := read_frame(sock, numbers)) is not None:
         messages.append(message)
         if len(messages) == _MAX_FRAMES or not poll.poll(0):
             break

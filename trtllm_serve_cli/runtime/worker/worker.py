@@ -31,42 +31,19 @@ from ..log import write_log, write_traceback
 from ..pulse import PulseWriter
 from ..request_check import check_request, fit_to_vocabulary
 from .abstract_socket import is_same_user
-from .protocol import ProtocolError, encode_frame, read_frame
+from .client_connection import CLIENT_SHIFT, REQUEST_ID_MASK, ClientConnection
+from .protocol import ProtocolError, read_frame
 
 # The interval in seconds at which an idle worker sends statistics, so that gauges return to zero.
-IDLE_STATS_PERIOD_S = 0.5
-# The low 40 bits of an engine id are the client's request id, and the high bits are the client's
-# number.
-_CLIENT_SHIFT = 40
-_REQUEST_ID_MASK = (1 << _CLIENT_SHIFT) - 1
+_IDLE_STATS_PERIOD_S = 0.5
+# The interval in seconds at which the worker sends a ping to each client.
+_PING_PERIOD_S = 0.5
 # The time in seconds after which a client that does not read is disconnected.
 _SEND_TIMEOUT_S = 5.0
 # If the engine has been idle for this time in seconds, the worker submits a self-test request for
 # one token. The request's id contains a client number that no client has.
 _SELF_TEST_PERIOD_S = 30.0
 _SELF_TEST_ID = 1 << 60
-
-
-class _Client:
-    """A connected model: the owner, which started the worker, or another model.
-
-    Request ids are unique only within one client, so the engine's id for a request also contains
-    the client's number.
-    """
-
-    def __init__(self, number: int, sock: socket.socket) -> None:
-        self.number = number
-        self.sock = sock
-        # Engine id of a request -> number of its sequences that have not ended.
-        self.open: dict[int, int] = {}
-        # False if the client has stopped reading the worker's messages.
-        self.reads = True
-
-    def engine_id(self, request_id: int) -> int:
-        return self.number << _CLIENT_SHIFT | request_id
-
-    def send(self, message: dict[str, Any]) -> None:
-        self.sock.sendall(encode_frame(message))
 
 
 class Worker:
@@ -90,6 +67,7 @@ class Worker:
         stats_period_s: float = 0.1,
         send_timeout_s: float = _SEND_TIMEOUT_S,
         self_test_period_s: float = _SELF_TEST_PERIOD_S,
+        ping_period_s: float = _PING_PERIOD_S,
         pulse: PulseWriter | None = None,
     ) -> None:
         self._engine = engine
@@ -97,7 +75,10 @@ class Worker:
         self._send_timeout_s = send_timeout_s
         self._self_test_period_s = self_test_period_s
         self._self_test_due_s = time.monotonic() + self_test_period_s
-        self._owner = _Client(0, sock)
+        self._ping_period_s = ping_period_s
+        self._ping_due_s = time.monotonic() + ping_period_s
+        self._idle_wait_s = min(_IDLE_STATS_PERIOD_S, ping_period_s)
+        self._owner = ClientConnection(0, sock)
         self._limit_sending(sock)
         self._clients = {0: self._owner}
         self._listener = listener
@@ -107,7 +88,7 @@ class Worker:
         self._stats_period_s = stats_period_s
         self._stats_due_s = 0.0
         # Pairs of a client and its command. The command is None if the client has disconnected.
-        self._commands: queue.SimpleQueue[tuple[_Client, dict[str, Any] | None]] = (
+        self._commands: queue.SimpleQueue[tuple[ClientConnection, dict[str, Any] | None]] = (
             queue.SimpleQueue()
         )
 
@@ -139,6 +120,7 @@ class Worker:
                     self._self_test_due_s = time.monotonic() + self._self_test_period_s
                     updates += step_updates
             self._send_updates(updates)
+            self._ping_clients()
 
     def _step(self) -> list[SequenceUpdate]:
         """Run an engine step. If the step fails, fail all requests and reraise the exception."""
@@ -151,14 +133,14 @@ class Worker:
             )
             for client in self._clients.values():
                 entries = [
-                    SequenceUpdate(each & _REQUEST_ID_MASK, error=why).to_wire()
+                    SequenceUpdate(each & REQUEST_ID_MASK, error=why).to_wire()
                     for each in client.open
                 ]
                 with contextlib.suppress(OSError):
                     client.send({"is": "step", "updates": entries})
             raise
 
-    def _send_ready(self, client: _Client) -> None:
+    def _send_ready(self, client: ClientConnection) -> None:
         limits = _as_dict(self._engine.limits)
         client.send(
             {
@@ -181,7 +163,7 @@ class Worker:
                 sock.close()
                 continue
             self._limit_sending(sock)
-            self._commands.put((_Client(number, sock), {"do": "join"}))
+            self._commands.put((ClientConnection(number, sock), {"do": "join"}))
 
     def _limit_sending(self, sock: socket.socket) -> None:
         """Set a timeout, so that a client that does not read cannot block other clients."""
@@ -189,10 +171,13 @@ class Worker:
         timeout = struct.pack("ll", int(seconds), int(fraction * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
-    def _read_commands(self, client: _Client) -> None:
+    def _read_commands(self, client: ClientConnection) -> None:
         try:
-            while (message := read_frame(client.sock)) is not None:
-                self._commands.put((client, message))
+            while (message := read_frame(client.sock, client.numbers)) is not None:
+                if message.get("do") == "pong":
+                    client.num_unanswered = 0
+                else:
+                    self._commands.put((client, message))
         except (OSError, ProtocolError) as error:
             write_log("W", f"engine worker: the connection to a model failed: {error}")
         self._commands.put((client, None))
@@ -209,7 +194,7 @@ class Worker:
                 client, command = self._commands.get_nowait()
             else:
                 self._pulse.beat()
-                client, command = self._commands.get(timeout=IDLE_STATS_PERIOD_S)
+                client, command = self._commands.get(timeout=self._idle_wait_s)
                 # Some commands, for example requests with a grammar, take a long time.
                 self._pulse.work(self._num_in_flight)
             while command is not None or client is not self._owner:
@@ -231,7 +216,9 @@ class Worker:
         except Exception as error:  # an engine that rejects the request is alive
             write_log("W", f"the engine rejected its self-test: {last_line(error)}")
 
-    def _handle(self, client: _Client, command: dict[str, Any] | None) -> list[SequenceUpdate]:
+    def _handle(
+        self, client: ClientConnection, command: dict[str, Any] | None
+    ) -> list[SequenceUpdate]:
         if command is None:
             self._disconnect(client)
         elif command.get("do") == "join":
@@ -244,7 +231,7 @@ class Worker:
                 self._refuse_command(client, error)
         return []
 
-    def _refuse_command(self, client: _Client, error: Exception) -> None:
+    def _refuse_command(self, client: ClientConnection, error: Exception) -> None:
         """End the connection of a client that sent an invalid command.
 
         The requests of other clients continue. An invalid command of the owner ends the worker.
@@ -254,7 +241,7 @@ class Worker:
         write_log("E", f"a client sent an invalid command: {type(error).__name__}: {error}")
         self._disconnect(client)
 
-    def _disconnect(self, client: _Client) -> None:
+    def _disconnect(self, client: ClientConnection) -> None:
         """Close the connection of a client, and cancel its requests."""
         if self._clients.pop(client.number, None) is not None:
             for engine_id in client.open:
@@ -264,7 +251,7 @@ class Worker:
                 client.sock.shutdown(socket.SHUT_RDWR)
             client.sock.close()
 
-    def _disconnect_on_error(self, client: _Client, action: Callable[[], None]) -> None:
+    def _disconnect_on_error(self, client: ClientConnection, action: Callable[[], None]) -> None:
         """Run `action`. If it raises `OSError`, disconnect the client.
 
         If the client is the owner and its connection broke, reraise the error instead.
@@ -294,7 +281,7 @@ class Worker:
         with contextlib.suppress(OSError):
             self._owner.sock.shutdown(socket.SHUT_WR)
 
-    def _execute(self, client: _Client, command: dict[str, Any]) -> list[SequenceUpdate]:
+    def _execute(self, client: ClientConnection, command: dict[str, Any]) -> list[SequenceUpdate]:
         if not client.reads:
             return []
         if command["do"] == "cancel":
@@ -339,12 +326,12 @@ class Worker:
             return
         entries_by_client: dict[int, list[list[Any]]] = {0: []}
         for update in updates:
-            number = update.request_id >> _CLIENT_SHIFT
+            number = update.request_id >> CLIENT_SHIFT
             if (client := self._clients.get(number)) is None:
                 continue
             _count_open_sequences(client.open, update)
             entry = update.to_wire()
-            entry[0] &= _REQUEST_ID_MASK
+            entry[0] &= REQUEST_ID_MASK
             entries_by_client.setdefault(number, []).append(entry)
         for number, entries in entries_by_client.items():
             message: dict[str, Any] = {"is": "step", "updates": entries}
@@ -356,6 +343,16 @@ class Worker:
             client = self._clients[number]
             if client.reads and (entries or "stats" in message):
                 self._disconnect_on_error(client, partial(client.send, message))
+
+    def _ping_clients(self) -> None:
+        """Send a ping to each client if pings are due."""
+        now_s = time.monotonic()
+        if now_s < self._ping_due_s:
+            return
+        self._ping_due_s = now_s + self._ping_period_s
+        for client in list(self._clients.values()):
+            if client.reads:
+                self._disconnect_on_error(client, client.ping)
 
 
 def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:

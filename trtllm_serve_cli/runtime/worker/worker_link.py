@@ -14,7 +14,7 @@ from typing import Any
 from ..engine import EngineLimits, EngineStats, GenerationRequest, SequenceUpdate, merge_updates
 from ..log import write_log, write_traceback
 from .abstract_socket import connect
-from .protocol import ProtocolError, encode_frame, read_frame, read_frames
+from .protocol import FrameNumbers, ProtocolError, read_frame, read_frames
 from .response_threads import ResponseThreads
 from .stop_forwarding import identify_server
 
@@ -59,6 +59,8 @@ class WorkerLink:
         self._handlers: dict[int, OnUpdate] = {}
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
+        # The numbers of the frames on `_sock`. Each connection sets them before `_sock`.
+        self._numbers = FrameNumbers()
         self._closing = threading.Event()
 
     @property
@@ -96,35 +98,46 @@ class WorkerLink:
 
     def _send(self, message: dict[str, Any]) -> None:
         try:
-            frame = encode_frame(message)
             with self._sending:
                 sock = self._sock
                 if sock is None:
                     raise WorkerFailed("the engine worker is being restarted; retry the request")
-                sock.sendall(frame)
+                sock.sendall(self._numbers.encode(message))
         except ProtocolError as error:
             raise WorkerFailed(f"the request is too large: {error}") from error
         except OSError as error:
             raise WorkerFailed("the engine worker has died; retry the request") from error
 
-    def _read_until_closed(self) -> None:
-        sock = self._sock
+    def _read_until_closed(self) -> str:
+        """Deliver updates until the connection ends. Return the error if a frame was invalid."""
+        sock, failure = self._sock, ""
         assert sock is not None
         try:
-            while messages := read_frames(sock):
-                updates, stats = _parse_steps(messages)
+            while messages := read_frames(sock, self._numbers):
+                updates, stats = _parse_steps(self._answer_pings(messages))
                 self._notify(self._on_step, updates)
                 self._response_threads.deliver(updates)
                 if stats is not None:
                     self._notify(self._on_stats, stats)
         except (OSError, ProtocolError) as error:
             write_log("E", f"the connection to the engine worker failed: {error}")
+            if isinstance(error, ProtocolError):
+                failure = f"the connection to the engine worker failed ({error})"
         with self._lock:
             self._sock = None
         # Do not close the socket while a thread is sending. Otherwise, a new socket could get the
         # same file descriptor, and the thread would write its frame to the new socket.
         with self._sending:
             sock.close()
+        return failure
+
+    def _answer_pings(self, messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Answer the pings in `messages`, and return the other messages."""
+        others = [message for message in messages if message.get("is") != "ping"]
+        with contextlib.suppress(WorkerFailed):
+            for _ in range(len(messages) - len(others)):
+                self._send({"do": "pong"})
+        return others
 
     def _deliver(self, update: SequenceUpdate) -> None:
         with self._lock:
@@ -178,9 +191,15 @@ class SharedWorkerClient(WorkerLink):
     default.
     """
 
-    def __init__(self, name: str, on_step: OnStep = lambda updates: None) -> None:
+    def __init__(
+        self,
+        name: str,
+        on_step: OnStep = lambda updates: None,
+        reconnect_s: float = _RECONNECT_S,
+    ) -> None:
         super().__init__(on_step=on_step)
         self._name = name
+        self._reconnect_s = reconnect_s
         self.excludes_input = False
         # Whether a worker has ever been connected. Before the first connection, text models such as
         # `ensemble` send requests through Triton (business logic scripting). Afterwards, requests
@@ -226,9 +245,10 @@ class SharedWorkerClient(WorkerLink):
     def _keep_connected(self) -> None:
         while not self._closing.is_set():
             if self._connect():
-                self._read_until_closed()
-                self._fail_all("the engine worker died and is being restarted; retry the request")
-            self._closing.wait(_RECONNECT_S)
+                failure = self._read_until_closed()
+                why = failure or "the engine worker died and is being restarted"
+                self._fail_all(f"{why}; retry the request")
+            self._closing.wait(self._reconnect_s)
         self._response_threads.close()
 
     def _connect(self) -> bool:
@@ -237,30 +257,32 @@ class SharedWorkerClient(WorkerLink):
         except OSError:
             return False
         sock.settimeout(None)
+        numbers = FrameNumbers()
         try:
-            ready = self._read_ready(sock)
+            ready = self._read_ready(sock, numbers)
         except (OSError, ProtocolError):
             ready = None
         if ready is not None and ready.get("is") == "failed":
-            self._why_failed, ready = str(ready.get("why")), None
+            self._why_failed = str(ready.get("why"))
         with self._lock:
             self._loading = None
-            if ready is not None and not self._closing.is_set():
+            is_ready = ready is not None and ready.get("is") == "ready"
+            if ready is not None and is_ready and not self._closing.is_set():
                 self.limits = EngineLimits(**ready["limits"])
                 self.excludes_input = bool(ready["for_guests"].get("excludes_input", False))
-                self._sock = sock
+                self._numbers, self._sock = numbers, sock
                 self.was_open = True
                 return True
         sock.close()
         return False
 
-    def _read_ready(self, sock: socket.socket) -> dict[str, Any] | None:
+    def _read_ready(self, sock: socket.socket, numbers: FrameNumbers) -> dict[str, Any] | None:
         """Return the worker's first message, or None if either side closes the connection first."""
         with self._lock:
             if self._closing.is_set():
                 return None
             self._loading = sock
-        return read_frame(sock)
+        return read_frame(sock, numbers)
 
 
 def shared_socket_name(model_name: str, triton_pid: int | None = None) -> str:

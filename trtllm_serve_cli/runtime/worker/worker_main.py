@@ -25,7 +25,7 @@ from ..pulse import PulseWriter, register_stacks_signal
 from ..telemetry.traced_engine import trace_engine
 from .abstract_socket import is_same_user
 from .inherited_fds import close_in_children
-from .protocol import encode_frame
+from .protocol import FrameNumbers
 from .worker import Worker
 
 _NAME_RETRY_S = 0.2
@@ -99,7 +99,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     try:
         engine = trace_engine(load(arguments.engine, arguments.config))
     except Exception as error:  # an engine's packages may raise any type of exception
-        failed = encode_frame({"is": "failed", "why": last_line(error)})
+        failed = FrameNumbers().encode({"is": "failed", "why": last_line(error)})
         if listener is not None:
             _send_to_waiting(listener, failed)
         sock.sendall(failed)

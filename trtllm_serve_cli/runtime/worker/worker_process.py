@@ -17,7 +17,7 @@ from typing import Any
 
 from ..engine import EngineLimits, EngineStats
 from ..log import write_log
-from .protocol import ProtocolError, read_frame
+from .protocol import FrameNumbers, ProtocolError, read_frame
 from .stack_limit import restore_stack_limit
 from .worker_link import WorkerFailed, WorkerLink
 
@@ -100,15 +100,16 @@ class WorkerProcess(WorkerLink):
             except BaseException:
                 ours.close()
                 raise
+        numbers = FrameNumbers()
         try:
-            ready = read_frame(ours)
+            ready = read_frame(ours, numbers)
         except (OSError, ProtocolError):
             ready = None
         if ready is not None and ready.get("is") == "ready":
             with self._lock:
                 if not self._closing.is_set():
                     self.limits = EngineLimits(**ready["limits"])
-                    self._sock = ours
+                    self._numbers, self._sock = numbers, ours
                     return
         ours.close()
         exit_code = _wait_for_end(process)
@@ -142,11 +143,12 @@ class WorkerProcess(WorkerLink):
         backoff_s = self._first_backoff_s
         while not self._closing.is_set():
             started_s = time.monotonic()
-            self._read_until_closed()
+            failure = self._read_until_closed()
             if self._closing.is_set():
                 break
             assert self._process is not None
-            why = f"the engine worker died ({_describe_exit(_wait_for_end(self._process))})"
+            exit_code = _wait_for_end(self._process)
+            why = failure or f"the engine worker died ({_describe_exit(exit_code)})"
             write_log("E", f"{why}; restarting it")
             self._notify(self._on_state, False, self._num_restarts)
             self._fail_all(f"{why} and is being restarted; retry the request")

@@ -1,0 +1,51 @@
+"""Send messages to a client of an engine worker, and track the client's requests."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from .protocol import FrameNumbers
+
+# A client that leaves this number of pings unanswered is disconnected: it hangs, or a frame between
+# the client and the worker is incomplete. Count pings instead of seconds, because the worker cannot
+# read the answers during a long engine step.
+_MAX_UNANSWERED_PINGS = 60
+# The low 40 bits of an engine id are the client's request id, and the high bits are the client's
+# number.
+CLIENT_SHIFT = 40
+REQUEST_ID_MASK = (1 << CLIENT_SHIFT) - 1
+
+
+class ClientConnection:
+    """A connected model: the owner, which started the worker, or another model.
+
+    Request ids are unique only within one client, so the engine's id for a request also contains
+    the client's number.
+    """
+
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number = number
+        self.sock = sock
+        # Engine id of a request -> number of its sequences that have not ended.
+        self.open: dict[int, int] = {}
+        # False if the client has stopped reading the worker's messages.
+        self.reads = True
+        self.numbers = FrameNumbers()
+        # The number of pings since the last pong. It is None before the first pong, because clients
+        # of earlier versions do not answer.
+        self.num_unanswered: int | None = None
+
+    def engine_id(self, request_id: int) -> int:
+        return self.number << CLIENT_SHIFT | request_id
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.sock.sendall(self.numbers.encode(message))
+
+    def ping(self) -> None:
+        """Send a ping. Raise `BlockingIOError` if too many pings have not been answered."""
+        if self.num_unanswered is not None:
+            self.num_unanswered += 1
+            if self.num_unanswered > _MAX_UNANSWERED_PINGS:
+                raise BlockingIOError("a model does not answer pings")
+        self.send({"is": "ping"})
