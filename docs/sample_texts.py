@@ -82,7 +82,7 @@ def read_comments(code: str) -> Iterator[tuple[str, int, str]]:
     for token in reversed(tokens):
         block.insert(0, token.string.lstrip("# "))
         if token.start[0] not in follows:
-            if "fmt:" not in block[0] and "noqa" not in block[0]:
+            if not any(mark in block[0] for mark in ("fmt:", "noqa", "type: ignore")):
                 yield "comment", token.start[0], " ".join(block)
             block = []
 

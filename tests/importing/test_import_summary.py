@@ -8,7 +8,7 @@ import pytest
 
 from tests.samples.builds import ENGINE
 from trtllm_serve_cli.engine_kinds.serving import ServingOptions
-from trtllm_serve_cli.importing.import_summary import describe_serving
+from trtllm_serve_cli.importing.import_summary import describe_serving, describe_stages
 from trtllm_serve_cli.repository.planning.repository_plan import plan_repository
 from trtllm_serve_cli.sizing.gpus import load_gpu
 
@@ -47,3 +47,10 @@ def test_fp8_is_not_offered_where_it_is_of_no_use(
     kind: str, gpu: str | None, quantization: str | None, weights: str
 ) -> None:
     assert not any("fp8" in line for line in lines(kind, gpu, quantization, weights))
+
+
+def test_durations_of_stages_add_up() -> None:
+    stages = {"checkpoint": 12.06, "engine": 28.9, "model repository": 0.34}
+    assert describe_stages(stages) == (
+        "41.3 s (checkpoint 12.1 s, engine 28.9 s, model repository 0.3 s)"
+    )

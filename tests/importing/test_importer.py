@@ -16,7 +16,7 @@ from tests.waiting import wait_until
 from trtllm_serve_cli.build.build_plan import BuildPlan
 from trtllm_serve_cli.build.engine import Engine, find_engine, read_engine, write_engine
 from trtllm_serve_cli.build.engine_options import EngineOptions
-from trtllm_serve_cli.errors import BadInput, RepositoryError
+from trtllm_serve_cli.errors import BadInput, BuildFailed, RepositoryError
 from trtllm_serve_cli.importing.declaration import (
     Declaration,
     declare_model,
@@ -86,6 +86,26 @@ def test_imported_model_is_found_by_name(home: Home, builder: Builder, gguf: str
     assert messages == [
         "Engine kind openvino: it runs on any CPU, and openvino-genai is installed."
     ]
+
+
+def test_completed_stages_are_timed(home: Home, builder: Builder, gguf: str) -> None:
+    stages_s: dict[str, float] = {}
+    display = Display(on_stage=stages_s.__setitem__)
+    import_model(Declaration(ModelSection("mine", gguf)), home, display=display, build=builder)
+    assert list(stages_s) == ["checkpoint", "engine", "model repository"]
+    assert all(duration_s >= 0 for duration_s in stages_s.values())
+
+
+def test_failed_stage_is_not_timed(home: Home, gguf: str) -> None:
+    stages_s: dict[str, float] = {}
+    display = Display(on_stage=stages_s.__setitem__)
+
+    def fail(plan: BuildPlan, **options: object) -> Engine:
+        raise BuildFailed("no")
+
+    with pytest.raises(BuildFailed):
+        import_model(Declaration(ModelSection("mine", gguf)), home, display=display, build=fail)
+    assert list(stages_s) == ["checkpoint"]
 
 
 def test_build_renders_nothing(home: Home, builder: Builder, gguf: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ from trtllm_serve_cli.yaml_schema import plain_changes
 Notify = Callable[[str], None]
 
 
-def _ignore(text: str) -> None:
+def _ignore(*_: object) -> None:
     pass
 
 
@@ -59,12 +60,20 @@ class Display:
 
     `notify` receives messages, `on_line` receives the log lines of build steps, and `watch`
     receives the download progress. If `watch` is None, `notify` receives the download progress
-    every 30 s.
+    every 30 s. `on_stage` receives the name of each completed stage and its duration in seconds.
     """
 
     notify: Notify = _ignore
     on_line: Notify = _ignore
     watch: Watch | None = None
+    on_stage: Callable[[str, float], None] = _ignore
+
+    @contextmanager
+    def time_stage(self, name: str) -> Iterator[None]:
+        """Measure the duration of the `with` block, and report it if the block succeeds."""
+        started_s = time.monotonic()
+        yield
+        self.on_stage(name, time.monotonic() - started_s)
 
 
 class Build(Protocol):
@@ -122,10 +131,11 @@ def import_model(
             )
             for line in preserved.describe():
                 display.notify(line)
-            rendered = _plan_repository(plan, engine, preserved.kept)
-            rendered = dataclasses.replace(rendered, declaration=plain_changes(declaration))
-            write_repository(rendered, plan.repository)
-            record_references(home, plan.repository)
+            with display.time_stage("model repository"):
+                rendered = _plan_repository(plan, engine, preserved.kept)
+                rendered = dataclasses.replace(rendered, declaration=plain_changes(declaration))
+                write_repository(rendered, plan.repository)
+                record_references(home, plan.repository)
     return rendered, plan.repository
 
 
@@ -156,11 +166,13 @@ def _obtain_engine(
     if plan.build and plan.build.container and (force or not plan.is_built):
         # Pull the image before downloading the weights: if the pull fails, the download would have
         # been unnecessary.
-        prepare_container(plan.build.container, display.notify, display.on_line)
+        with display.time_stage("container image"):
+            prepare_container(plan.build.container, display.notify, display.on_line)
     options = fetch_options(declaration, plan.choice)
-    checkpoint = fetch_checkpoint(
-        source, home=home, options=options, notify=display.notify, watch=display.watch
-    )
+    with display.time_stage("checkpoint"):
+        checkpoint = fetch_checkpoint(
+            source, home=home, options=options, notify=display.notify, watch=display.watch
+        )
     request = request_build(declaration, plan.choice, checkpoint, home, plan.preserved.kept)
     if find_kind(request.kind).serves_checkpoints:
         yield describe_checkpoint(request, find_build_tools(declaration))
@@ -173,7 +185,8 @@ def _obtain_engine(
         # Choose the folder again, because another process may have built the same engine under
         # another model name.
         planned = choose_engine_dir(planned, declaration, home)
-        built = build(planned, force=force, notify=display.notify, on_line=display.on_line)
+        with display.time_stage("engine"):
+            built = build(planned, force=force, notify=display.notify, on_line=display.on_line)
         yield complete_engine(built)
 
 

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def check_prompt(words: str) -> None:
     """Raise `BadInput` if the prompt is empty.
 
-    The server cannot check this, because the chat template adds text to an empty prompt, so that
-    the server receives text that is not empty.
+    The server cannot check this, because the chat template adds text even to an empty prompt.
     """
     if not words:
         raise BadInput(

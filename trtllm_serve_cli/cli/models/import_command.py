@@ -119,15 +119,22 @@ def import_and_notify(
     Return the folder of the model repository.
     """
     from trtllm_serve_cli.importing import importer
-    from trtllm_serve_cli.importing.import_summary import describe_serving
+    from trtllm_serve_cli.importing.import_summary import describe_serving, describe_stages
     from trtllm_serve_cli.sizing.gpus import find_present_card
 
+    stages_s: dict[str, float] = {}
     with show_work() as display:
+        display = replace(display, on_stage=stages_s.__setitem__)
         rendered, path = importer.import_model(declaration, home, force=force, display=display)
     name = declaration.model.name
     if as_json:
         output.show_json(
-            {"model": name, "engine": str(rendered.engine.path), "repository": str(path)}
+            {
+                "model": name,
+                "engine": str(rendered.engine.path),
+                "repository": str(path),
+                "stages_s": {stage: round(each, 3) for stage, each in stages_s.items()},
+            }
         )
         return path
     notify_unused(declaration.repository.parameters, rendered.engine.kind)
@@ -137,6 +144,7 @@ def import_and_notify(
         output.notify(f"  {each.name:{width}}  {each.title}")
     for line in describe_serving(rendered, declaration.build.quantization, find_present_card()):
         output.notify(line)
+    output.notify(f"Import took {describe_stages(stages_s)}")
     return path
 
 

@@ -196,7 +196,7 @@ class CompletionWriter(Writer):
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
         # The position of the next token in the text of each choice, for the field `text_offset`.
         self._offsets = [0] * num_sequences
-        # The choices for which the stream has not contained the prompt's token ids yet.
+        # The choices for which the prompt's token ids have not been sent yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
         # Index of a prompt -> the log probabilities that the engine reported for the prompt.
         self._prompts: dict[int, PromptFacts] = {}
