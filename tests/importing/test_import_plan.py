@@ -108,7 +108,7 @@ def test_other_engine_kinds_refuse_embedding_models(home: Home, tmp_path: Path, 
 @pytest.mark.parametrize("layout", ["gpt", "llmapi", "vllm"])
 def test_embedding_models_refuse_other_layouts(home: Home, tmp_path: Path, layout: Any) -> None:
     declaration = declare_embedder(tmp_path / "checkpoint", "openvino", layout=layout)
-    with pytest.raises(BadInput, match=f"cannot be served in the layout {layout}"):
+    with pytest.raises(BadInput, match=f"cannot be served in the {layout} layout"):
         plan_import(declaration, home)
 
 
@@ -119,7 +119,7 @@ def test_generating_models_refuse_the_layout_of_embedding_models(
     declaration = Declaration(
         ModelSection("mine", f"local:{folder}"), repository=RepositorySection(layout="embedding")
     )
-    with pytest.raises(BadInput, match="cannot be served in the layout embedding"):
+    with pytest.raises(BadInput, match="cannot be served in the embedding layout"):
         plan_import(declaration, home)
     assert not home.root.exists()
 

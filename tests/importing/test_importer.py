@@ -448,13 +448,13 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
             Declaration(
                 ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="vllm")
             ),
-            "The engine kind tensorrt cannot be served in the layout vllm",
+            "The engine kind tensorrt cannot be served in the vllm layout",
         ),
         (
             Declaration(
                 ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="gpt")
             ),
-            "The engine kind tensorrt cannot be served in the layout gpt",
+            "The engine kind tensorrt cannot be served in the gpt layout",
         ),
         (
             Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection(gpu="h200")),

@@ -213,7 +213,7 @@ def _check_layout(repository: OpenRepository) -> None:
     raise BadInput(
         f"{repository.name} cannot run without a server.",
         why=(
-            f"an engine of the kind {repository.kind} in the layout {repository.layout} runs "
+            f"an engine of the kind {repository.kind} in the {repository.layout} layout runs "
             "only inside Triton"
         ),
         next_step="start a server with `tllm start`, and omit --no-server",

@@ -345,7 +345,7 @@ def _choose_kind(
             isinstance(source, CheckpointSource) and source.format in native.building.formats
         )
         if is_readable:
-            why = f"Engine kind {native.name}: the layout {layout} is for its Triton backend."
+            why = f"Engine kind {native.name}: the {layout} layout is for its Triton backend."
             return EngineChoice(native.name, why)
     try:
         choice = choose_engine_kind(

@@ -148,7 +148,7 @@ class RepositorySection:
         Option(
             "Layout of the model repository. inflight, gpt and llmapi are NVIDIA's layouts, and "
             "vllm is the layout of Triton's vLLM backend (see docs/concepts/contract.md). "
-            "Embedding models require the layout embedding, which is their default."
+            "Embedding models require the embedding layout, which is their default."
         ),
     ] = "inflight"
     dir: Annotated[

@@ -237,8 +237,8 @@ class LaunchOptions:
         Path | None,
         Option(
             "Folder with LoRA adapters that clients of the OpenAI-compatible API may load while "
-            "the server runs. The server reads the folders that clients name below it, and the API "
-            "runs in one process. Default: clients cannot load adapters.",
+            "the server runs. Clients name a subfolder of DIR to load. With this option, the API "
+            "runs in a single process. Default: clients cannot load adapters.",
             metavar="DIR",
             panel=_OPENAI,
         ),

@@ -54,7 +54,7 @@ def model(tmp_path: Path) -> str:
             ("build", "-m", "ensemble"),
             [
                 "Error: A model cannot be named ensemble.",
-                "  Why: the name is reserved for a model in the layout inflight",
+                "  Why: the name is reserved for a model in the inflight layout",
                 " Next: choose another name with -m NAME",
             ],
         ),

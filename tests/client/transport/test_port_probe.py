@@ -34,7 +34,7 @@ def test_answer_determines_the_interface(answer: bytes, interface: str | None) -
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="no openssl (apt-get install openssl)")
 def test_tls_is_reported(tmp_path: Path) -> None:
     with _grpc_port_with_tls(tmp_path) as address:
-        with pytest.raises(BadInput, match="uses TLS") as raised:
+        with pytest.raises(BadInput, match="requires TLS") as raised:
             probe_interface(address)
         assert f"-i openai -u https://{address}/v1" in raised.value.next_step
 

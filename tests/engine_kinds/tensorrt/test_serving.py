@@ -192,12 +192,12 @@ def test_options_within_the_engine_limits_are_rendered(engine: Engine) -> None:
         ({"parameters": {"triton_backend": "python"}},
          "tllm cannot create a model repository with triton_backend=python."),
         ({"parameters": {"multimodal_encoders_name": "vision"}},
-         "The parameter multimodal_encoders_name has no effect in the layout inflight."),
+         "The parameter multimodal_encoders_name has no effect in the inflight layout."),
         ({"parameters": {"enable_kv_cache_reuse": "true"}},
          "The engine does not support enable_kv_cache_reuse=true."),
         ({"parameters": {"enable_chunked_context": "true"}},
          "The engine does not support enable_chunked_context=true."),
-        ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the layout vllm."),
+        ({"layout": "vllm"}, "The engine kind tensorrt cannot be served in the vllm layout."),
     ],
 )  # fmt: skip
 def test_rejects_options_beyond_the_engine(

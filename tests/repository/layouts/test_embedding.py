@@ -108,12 +108,12 @@ def test_queue_is_limited_by_the_batcher() -> None:
 
 @pytest.mark.parametrize("layout", ["inflight", "gpt", "llmapi", "vllm"])
 def test_other_layouts_are_refused(layout: Any) -> None:
-    with pytest.raises(BadInput, match=f"cannot be served in the layout {layout}"):
+    with pytest.raises(BadInput, match=f"cannot be served in the {layout} layout"):
         plan_repository("mine", EMBEDDER, ServingOptions(layout=layout))
 
 
 def test_a_generating_model_is_refused() -> None:
-    with pytest.raises(BadInput, match="cannot be served in the layout embedding"):
+    with pytest.raises(BadInput, match="cannot be served in the embedding layout"):
         plan_repository("mine", ENGINE, ServingOptions(layout="embedding"))
 
 

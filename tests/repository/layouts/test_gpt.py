@@ -133,25 +133,25 @@ def test_engine_is_named_as_in_upstream() -> None:
     ],
 )
 def test_rejects_a_parameter_without_effect(name: str, value: str) -> None:
-    with pytest.raises(BadInput, match=f"{name} has no effect in the layout gpt"):
+    with pytest.raises(BadInput, match=f"{name} has no effect in the gpt layout"):
         render(parameters={name: value})
 
 
 def test_other_layouts_reject_the_integer_type() -> None:
-    with pytest.raises(BadInput, match="integer_data_type has no effect in the layout inflight"):
+    with pytest.raises(BadInput, match="integer_data_type has no effect in the inflight layout"):
         render(layout="inflight", parameters={"integer_data_type": "TYPE_UINT32"})
 
 
 def test_rejects_several_engines() -> None:
     parameters = {"tensorrt_llm_instance_count": "2"}
-    with pytest.raises(BadInput, match="The layout gpt cannot serve 2 engines"):
+    with pytest.raises(BadInput, match="The gpt layout cannot serve 2 engines"):
         render(parameters=parameters)
     assert render(parameters=parameters | {"instances_share_engine": "true"})
 
 
 def test_rejects_a_tensorrt_engine(tmp_path: Path) -> None:
     engine = tensorrt_engine(tmp_path)
-    with pytest.raises(BadInput, match="tensorrt cannot be served in the layout gpt"):
+    with pytest.raises(BadInput, match="tensorrt cannot be served in the gpt layout"):
         plan_repository("mine", engine, ServingOptions(layout="gpt"))
 
 

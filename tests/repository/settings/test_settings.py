@@ -322,7 +322,7 @@ def test_error_names_the_settings_file_of_other_layouts(tmp_path: Path) -> None:
             call(repository)
         assert str(raised.value) == (
             "The settings of mine are not in a config.pbtxt.\n"
-            "Why: the layout llmapi stores the engine arguments in model.yaml\n"
+            "Why: the llmapi layout stores the engine arguments in model.yaml\n"
             f"Next: edit {tmp_path / 'mine/tensorrt_llm/1/model.yaml'}, "
             "then restart the server"
         )

@@ -174,7 +174,7 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
         (
             {"sampling_param_logits_post_processor_name": [b"json_only"]},
             "sampling_param_logits_post_processor_name (logits post-processors) is not supported "
-            "by the engine kind openvino, because only upstream's model in the layout llmapi runs",
+            "by the engine kind openvino, because only upstream's model in the llmapi layout runs",
         ),
         ({"sampling_param_temperature": [-1.0]}, "temperature is -1; it must be from 0 to 10000"),
         (

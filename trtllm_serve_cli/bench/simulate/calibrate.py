@@ -111,7 +111,7 @@ def runs_of(result: StoredResult) -> tuple[MeasuredRun, ...]:
     if len(result.summary["targets"]) > 1:
         raise BadInput(
             f"The result {result.name} contains measurements of several targets.",
-            why="each target has its own engine, but a timing describes only one engine",
+            why="each target has its own engine, but a timing file describes only one engine",
             next_step="run `tllm bench token-norm-dist --stream -u HOST:PORT -m NAME --output DIR` "
             "to measure a single target",
         )

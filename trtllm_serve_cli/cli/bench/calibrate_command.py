@@ -43,7 +43,7 @@ def calibrate(
             "--model",
             metavar="NAME",
             help=(
-                "Name of the measured model, whose scheduler limits the simulation uses. "
+                "Name of the measured model. The simulation uses this model's scheduler limits. "
                 "Default: limits of 256 sequences, 8192 tokens per step, and 1 million tokens "
                 "in the KV cache."
             ),

@@ -54,10 +54,9 @@ def find_openai_endpoint(url: str | None, api_key: str | None) -> OpenAIEndpoint
     text = url or os.environ.get(BASE_URL_VARIABLE) or _find_gateway()
     if not text:
         raise BadInput(
-            "The interface openai requires the URL of a server.",
-            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and tllm "
-            "cannot choose a server because none or several with an OpenAI-compatible API "
-            "are running",
+            "The openai interface requires the URL of a server.",
+            why=f"neither -u nor the environment variable {BASE_URL_VARIABLE} is set, and there is "
+            "not exactly one running server with an OpenAI-compatible API",
             next_step="pass a URL such as -u http://127.0.0.1:9000, or run `tllm start`",
         )
     key = parse_api_key(api_key or os.environ.get(API_KEY_VARIABLE))

@@ -32,8 +32,8 @@ def probe_interface(address: str) -> Literal["grpc", "http"] | None:
     # A TLS server closes the connection after a request without TLS. It may send an alert first.
     if answer[:1] in (b"", _TLS_ALERT) and _accepts_tls(address):
         raise BadInput(
-            f"The port {address} uses TLS.",
-            why="requests to an address in -u are sent to Triton without TLS",
+            f"The server at {address} requires TLS.",
+            why="requests to `-u HOST:PORT` are sent without TLS",
             next_step=f"pass `-u grpcs://{address} --tls-ca FILE`, omit -u to use the certificate "
             "of a server that `tllm start` started, or "
             f"pass `-i openai -u https://{address}/v1` for an OpenAI-compatible API",

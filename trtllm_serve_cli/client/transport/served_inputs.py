@@ -1,4 +1,4 @@
-"""Plan the tensors of a request with the names and types in the model's configuration."""
+"""Choose the names and data types of a request's tensors according to the model's configuration."""
 
 from __future__ import annotations
 

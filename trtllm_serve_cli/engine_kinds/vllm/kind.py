@@ -72,7 +72,7 @@ def _count_gpus(model: ModelView, repository: RepositoryView) -> int:
 
 
 def _fit_container(model: ModelView) -> ContainerFit:
-    """Return NVIDIA's vLLM container from the release of the newest TensorRT-LLM container."""
+    """Return NVIDIA's vLLM container of the same release as the newest TensorRT-LLM container."""
     container = load_containers()[-1]
     image = container.image.replace("-trtllm-", "-vllm-")
     return ContainerFit("Triton and vLLM", image, container)

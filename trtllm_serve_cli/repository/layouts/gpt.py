@@ -77,7 +77,7 @@ def _check_single_engine(values: Mapping[str, str]) -> None:
     count = int(values["tensorrt_llm_instance_count"])
     if count > 1 and values.get("instances_share_engine") != "true":
         raise BadInput(
-            f"The layout gpt cannot serve {count} engines.",
+            f"The gpt layout cannot serve {count} engines.",
             why="the models in this layout can connect to only one engine",
             next_step="set instances_share_engine=true to run all instances with one engine, or "
             "choose --layout inflight",

@@ -223,7 +223,7 @@ def refuse_unused(names: Iterable[str], used: Container[str], layout: str) -> No
     for name in names:
         if name not in used:
             raise BadInput(
-                f"The parameter {name} has no effect in the layout {layout}.",
+                f"The parameter {name} has no effect in the {layout} layout.",
                 why="no model in this layout has a field for the parameter",
                 next_step="omit the parameter",
             )

@@ -103,7 +103,7 @@ def check_layout(layout: Layout, engine_kind: str) -> None:
         return
     kinds = " and ".join(sorted(kind.name for kind in kinds_in_layout(layout)))
     raise BadInput(
-        f"The engine kind {engine_kind} cannot be served in the layout {layout}.",
+        f"The engine kind {engine_kind} cannot be served in the {layout} layout.",
         why=f"the layout supports only {kinds}",
         next_step=f"choose --layout {' or '.join(layouts)}",
     )
@@ -115,13 +115,13 @@ def check_task(layout: Layout, *, is_embedding_model: bool) -> None:
     """
     if is_embedding_model and layout != "embedding":
         raise BadInput(
-            f"An embedding model cannot be served in the layout {layout}.",
+            f"An embedding model cannot be served in the {layout} layout.",
             why="the models of this layout generate text",
             next_step="use --layout embedding",
         )
     if layout == "embedding" and not is_embedding_model:
         raise BadInput(
-            "A model that generates text cannot be served in the layout embedding.",
+            "A model that generates text cannot be served in the embedding layout.",
             why="its checkpoint lacks modules.json, the description of an embedding model",
             next_step="omit --layout",
         )
@@ -203,7 +203,7 @@ def check_name_is_free_in_layout(name: str) -> None:
     if name in RESERVED_NAMES:
         raise BadInput(
             f"A model cannot be named {name}.",
-            why="the name is reserved for a model in the layout inflight",
+            why="the name is reserved for a model in the inflight layout",
             next_step="choose another name with -m NAME",
         )
 

@@ -131,7 +131,7 @@ def _check_layout(repository: OpenRepository) -> None:
     if repository.layout == "embedding":
         raise BadInput(
             f"The settings of {repository.name} cannot be listed or changed.",
-            why="settings in the layout embedding can only be changed by an import",
+            why="settings in the embedding layout can only be changed by an import",
             next_step=f"import the model again with `tllm import -m {repository.name} --param "
             "NAME=VALUE`",
         )
@@ -139,7 +139,7 @@ def _check_layout(repository: OpenRepository) -> None:
     path = repository.path / next(iter(repository.texts)) / "1" / file
     raise BadInput(
         f"The settings of {repository.name} are not in a config.pbtxt.",
-        why=f"the layout {repository.layout} stores the engine arguments in {file}",
+        why=f"the {repository.layout} layout stores the engine arguments in {file}",
         next_step=f"edit {path}, then restart the server",
     )
 

@@ -202,11 +202,11 @@ EMBEDDINGS = Feature(
     ("/v1/embeddings",),
 )
 
-# The features that only upstream's model in the layout llmapi supports, and the reason why no
+# The features that only upstream's model in the llmapi layout supports, and the reason why no
 # engine kind supports them.
 UPSTREAM_ONLY: Mapping[Feature, str] = {
     ADAPTER_PATHS: "adapters are read from lora_prefetch_dir and selected by lora_name",
-    LOGITS_PROCESSORS: "only upstream's model in the layout llmapi runs Python code for each token",
+    LOGITS_PROCESSORS: "only upstream's model in the llmapi layout runs Python code for each token",
 }
 
 FEATURES = (

@@ -7,9 +7,9 @@ from typing import Any
 
 from .protocol import FrameNumbers
 
-# A client that leaves this number of pings unanswered is disconnected: it hangs, or a frame between
-# the client and the worker is incomplete. Count pings instead of seconds, because the worker cannot
-# read the answers during a long engine step.
+# Disconnect a client after this number of unanswered pings: it hangs, or a frame between the client
+# and the worker is incomplete. Count pings instead of seconds, because the worker cannot read the
+# answers during a long engine step.
 _MAX_UNANSWERED_PINGS = 60
 # The low 40 bits of an engine id are the client's request id, and the high bits are the client's
 # number.

@@ -253,7 +253,7 @@ class OpenVinoEngine:
         """Record when requests were first scheduled.
 
         The scheduler reports only the number of scheduled requests, not which requests they are. It
-        schedules requests in order of arrival, so they must be the oldest requests.
+        schedules requests in order of arrival, so the scheduled requests are the oldest ones.
         """
         num_scheduled = self._pipeline.get_metrics().scheduled_requests
         for _, running in zip(range(num_scheduled), self._running.values(), strict=False):
