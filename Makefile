@@ -9,6 +9,13 @@ BIN = $(VENV)/bin
 # The version with which the export of Hugging Face checkpoints is tested.
 TORCH ?= torch==2.13.0
 
+# Test files run in parallel processes. Unit tests wait half of their time, and an end-to-end test
+# uses two cores. To run all tests in one process: make test UNIT_PROCESSES=0 E2E_PROCESSES=0
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+UNIT_PROCESSES ?= $(shell expr 2 '*' $(CORES))
+E2E_PROCESSES ?= $(shell expr $(CORES) / 4 '*' 2)
+PYTEST = $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+
 # Minutes of `make soak`, and its other options, for example: make soak SOAK='--engine sim'
 MINUTES ?= 60
 
@@ -35,14 +42,13 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 demo: $(VENV)/.embedded
 	@PATH="$(abspath $(BIN)):$$PATH" ./examples/demo.sh
 
-test: $(VENV)/.dev
-	$(BIN)/python -m pytest
+test: unit e2e
 
 unit: $(VENV)/.dev
-	$(BIN)/python -m pytest -m 'not e2e'
+	$(PYTEST) --numprocesses $(UNIT_PROCESSES) -m 'not e2e'
 
 e2e: $(VENV)/.dev
-	$(BIN)/python -m pytest -m e2e
+	$(PYTEST) --numprocesses $(E2E_PROCESSES) -m e2e
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -65,6 +71,7 @@ docs: $(VENV)/.dev
 bench: $(VENV)/.embedded
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/start.py
+	$(BIN)/python benchmarks/first_requests.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/contract.py
 	$(BIN)/python benchmarks/load.py

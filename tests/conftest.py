@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -14,6 +15,10 @@ from trtllm_serve_cli.paths import Home, find_home
 # Runs are repeatable, since examples depend only on the test, and slow machines do not fail them.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+
+# gRPC restarts its threads in a forked process. Tests fork commands, in which these threads would
+# abort the programs that a command starts.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 # A shell ignores SIGINT in its background jobs, `nohup` ignores SIGHUP, and child processes inherit
 # this. Tests that send these signals would then wait forever.

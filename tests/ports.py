@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import random
 import socket
 
 # Below the ephemeral ports of Linux (32768 and up), so that the ports of a test stay free until its
-# server binds them.
-_FIRST, _NUMBER = 10_000, 22_000
+# server binds them. Each process of a parallel run has its own range.
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_NUMBER = 22_000 // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_FIRST = 10_000 + _PROCESS * _NUMBER
 
 
 def free_ports(count: int) -> list[int]:

@@ -21,8 +21,11 @@ _WHEELS = (
 _LEFT_OUT = ("test", "tests", "__pycache__", "site-packages", "idlelib", "ensurepip", "include")
 _OTHER_DEVICES = ("libopenvino_intel_gpu", "libopenvino_intel_npu")
 _SYSTEM = ("/lib", "/usr/lib")
+# By default, all stores on a machine share their locks.
 _CONTAINERS_CONF = """\
 [engine]
+lock_type = "file"
+tmp_dir = "{root}/tmp"
 runtime = "runc"
 cgroup_manager = "cgroupfs"
 events_logger = "file"
@@ -48,7 +51,7 @@ def use_own_store(root: Path) -> dict[str, str]:
         "CONTAINERS_CONF": str(root / "containers.conf"),
         "CONTAINERS_STORAGE_CONF": str(root / "storage.conf"),
     }
-    (root / "containers.conf").write_text(_CONTAINERS_CONF)
+    (root / "containers.conf").write_text(_CONTAINERS_CONF.format(root=root))
     for driver in ("overlay", "vfs"):  # vfs copies all files, but works on any file system
         (root / "storage.conf").write_text(_STORAGE_CONF.format(root=root, driver=driver))
         if run_podman("info", environ=environ).returncode == 0:

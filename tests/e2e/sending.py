@@ -20,7 +20,11 @@ LIMIT_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The reply to a request: its first error, and the output contents of each response."""
+    """The reply to a request: its first error, and the output contents of each response.
+
+    For a stream, `outputs` contains one item: the first output of all responses together, because a
+    busy server can send several tokens in one response.
+    """
 
     error: str
     outputs: tuple[tuple[bytes, ...], ...] = ()
@@ -39,15 +43,23 @@ def as_message(wrong: WrongRequest) -> Any:
 
 def send(stub: Any, message: Any) -> Reply:
     """Send the message over a new stream, and read the stream to its end."""
-    outputs, error = [], ""
+    responses, error = [], ""
     try:
         for response in stub.ModelStreamInfer(iter([message]), timeout=LIMIT_S):
             error = error or response.error_message
             if response.infer_response.outputs:
-                outputs.append(tuple(response.infer_response.raw_output_contents))
+                responses.append(response.infer_response)
     except grpc.RpcError as failed:
         error = f"{failed.code().name}: {failed.details()}"
-    return Reply(error, tuple(outputs))
+    if any(each.name in ("stream", "streaming") for each in message.inputs):
+        return Reply(error, ((b"".join(map(_first_output, responses)),),))
+    return Reply(error, tuple(tuple(each.raw_output_contents) for each in responses))
+
+
+def _first_output(response: Any) -> bytes:
+    """Return the content of the first output, without the length before a text."""
+    content: bytes = response.raw_output_contents[0]
+    return content[4:] if response.outputs[0].datatype == "BYTES" else content
 
 
 def send_and_leave(stub: Any, message: Any, rng: random.Random) -> None:

@@ -34,8 +34,8 @@ def send(page: Page, text: str) -> None:
 
 def test_conversation(page: Page, endpoint: Endpoint) -> None:
     send(page, "Count from 1 to 1000.")
+    page.wait_for("document.querySelector('#send').hidden")
     page.wait_for("document.querySelector('article.assistant')?.textContent.length > 40")
-    assert page.evaluate("document.querySelector('#send').hidden")
     page.evaluate("document.querySelector('#stop').click()")
     page.wait_for("document.querySelector('.figures') !== null")
     assert "first token" in page.evaluate("document.querySelector('.figures').textContent")

@@ -34,11 +34,10 @@ TRUE = np.array([[True]])
 
 def test_each_streamed_response_has_the_new_tokens_only(endpoint: Endpoint) -> None:
     results = stream(endpoint, "tensorrt_llm", core_inputs(PROMPT, 16, streaming=True))
-    shapes = [
-        (each.as_numpy("output_ids").shape, each.as_numpy("sequence_length").shape)
-        for each in results
-    ]
-    assert shapes == [((1, 1, 1), (1, 1))] * 16
+    # A busy server can send several tokens in one response.
+    numbers = [int(each.as_numpy("sequence_length").item()) for each in results]
+    assert [each.as_numpy("output_ids").shape for each in results] == [(1, 1, n) for n in numbers]
+    assert sum(numbers) == 16
 
 
 def test_a_whole_answer_starts_with_the_prompt(endpoint: Endpoint) -> None:
@@ -52,7 +51,7 @@ def test_every_response_has_only_the_requested_outputs(endpoint: Endpoint) -> No
     outputs = ["output_ids", "sequence_length"]
     inputs = core_inputs(PROMPT, 4, streaming=True)
     results = stream(endpoint, "tensorrt_llm", inputs, outputs=outputs)
-    assert [names(each) for each in results] == [set(outputs)] * 4
+    assert results and all(names(each) == set(outputs) for each in results)
 
 
 @pytest.mark.parametrize("stop", [Stop(stop_inputs()), Stop()], ids=["stop", "cancel"])

@@ -80,7 +80,7 @@ def test_streamed_response_has_all_additional_outputs(vllm: Tllm) -> None:
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ({"image": ["aGk="]}, "openvino does not support the input image"),
+        ({"image": ["aGk="]}, "openvino engine kind does not support the image input"),
         ({"stream": True, "exclude_input_in_output": False}, "cannot contain the prompt"),
         ({"sampling_parameters": "{"}, "sampling_parameters is not valid JSON"),
     ],

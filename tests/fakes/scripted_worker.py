@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +115,7 @@ class ScriptedEngine:
         ]
 
 
-def load(kind: str, config: dict[str, Any]) -> ScriptedEngine:
+def load(kind: str, config: dict[str, Any], on_imported: Callable[[], None]) -> ScriptedEngine:
     if "fails" in config:
         raise RuntimeError(config["fails"])
     return ScriptedEngine()

@@ -20,6 +20,7 @@ class WorkerThread:
         self.clients: list[ClientSocket] = []
         self._lock = threading.Lock()
         self._is_closed = False
+        self._accepting = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(f"\0{name}")
         self._listener.listen()
@@ -35,7 +36,8 @@ class WorkerThread:
 
     def accept(self) -> tuple[Any, Any]:
         """Wait for the next client; the worker calls this like `accept` of a socket."""
-        sock, address = self._listener.accept()
+        with self._accepting:
+            sock, address = self._listener.accept()
         with self._lock:
             if self._is_closed:
                 sock.close()
@@ -48,7 +50,8 @@ class WorkerThread:
         with self._lock:
             self._is_closed = True
         self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
+        with self._accepting:  # the system keeps the name of the socket until `accept` returns
+            self._listener.close()
         self._host.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(60)

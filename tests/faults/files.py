@@ -11,8 +11,9 @@ from pathlib import Path
 
 # Durations differ between two runs of a build.
 _DURATION = re.compile(rb'"took_s": [0-9.e-]+')
-# Lock files are never removed. The log of a build also contains its interrupted steps.
-_IGNORED = ("locks", ".locks", "start.lock", "build.log")
+# Lock files are never removed. The log of a build also contains its interrupted steps. The record
+# of an import is optional, and contains durations.
+_IGNORED = ("locks", ".locks", "start.lock", "build.log", "import.json")
 
 Content = Mapping[str, tuple[int, bytes]]
 
@@ -25,7 +26,7 @@ class Files:
 
     @classmethod
     def read(cls, home: Path) -> Files:
-        """Read all files in `home` except locks and the logs of builds."""
+        """Read all files in `home` except locks, logs of builds and records of imports."""
         paths = [path.relative_to(home) for path in sorted(home.rglob("*"))]
         kept = [path for path in paths if not any(part in _IGNORED for part in path.parts)]
         return cls({str(path): _read(home / path) for path in kept})

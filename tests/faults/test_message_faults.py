@@ -12,8 +12,7 @@ swaps or duplicates one frame. After each fault:
 from __future__ import annotations
 
 import uuid
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -60,7 +59,11 @@ def submit_when_open(client: MessageClient, command: int, num_sequences: int = 1
 @pytest.mark.parametrize("kind", ["gateway", "model"])
 @pytest.mark.parametrize("fault", CASES, ids=str)
 def test_requests_survive_or_fail_after_each_fault(
-    worker: WorkerThread, name: str, kind: str, fault: Fault, fault_counts: Counter[str]
+    worker: WorkerThread,
+    name: str,
+    kind: str,
+    fault: Fault,
+    note_faults: Callable[[str, int], None],
 ) -> None:
     proxy = FrameProxy(f"{name} {kind} {fault}", name, fault)
     with connected("model", name) as other:
@@ -79,7 +82,7 @@ def test_requests_survive_or_fail_after_each_fault(
         other.cancel(bystander.id)
     wait_until(lambda: worker.engine.stats().active_requests == 0)
     proxy.close()
-    fault_counts[f"{fault.name} {fault.kind}"] += 1
+    note_faults(f"{fault.name} {fault.kind}", 1)
 
 
 def check_answer(answer: object, expected: object, fault: Fault) -> bool:

@@ -98,7 +98,6 @@ class FakeTriton:
     def start(self, http_port: int = 0, grpc_port: int | None = 0) -> None:
         """Listen on loopback; port 0 is any free one. `grpc_port=None` starts without gRPC."""
         self.hold.set()
-        http = self._open.enter_context(serve_http(self, http_port))
         self._open.callback(self.release)
         grpc = ""
         if grpc_port is not None:
@@ -106,6 +105,8 @@ class FakeTriton:
             from tests.fakes.triton.over_grpc import serve_grpc
 
             grpc = self._open.enter_context(serve_grpc(self, grpc_port))
+        # HTTP is last, because it answers whether the server is ready.
+        http = self._open.enter_context(serve_http(self, http_port))
         self.endpoint = Endpoint(grpc=grpc, http=http, metrics=http)
 
     def stop(self) -> None:
