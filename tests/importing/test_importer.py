@@ -24,6 +24,7 @@ from trtllm_serve_cli.importing.declaration import (
     render_declaration,
 )
 from trtllm_serve_cli.importing.import_plan import plan_import
+from trtllm_serve_cli.importing.import_record import find_import
 from trtllm_serve_cli.importing.importer import Display, build_model, import_model
 from trtllm_serve_cli.importing.sections import EngineSection, ModelSection, RepositorySection
 from trtllm_serve_cli.paths import Home, write_aside
@@ -91,9 +92,14 @@ def test_imported_model_is_found_by_name(home: Home, builder: Builder, gguf: str
 def test_completed_stages_are_timed(home: Home, builder: Builder, gguf: str) -> None:
     stages_s: dict[str, float] = {}
     display = Display(on_stage=stages_s.__setitem__)
-    import_model(Declaration(ModelSection("mine", gguf)), home, display=display, build=builder)
+    _, repository = import_model(
+        Declaration(ModelSection("mine", gguf)), home, display=display, build=builder
+    )
     assert list(stages_s) == ["checkpoint", "engine", "model repository"]
     assert all(duration_s >= 0 for duration_s in stages_s.values())
+    record = find_import(repository)
+    assert record is not None
+    assert record.stages_s == stages_s
 
 
 def test_failed_stage_is_not_timed(home: Home, gguf: str) -> None:
@@ -441,30 +447,30 @@ def test_tokenizer_of_an_engine_is_an_absolute_path(
         (Declaration(ModelSection("m", "engine:{engine}")), "does not contain a tokenizer"),
         (
             Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection("openvino")),
-            "is not an engine of the kind",
+            "cannot be used with --engine openvino",
         ),
         (Declaration(ModelSection("m", "engine:/nowhere")), "does not contain a TensorRT engine"),
         (
             Declaration(
                 ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="vllm")
             ),
-            "The engine kind tensorrt cannot be served in the vllm layout",
+            "The vllm layout does not support the tensorrt engine kind",
         ),
         (
             Declaration(
                 ModelSection("m", "engine:{engine}"), repository=RepositorySection(layout="gpt")
             ),
-            "The engine kind tensorrt cannot be served in the gpt layout",
+            "The gpt layout does not support the tensorrt engine kind",
         ),
         (
             Declaration(ModelSection("m", "engine:{engine}"), engine=EngineSection(gpu="h200")),
-            "The engine kind tensorrt does not accept --gpu",
+            "The tensorrt engine kind does not accept --gpu",
         ),
         (
             Declaration(
                 ModelSection("m", "pypi:p==1#f.gguf"), engine=EngineSection(timing=Path("t.json"))
             ),
-            "The engine kind openvino does not accept --timing",
+            "The openvino engine kind does not accept --timing",
         ),
     ],
 )

@@ -34,6 +34,7 @@ from trtllm_serve_cli.importing.import_plan import (
     request_build,
     serving_options,
 )
+from trtllm_serve_cli.importing.import_record import ImportRecord, record_import
 from trtllm_serve_cli.paths import Home, hold_lock
 from trtllm_serve_cli.repository.model.model_config import RepositoryPlan
 from trtllm_serve_cli.repository.model.render import MANIFEST, write_repository
@@ -67,6 +68,15 @@ class Display:
     on_line: Notify = _ignore
     watch: Watch | None = None
     on_stage: Callable[[str, float], None] = _ignore
+
+    def collect_stages(self, stages_s: dict[str, float]) -> Display:
+        """Return a display that also adds the duration of each completed stage to `stages_s`."""
+
+        def on_stage(name: str, duration_s: float) -> None:
+            stages_s[name] = duration_s
+            self.on_stage(name, duration_s)
+
+        return dataclasses.replace(self, on_stage=on_stage)
 
     @contextmanager
     def time_stage(self, name: str) -> Iterator[None]:
@@ -119,6 +129,8 @@ def import_model(
     source and `force` is not set, `BadInput` if the repository folder contains other files, or
     another `TllmError` if a stage fails.
     """
+    stages_s: dict[str, float] = {}
+    display = display.collect_stages(stages_s)
     plan = plan_import(declaration, home)
     with hold_import_lock(home, declaration.model.name, display.notify):
         _check_replaceable(plan.repository)
@@ -136,6 +148,7 @@ def import_model(
                 rendered = dataclasses.replace(rendered, declaration=plain_changes(declaration))
                 write_repository(rendered, plan.repository)
                 record_references(home, plan.repository)
+            record_import(plan.repository, ImportRecord(time.time(), stages_s))
     return rendered, plan.repository
 
 
@@ -164,8 +177,8 @@ def _obtain_engine(
         return
     assert isinstance(source, CheckpointSource)
     if plan.build and plan.build.container and (force or not plan.is_built):
-        # Pull the image before downloading the weights: if the pull fails, the download would have
-        # been unnecessary.
+        # Pull the image before downloading the weights, so that no download time is wasted if the
+        # pull fails.
         with display.time_stage("container image"):
             prepare_container(plan.build.container, display.notify, display.on_line)
     options = fetch_options(declaration, plan.choice)
