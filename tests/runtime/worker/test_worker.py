@@ -92,8 +92,8 @@ def model() -> Iterator[Model]:
     started.close()
 
 
-def test_first_frame_contains_the_limits() -> None:
-    model = Model(stats_period_s=0.0)
+def test_first_frame_contains_the_limits_and_the_stages() -> None:
+    model = Model(stats_period_s=0.0, stages_s={"load_engine": 1.5})
     first = model.read()
     model.close()
     assert first == {
@@ -101,6 +101,7 @@ def test_first_frame_contains_the_limits() -> None:
         "limits": {name: getattr(LIMITS, name) for name in LIMITS.__slots__},
         "optional_fields": list(OPTIONAL_FIELDS),
         "for_guests": {},
+        "stages_s": {"load_engine": 1.5},
         "number": 0,
     }
 
@@ -218,7 +219,7 @@ def test_worker_ends_on_an_invalid_frame(model: Model, capfd: pytest.CaptureFixt
 
 def test_rejects_an_unknown_engine_kind() -> None:
     with pytest.raises(
-        ValueError, match=r"^unknown engine kind 'abacus'; correct the parameter engine_kind$"
+        ValueError, match=r"^unknown engine kind 'abacus'; correct the engine_kind parameter$"
     ):
         load_engine("abacus", {})
 

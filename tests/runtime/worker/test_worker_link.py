@@ -193,7 +193,7 @@ from trtllm_serve_cli.runtime.worker.worker_main import main
 
 client = socket.socket(socket.AF_UNIX)
 
-def load(kind, config):
+def load(kind, config, on_imported):
     client.connect("\\0" + NAME)
     raise RuntimeError("not enough memory")
 
@@ -288,6 +288,44 @@ def test_invalid_step_fails_the_requests_and_reconnects(
             updates = _submit(client, COUNT)
             worker.sendall(encode_frame(message))
             assert "a message is not a step" in str(updates.get(timeout=60).error)
+        with listener.accept()[0] as worker:
+            worker.sendall(READY)
+            wait_until(lambda: client.is_open)
+            client.close()
+
+
+def test_worker_that_ends_with_unread_requests_is_not_an_error(
+    name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with listening(name) as listener:
+        client = SharedWorkerClient(name)
+        with listener.accept()[0] as worker:
+            worker.sendall(READY)
+            wait_until(lambda: client.is_open)
+            updates = _submit(client, COUNT)
+            assert worker.recv(1, socket.MSG_PEEK)
+        # Linux resets a connection whose peer has not read everything.
+        assert str(updates.get(timeout=60).error).startswith("the engine worker died")
+        client.close()
+    assert "failed" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"is": "ready"},
+        {"is": "ready", "limits": 7, "for_guests": {}},
+        {"is": "ready", "limits": {"unknown": 1}, "for_guests": {}},
+        {"is": "ready", "limits": dataclasses.asdict(LIMITS), "for_guests": []},
+    ],
+)
+def test_client_reconnects_after_an_invalid_ready_message(
+    name: str, message: dict[str, object]
+) -> None:
+    with listening(name) as listener:
+        client = SharedWorkerClient(name)
+        with listener.accept()[0] as worker:
+            worker.sendall(encode_frame(message))
         with listener.accept()[0] as worker:
             worker.sendall(READY)
             wait_until(lambda: client.is_open)

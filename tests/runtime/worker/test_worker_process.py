@@ -20,7 +20,9 @@ import pytest
 from tests.fakes import scripted_worker
 from tests.fakes.scripted_worker import BREAK, COUNT, COUNT_CANCELLED, DIE, HANG, LIMITS
 from tests.waiting import take_whole, wait_until
+from trtllm_serve_cli.launch.logs.start_lines import read_start_lines
 from trtllm_serve_cli.runtime.engine import SequenceUpdate
+from trtllm_serve_cli.runtime.stages import WORKER_READY
 from trtllm_serve_cli.runtime.worker.protocol import MAX_FRAME_BYTES, read_frame
 from trtllm_serve_cli.runtime.worker.worker_link import SharedWorkerClient
 from trtllm_serve_cli.runtime.worker.worker_process import WorkerFailed, WorkerProcess
@@ -92,6 +94,14 @@ def test_updates_reach_the_handler_of_their_request() -> None:
         SequenceUpdate(first, 0, (10, 11), "length"),
         SequenceUpdate(second, 0, (0,), "stop"),
     ]
+
+
+def test_start_is_logged_with_its_stages(capfd: pytest.CaptureFixture[str]) -> None:
+    with started():
+        pass
+    lines = capfd.readouterr().err.splitlines()
+    (start,) = read_start_lines(lines, WORKER_READY)
+    assert list(start.stages_s) == ["start program", "load engine"]
 
 
 def test_cancelled_request_is_freed_and_receives_no_updates() -> None:

@@ -1,7 +1,7 @@
 """Find the runtime description of an engine kind by its name.
 
-Models in Triton and engine workers use this module. For the engine kind NAME, the module
-`engines/NAME/kind.py` defines the description as `KIND`.
+Models in Triton and engine workers use this module. The description of the engine kind NAME is
+`KIND` in `engines/NAME/kind.py`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,14 @@ from .embedder import Embedder
 class RuntimeKind:
     """The runtime description of an engine kind.
 
-    `worker_config` converts the parameters of the model `tensorrt_llm` to the configuration of the
-    model's engine worker. The configuration must be serializable as JSON. In the worker process,
-    `load` creates the engine from this configuration. Only `load` imports the engine's packages.
-    `worker_config` and `load` are None if a Triton backend runs the engine.
+    `worker_config` converts the parameters of the `tensorrt_llm` model to its engine worker's
+    configuration, which must be JSON-serializable. In the worker process, `load` creates the engine
+    from this configuration. `worker_config` and `load` are None if a Triton backend runs the
+    engine.
+
+    `import_packages` imports the engine's packages before `load` is called. It is a separate
+    function, because large packages take seconds to import and the worker reports the import time.
+    It is None if the engine does not need any packages.
 
     `load_embedder` creates the model that computes embeddings in the worker process. It is None if
     the engine kind does not compute embeddings.
@@ -43,12 +47,13 @@ class RuntimeKind:
     load: Callable[[dict[str, Any]], Engine] | None = None
     read_model_yaml: Callable[[Mapping[str, Any]], dict[str, str]] | None = None
     load_embedder: Callable[[dict[str, Any]], Embedder] | None = None
+    import_packages: Callable[[dict[str, Any]], None] | None = None
 
 
 def find_kind(name: str) -> RuntimeKind:
     """Return the engine kind with this name. Raise `ValueError` if the name is unknown."""
     if name not in kind_names():
-        raise ValueError(f"unknown engine kind {name!r}; correct the parameter engine_kind")
+        raise ValueError(f"unknown engine kind {name!r}; correct the engine_kind parameter")
     kind: RuntimeKind = import_module(f"{__package__}.{name}.kind").KIND
     return kind
 
@@ -60,14 +65,14 @@ def kind_names() -> tuple[str, ...]:
 
 
 def is_supported(tensor: str, engine_kind: str) -> bool:
-    """Return whether the engine kind supports the feature to which `tensor` belongs."""
+    """Return whether the engine kind supports the feature that uses `tensor`."""
     if engine_kind not in kind_names():
         return True
     return find_feature(tensor) not in find_kind(engine_kind).capabilities.unsupported
 
 
 def list_supported_inputs(engine_kind: str) -> frozenset[str]:
-    """Return the inputs of `tensorrt_llm` that models of this engine kind read."""
+    """Return the `tensorrt_llm` inputs that models of this engine kind read."""
     return SUPPORTED_INPUTS - (set() if is_supported(BIAS, engine_kind) else {BIAS})
 
 
@@ -85,15 +90,15 @@ def explain_rejection(tensor: str, engine_kind: str) -> str:
         ]
     feature_name = f" ({feature.name})" if feature else ""
     because = f", because {why}" if why else ""
-    serve = f", or serve this model with the engine kind {' or '.join(kinds)}" if kinds else ""
+    serve = f", or serve this model with the {' or '.join(kinds)} engine kind" if kinds else ""
     return (
-        f"{tensor}{feature_name} is not supported by the engine kind {engine_kind}{because}. "
+        f"{tensor}{feature_name} is not supported by the {engine_kind} engine kind{because}. "
         f"Omit the tensor{serve}."
     )
 
 
 def reject_tensors(get: Callable[[str], Any], names: Iterable[str], engine_kind: str) -> None:
-    """Raise `InvalidRequest` if a request sets one of the unsupported tensors `names`.
+    """Raise `InvalidRequest` if a request sets any of the unsupported tensors in `names`.
 
     Tensors with only zero or false values are accepted, because some clients always send them.
     """

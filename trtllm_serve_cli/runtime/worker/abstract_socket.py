@@ -1,8 +1,8 @@
 """Connect to abstract sockets, and check that a peer runs as the same user.
 
-An abstract socket needs no file, and therefore has no file permissions. Any user can connect to it,
-and any user can bind a free name, for example the name of a worker that has just ended. Both sides
-of a connection must therefore check the peer.
+An abstract socket has no file and therefore no file permissions. Any user can connect to it, and
+any user can bind a free name, for example the name of a worker that has just exited. Both sides of
+a connection must therefore check the peer.
 """
 
 from __future__ import annotations

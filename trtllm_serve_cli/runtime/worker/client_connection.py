@@ -7,9 +7,9 @@ from typing import Any
 
 from .protocol import FrameNumbers
 
-# Disconnect a client after this number of unanswered pings: it hangs, or a frame between the client
-# and the worker is incomplete. Count pings instead of seconds, because the worker cannot read the
-# answers during a long engine step.
+# Disconnect a client after this number of unanswered pings, because the client hangs or a frame
+# between the client and the worker is incomplete. Count pings instead of seconds, because the
+# worker cannot read pongs during a long engine step.
 _MAX_UNANSWERED_PINGS = 60
 # The low 40 bits of an engine id are the client's request id, and the high bits are the client's
 # number.
@@ -27,13 +27,13 @@ class ClientConnection:
     def __init__(self, number: int, sock: socket.socket) -> None:
         self.number = number
         self.sock = sock
-        # Engine id of a request -> number of its sequences that have not ended.
+        # Maps the engine id of each request to the number of its sequences that have not ended.
         self.open: dict[int, int] = {}
         # False if the client has stopped reading the worker's messages.
         self.reads = True
         self.numbers = FrameNumbers()
         # The number of pings since the last pong. It is None before the first pong, because clients
-        # of earlier versions do not answer.
+        # of earlier versions do not answer pings.
         self.num_unanswered: int | None = None
 
     def engine_id(self, request_id: int) -> int:
@@ -43,7 +43,7 @@ class ClientConnection:
         self.sock.sendall(self.numbers.encode(message))
 
     def ping(self) -> None:
-        """Send a ping. Raise `BlockingIOError` if too many pings have not been answered."""
+        """Send a ping. Raise `BlockingIOError` if too many pings are unanswered."""
         if self.num_unanswered is not None:
             self.num_unanswered += 1
             if self.num_unanswered > _MAX_UNANSWERED_PINGS:

@@ -1,4 +1,4 @@
-"""Close sockets in an engine's child processes, and kill the children when the worker ends."""
+"""Close sockets in an engine's child processes, and kill the children when the worker exits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PR_SET_PDEATHSIG = 1
 def close_in_children(*socks: socket.socket) -> None:
     """Close `socks` in all child processes that this process forks from now on.
 
-    If a child process kept a socket open, the peer would not detect that this process has ended.
+    If a child process kept a socket open, the peer would not detect that this process has exited.
     Child processes that the calling thread forks are also killed when the calling thread ends,
-    because they would otherwise keep their GPUs.
+    because they would otherwise keep their GPUs occupied.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     caller = os.getpid(), threading.get_ident()

@@ -9,18 +9,21 @@ The first message of the worker is `ready` or `failed`. After `ready`, the worke
 message for each engine step that has updates. The message contains the new tokens of all
 sequences. While the engine is idle, the worker regularly sends a `step` message with statistics:
 
-    {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...]}
+    {"is": "ready", "limits": {...EngineLimits}, "optional_fields": ["min_p", ...],
+     "stages_s": {"load_engine": 1.52, ...}}
     {"is": "failed", "why": "..."}
     {"is": "step", "updates": [...SequenceUpdate as a list...], "stats": {...EngineStats}}
 
-Every message also contains its `number`: the position of the frame among those that the same side
-has sent on this connection. A lost, duplicated or reordered frame therefore ends the connection
-when the next frame arrives. To make sure that a next frame always arrives, the worker regularly
-sends `{"is": "ping"}`, and the model answers each ping with `{"do": "pong"}`. Peers of earlier
-versions neither number their messages nor answer pings.
+Every message also contains a `number`: each side numbers the frames that it sends on a connection,
+starting with 0. A lost, duplicated or reordered frame therefore ends the connection when the next
+frame arrives. To make sure that another frame arrives, the worker regularly sends `{"is": "ping"}`,
+and the model answers each ping with `{"do": "pong"}`. Peers of earlier versions neither number
+their messages nor answer pings.
 
-`optional_fields` names the fields in `OPTIONAL_FIELDS` (engine.py) that the worker knows. A worker
-of an earlier version does not send this list, and would fail if a request contained such a field.
+`optional_fields` names the fields in `OPTIONAL_FIELDS` (engine.py) that the worker supports. A
+worker of an earlier version does not send this list, and would fail if a request contained one of
+these fields. `stages_s` contains the durations of the worker's startup stages. Workers of earlier
+versions do not send it.
 
 Either side ends the connection by closing its end of the socket.
 """
@@ -52,7 +55,7 @@ def encode_frame(message: dict[str, Any]) -> bytes:
 
 
 class FrameNumbers:
-    """Number the frames that one side of a connection sends, and check those that it receives."""
+    """Numbers the frames that one side of a connection sends, and checks those that it receives."""
 
     def __init__(self) -> None:
         self._num_sent = self._num_received = 0
@@ -62,13 +65,13 @@ class FrameNumbers:
         message: dict[str, Any],
         encode: Callable[[dict[str, Any]], bytes] = encode_frame,
     ) -> bytes:
-        """Return `message` with the next number as a frame. Frames must be sent in this order."""
+        """Return `message` as a numbered frame. Frames must be sent in numerical order."""
         frame = encode({**message, "number": self._num_sent})
         self._num_sent += 1
         return frame
 
     def check(self, message: Mapping[str, Any]) -> None:
-        """Raise `ProtocolError` if another message was expected. Accept one without a number."""
+        """Raise `ProtocolError` if the message's number is wrong. Accept a missing number."""
         number = message.get("number")
         if number is None:
             return
@@ -80,8 +83,8 @@ class FrameNumbers:
 def read_frame(sock: socket.socket, numbers: FrameNumbers | None = None) -> dict[str, Any] | None:
     """Wait for a frame and return its message, or None if the peer has closed the socket.
 
-    Raise `ProtocolError` if the frame is incomplete, too long or not a JSON object, or if it is not
-    the next one according to `numbers`.
+    Raise `ProtocolError` if the frame is incomplete, too long or not a JSON object, or if its
+    number is not the next one in `numbers`.
     """
     header = _read_exactly(sock, _LENGTH.size)
     if header is None:

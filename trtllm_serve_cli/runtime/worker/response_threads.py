@@ -1,9 +1,10 @@
 """Deliver engine updates to requests from a small thread pool.
 
-In Triton's Python backend, sending a response blocks until the server has received it. Therefore,
-two threads send the updates of a step, each thread for different requests. One thread could not
-send all tokens of 128 streams separately. With four threads, four instances of a text model used
-3.1 cores for 256 streams, and with two threads 2.6 (benchmarks/streams.py, Triton 2.51, 16 cores).
+In Triton's Python backend, sending a response blocks until the server has received it, so two
+threads send the updates of a step, each for different requests. A single thread could not keep up
+with 128 streams that receive each token in a separate response. Four instances of a text model used
+3.1 cores for 256 streams with four threads, and 2.6 cores with two threads (benchmarks/streams.py,
+Triton 2.51, 16 cores).
 """
 
 from __future__ import annotations

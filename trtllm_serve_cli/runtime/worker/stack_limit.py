@@ -1,4 +1,4 @@
-"""Start engine workers with the usual stack size, although Triton's threads have large stacks.
+"""Start engine workers with the original stack limit instead of Triton's larger one.
 
 `tllm start` raises the limit for Triton, and child processes inherit it. An engine has many
 threads, so large stacks could exhaust the address space of processes that limit it, such as the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import resource
 
-# The environment variable with the limit that applied before `tllm start` raised it, in bytes.
+# The environment variable with the original limit in bytes, before `tllm start` raised it.
 VARIABLE = "TLLM_STACK_BYTES"
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from .abstract_socket import connect, is_same_user
 
 _SOCKETS = Path("/proc/net/unix")
-# The time limit for the response of an instance, in seconds. Instances usually respond much sooner,
-# because they run on this machine and have a thread for stop requests.
+# The maximum time in seconds that an instance may take to respond. Instances usually respond much
+# sooner, because they run on this machine and have a dedicated thread for stop requests.
 _TIMEOUT_S = 5.0
 _MAX_ID_BYTES = 64 * 1024
 _STOPPED, _NOT_HERE = b"1", b"0"
@@ -90,7 +90,7 @@ def forward_stop(group: str, request_id: str, exclude: str = "") -> list[bool]:
 
 
 def stop_socket_name(model_name: str) -> str:
-    """Return the name of the group of this model's instances. It is unique to this server."""
+    """Return the group name of this model's instances, which is unique to this server."""
     return f"{identify_server()} {model_name}"
 
 

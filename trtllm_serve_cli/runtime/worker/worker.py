@@ -1,7 +1,7 @@
 """The main loop of an engine worker, which receives commands over sockets.
 
 The main thread runs the engine's steps, and reader threads convert frames to commands. The worker
-ends when the socket closes, so it never outlives the Triton model that started it.
+exits when the socket closes, so it never outlives the Triton model that started it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from .protocol import ProtocolError, read_frame
 _IDLE_STATS_PERIOD_S = 0.5
 # The interval in seconds at which the worker sends a ping to each client.
 _PING_PERIOD_S = 0.5
-# The time in seconds after which a client that does not read is disconnected.
+# A client that does not read for this number of seconds is disconnected.
 _SEND_TIMEOUT_S = 5.0
-# If the engine has been idle for this time in seconds, the worker submits a self-test request for
+# If the engine has been idle for this number of seconds, the worker submits a self-test request for
 # one token. The request's id contains a client number that no client has.
 _SELF_TEST_PERIOD_S = 30.0
 _SELF_TEST_ID = 1 << 60
@@ -53,6 +53,7 @@ class Worker:
     tokens directly instead of through the owner. `client_settings` contains the owner's settings
     that the other models need. While `num_slots` requests are running, at most `max_queue_size`
     requests may wait. If `max_queue_size` is 0, the number of waiting requests is unlimited.
+    `stages_s` contains the durations of the worker's startup stages.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Worker:
         self_test_period_s: float = _SELF_TEST_PERIOD_S,
         ping_period_s: float = _PING_PERIOD_S,
         pulse: PulseWriter | None = None,
+        stages_s: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         self._engine = engine
         self._pulse = pulse or PulseWriter(None)
@@ -85,6 +87,7 @@ class Worker:
         self._client_settings = dict(client_settings)
         self._num_slots = num_slots
         self._max_queue_size = max_queue_size
+        self._stages_s = dict(stages_s)
         self._stats_period_s = stats_period_s
         self._stats_due_s = 0.0
         # Pairs of a client and its command. The command is None if the client has disconnected.
@@ -94,7 +97,7 @@ class Worker:
 
     def run(self) -> None:
         """Serve until the owner closes the socket."""
-        # If the connection breaks, the owner has ended, so end without an error.
+        # If the connection breaks, the owner has exited, so return without an error.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._serve()
 
@@ -148,6 +151,7 @@ class Worker:
                 "limits": limits,
                 "optional_fields": OPTIONAL_FIELDS,
                 "for_guests": self._client_settings,
+                "stages_s": self._stages_s,
             }
         )
         threading.Thread(target=self._read_commands, args=(client,), daemon=True).start()
@@ -166,7 +170,7 @@ class Worker:
             self._commands.put((ClientConnection(number, sock), {"do": "join"}))
 
     def _limit_sending(self, sock: socket.socket) -> None:
-        """Set a timeout, so that a client that does not read cannot block other clients."""
+        """Set a send timeout, so that a client that does not read cannot block other clients."""
         seconds, fraction = divmod(self._send_timeout_s, 1)
         timeout = struct.pack("ll", int(seconds), int(fraction * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
@@ -232,9 +236,9 @@ class Worker:
         return []
 
     def _refuse_command(self, client: ClientConnection, error: Exception) -> None:
-        """End the connection of a client that sent an invalid command.
+        """Disconnect a client that sent an invalid command.
 
-        The requests of other clients continue. An invalid command of the owner ends the worker.
+        Other clients' requests continue. An invalid command from the owner stops the worker.
         """
         if client is self._owner:
             raise error
@@ -242,7 +246,7 @@ class Worker:
         self._disconnect(client)
 
     def _disconnect(self, client: ClientConnection) -> None:
-        """Close the connection of a client, and cancel its requests."""
+        """Close a client's connection, and cancel its requests."""
         if self._clients.pop(client.number, None) is not None:
             for engine_id in client.open:
                 self._engine.cancel(engine_id)
@@ -269,9 +273,10 @@ class Worker:
             self._disconnect(client)
 
     def _stop_sending_to_owner(self) -> None:
-        """Cancel the requests of the owner, which does not read, and keep serving other clients.
+        """Cancel the requests of an owner that does not read, and keep serving other clients.
 
-        When the owner reads again, it finds that the connection has ended, and restarts the worker.
+        When the owner reads again, it detects that the connection has ended and restarts the
+        worker.
         """
         write_log("E", "the model that started the engine worker does not read its responses")
         self._owner.reads = False
@@ -297,7 +302,7 @@ class Worker:
             self._engine.submit(fit_to_vocabulary(request, self._engine.limits))
         except InvalidRequest as error:
             return [SequenceUpdate(request.id, error=str(error), rejected=True)]
-        except Exception as error:  # an error in one request must not end other requests
+        except Exception as error:  # an error in one request must not affect other requests
             write_traceback()
             why = f"the engine could not accept the request: {type(error).__name__}: {error}"
             return [SequenceUpdate(request.id, error=why)]
@@ -356,7 +361,7 @@ class Worker:
 
 
 def _count_open_sequences(open_sequences: dict[int, int], update: SequenceUpdate) -> None:
-    """Update the number of open sequences of the request to which `update` belongs."""
+    """Update the request's number of open sequences after `update`."""
     if update.error is not None:
         open_sequences.pop(update.request_id, None)
     elif update.finish_reason is not None and update.request_id in open_sequences:

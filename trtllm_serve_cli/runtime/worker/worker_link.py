@@ -27,7 +27,7 @@ _START_TIMEOUT_S = 60.0
 
 
 class WorkerFailed(Exception):
-    """Raised if the engine worker cannot start or accept a request. The message is the reason."""
+    """Raised with the reason if the engine worker cannot start or accept a request."""
 
 
 class WorkerLink:
@@ -35,7 +35,7 @@ class WorkerLink:
 
     `limits` contains the engine's limits, and is set when a worker connects. The reader thread
     calls `on_step` and `on_stats`, and logs their exceptions. `on_step` receives all updates of a
-    step before they are passed to the handlers of the requests.
+    step before they are passed to the request handlers.
 
     If steps arrive while earlier updates are being delivered, the updates of these steps are merged
     into one update per sequence. A slow model can therefore catch up: sending ten tokens in one
@@ -59,7 +59,7 @@ class WorkerLink:
         self._handlers: dict[int, OnUpdate] = {}
         self._ids = itertools.count(1)
         self._sock: socket.socket | None = None
-        # The numbers of the frames on `_sock`. Each connection sets them before `_sock`.
+        # Numbers the frames on `_sock`. Each new connection sets this attribute before `_sock`.
         self._numbers = FrameNumbers()
         self._closing = threading.Event()
 
@@ -69,7 +69,7 @@ class WorkerLink:
         return self._sock is not None
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Send a request with these fields of `GenerationRequest`, and return the request's id.
+        """Send a request with these `GenerationRequest` fields, and return the request's id.
 
         `on_update` is called for each update, from one thread at a time, until `forget` or `cancel`
         is called. No update follows an update with an error. Raise `WorkerFailed` if no worker is
@@ -119,6 +119,9 @@ class WorkerLink:
                 self._response_threads.deliver(updates)
                 if stats is not None:
                     self._notify(self._on_stats, stats)
+        except ConnectionResetError:
+            # The worker exited before it had read all messages.
+            pass
         except (OSError, ProtocolError) as error:
             write_log("E", f"the connection to the engine worker failed: {error}")
             if isinstance(error, ProtocolError):
@@ -168,10 +171,11 @@ class WorkerLink:
 def _parse_steps(
     messages: Sequence[Mapping[str, Any]],
 ) -> tuple[list[SequenceUpdate], EngineStats | None]:
-    """Return the updates of all steps, and the last statistics, or None if no step has them.
+    """Return the updates of all steps, and the latest statistics. The statistics are None if no
+    step contains any.
 
-    Raise `ProtocolError` if a message is not a step. Its updates are lost, so the connection cannot
-    continue.
+    Raise `ProtocolError` if a message is not a step. The updates of such a message are lost, so the
+    connection cannot continue.
     """
     try:
         entries = [entry for message in messages for entry in message["updates"]]
@@ -182,13 +186,26 @@ def _parse_steps(
         raise ProtocolError(f"a message is not a step: {type(error).__name__}: {error}") from error
 
 
-class SharedWorkerClient(WorkerLink):
-    """A connection to a worker that another model or instance on this server starts.
+def _parse_ready(message: Mapping[str, Any]) -> tuple[EngineLimits, bool]:
+    """Return the engine's limits, and whether responses exclude the prompt by default.
 
-    `name` is the name of the worker's socket, which `shared_socket_name` returns. If the connection
-    ends, a thread reconnects as soon as the worker is running again. `excludes_input` is set when
-    the client connects. It is true if the worker's model excludes prompts from responses by
-    default.
+    Raise `ProtocolError` if the message is invalid.
+    """
+    try:
+        limits = EngineLimits(**message["limits"])
+        return limits, bool(message["for_guests"].get("excludes_input", False))
+    except (AttributeError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ProtocolError(f"the first message is not valid: {why}") from error
+
+
+class SharedWorkerClient(WorkerLink):
+    """A connection to a worker started by another model or instance on this server.
+
+    `name` is the name of the worker's socket, as returned by `shared_socket_name`. If the
+    connection ends, a thread reconnects as soon as the worker is running again. `excludes_input` is
+    set when the client connects. It is true if the worker's model excludes prompts from responses
+    by default.
     """
 
     def __init__(
@@ -213,7 +230,7 @@ class SharedWorkerClient(WorkerLink):
         self._thread.start()
 
     def wait_until_open(self, timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Wait until a worker has loaded its engine. Loading may take any amount of time.
+        """Wait until a worker has loaded its engine. The loading time is not limited.
 
         Raise `WorkerFailed` if the worker could not load its engine, or if no worker has listened
         for `timeout_s` seconds.
@@ -258,25 +275,28 @@ class SharedWorkerClient(WorkerLink):
             return False
         sock.settimeout(None)
         numbers = FrameNumbers()
+        ready = None
         try:
-            ready = self._read_ready(sock, numbers)
-        except (OSError, ProtocolError):
-            ready = None
-        if ready is not None and ready.get("is") == "failed":
-            self._why_failed = str(ready.get("why"))
+            message = self._read_first(sock, numbers) or {}
+            if message.get("is") == "failed":
+                self._why_failed = str(message.get("why"))
+            elif message.get("is") == "ready":
+                ready = _parse_ready(message)
+        except OSError:
+            pass
+        except ProtocolError as error:
+            write_log("E", f"the connection to the engine worker failed: {error}")
         with self._lock:
             self._loading = None
-            is_ready = ready is not None and ready.get("is") == "ready"
-            if ready is not None and is_ready and not self._closing.is_set():
-                self.limits = EngineLimits(**ready["limits"])
-                self.excludes_input = bool(ready["for_guests"].get("excludes_input", False))
+            if ready is not None and not self._closing.is_set():
+                self.limits, self.excludes_input = ready
                 self._numbers, self._sock = numbers, sock
                 self.was_open = True
                 return True
         sock.close()
         return False
 
-    def _read_ready(self, sock: socket.socket, numbers: FrameNumbers) -> dict[str, Any] | None:
+    def _read_first(self, sock: socket.socket, numbers: FrameNumbers) -> dict[str, Any] | None:
         """Return the worker's first message, or None if either side closes the connection first."""
         with self._lock:
             if self._closing.is_set():

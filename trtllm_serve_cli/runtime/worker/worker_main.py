@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from ..engines.embedding_engine import load_embedding_engine
 from ..engines.kinds import find_kind
 from ..log import write_traceback
 from ..pulse import PulseWriter, register_stacks_signal
+from ..stages import StageTimer
 from ..telemetry.traced_engine import trace_engine
 from .abstract_socket import is_same_user
 from .inherited_fds import close_in_children
@@ -31,20 +33,26 @@ from .worker import Worker
 _NAME_RETRY_S = 0.2
 
 
-def load_engine(kind: str, config: dict[str, Any]) -> Engine:
-    """Load an engine of this kind.
+def load_engine(
+    name: str, config: dict[str, Any], on_imported: Callable[[], None] = lambda: None
+) -> Engine:
+    """Load an engine of the engine kind `name`.
 
-    If the configuration contains `embedding`, the engine computes embeddings. Raise `ValueError` if
-    the kind is unknown or has no such engine.
+    `on_imported` is called after the engine's packages have been imported. If the configuration
+    contains `embedding`, the engine computes embeddings. Raise `ValueError` if the kind is unknown
+    or does not have the required engine.
     """
     if "embedding" in config:
-        return load_embedding_engine(kind, config)
-    load = find_kind(kind).load
-    if load is None:
+        return load_embedding_engine(name, config)
+    kind = find_kind(name)
+    if kind.load is None:
         raise ValueError(
-            f"the engine kind {kind} has no engine worker, because it runs in a Triton backend"
+            f"the {name} engine kind has no engine worker, because it runs in a Triton backend"
         )
-    return load(config)
+    if kind.import_packages is not None:
+        kind.import_packages(config)
+        on_imported()
+    return kind.load(config)
 
 
 def _listen(name: str) -> socket.socket | None:
@@ -72,7 +80,7 @@ def _listen_when_free(name: str, worker: Worker) -> None:
 
 
 def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
-    """Send a frame to the clients that wait for their connection to be accepted."""
+    """Send a frame to the clients whose connections have not been accepted yet."""
     listener.setblocking(False)
     with contextlib.suppress(OSError):
         while True:
@@ -82,8 +90,11 @@ def _send_to_waiting(listener: socket.socket, frame: bytes) -> None:
                     client.sendall(frame)
 
 
-def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
-    """Load the engine, send `ready` or the error, and serve the socket in the option `--fd`."""
+def main(
+    load: Callable[[str, dict[str, Any], Callable[[], None]], Engine] = load_engine,
+) -> None:
+    """Load the engine, send `ready` or the error, and serve the socket that `--fd` specifies."""
+    stages = StageTimer()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--engine", required=True)
     parser.add_argument("--fd", type=int, required=True)
@@ -97,7 +108,9 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
     pulse_path = arguments.config.pop("pulse", "")
     close_in_children(sock, *([listener] if listener else ()))
     try:
-        engine = trace_engine(load(arguments.engine, arguments.config))
+        on_imported = partial(stages.end, "import_packages")
+        engine = trace_engine(load(arguments.engine, arguments.config, on_imported))
+        stages.end("load_engine")
     except Exception as error:  # an engine's packages may raise any type of exception
         failed = FrameNumbers().encode({"is": "failed", "why": last_line(error)})
         if listener is not None:
@@ -112,6 +125,7 @@ def main(load: Callable[[str, dict[str, Any]], Engine] = load_engine) -> None:
         num_slots=int(arguments.config.get("max_batch_size", 0)),
         max_queue_size=int(arguments.config.get("max_queue_size", 0)),
         pulse=PulseWriter(Path(pulse_path) if pulse_path else None),
+        stages_s=stages.durations_s,
     )
     if socket_name and listener is None:
         threading.Thread(target=_listen_when_free, args=(socket_name, worker), daemon=True).start()

@@ -17,17 +17,18 @@ from typing import Any
 
 from ..engine import EngineLimits, EngineStats
 from ..log import write_log
+from ..stages import WORKER_READY, stage_fields
 from .protocol import FrameNumbers, ProtocolError, read_frame
 from .stack_limit import restore_stack_limit
 from .worker_link import WorkerFailed, WorkerLink
 
 _FIRST_BACKOFF_S = 0.5
 _LONGEST_BACKOFF_S = 30.0
-# The time in seconds after which a running worker is considered healthy. If a healthy worker dies,
-# the first back-off is used again.
+# The time in seconds after which a running worker is considered healthy. When a healthy worker
+# dies, the back-off is reset.
 _HEALTHY_AFTER_S = 60.0
-# The time in seconds that a worker has to end after its socket is closed, before it is killed. If
-# it were killed immediately, the engine's processes would keep their GPUs.
+# After its socket is closed, a worker has this number of seconds to exit before it is killed. If it
+# were killed immediately, the engine's processes would keep their GPUs occupied.
 _END_TIMEOUT_S = 15.0
 
 
@@ -94,6 +95,7 @@ class WorkerProcess(WorkerLink):
 
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
+        started_at, started_s = time.time(), time.monotonic()
         with theirs:
             try:
                 process = self._popen(theirs.fileno())
@@ -110,6 +112,7 @@ class WorkerProcess(WorkerLink):
                 if not self._closing.is_set():
                     self.limits = EngineLimits(**ready["limits"])
                     self._numbers, self._sock = numbers, ours
+                    _log_start(started_at, time.monotonic() - started_s, ready)
                     return
         ours.close()
         exit_code = _wait_for_end(process)
@@ -179,14 +182,23 @@ class WorkerProcess(WorkerLink):
 
 
 def _worker_command(python: str) -> tuple[str, ...]:
-    # By default, use the first `python3` in PATH, because Triton's stub also uses the packages of
-    # this interpreter.
+    # By default, use the first `python3` in PATH, because Triton's stub also uses this
+    # interpreter's packages.
     interpreter = python or shutil.which("python3") or sys.executable
     return interpreter, "-m", f"{Path(__file__).parents[1].name}.worker"
 
 
+def _log_start(started_at: float, took_s: float, ready: Mapping[str, Any]) -> None:
+    """Log the durations of a worker's startup stages from its `ready` message."""
+    stages_s = ready.get("stages_s", {})
+    # The worker's measurements start only after its interpreter has imported the worker's code.
+    start_program_s = took_s - sum(stages_s.values())
+    fields = stage_fields(started_at, {"start_program": start_program_s, **stages_s})
+    write_log("I", WORKER_READY, **fields)
+
+
 def _wait_for_end(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a worker to end, and kill it after a timeout. Return its exit code."""
+    """Wait for a worker to exit, and kill it after a timeout. Return its exit code."""
     try:
         return process.wait(_END_TIMEOUT_S)
     except subprocess.TimeoutExpired:

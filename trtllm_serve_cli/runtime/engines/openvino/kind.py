@@ -1,4 +1,4 @@
-"""Declare the capabilities of the engine kind `openvino`, and load its engine."""
+"""Declare the capabilities of the `openvino` engine kind, and load its engine."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _CAPABILITIES = caps.Capabilities(
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "OpenVINO GenAI evicts the least recently used blocks first",
-        caps.DISAGGREGATED_SERVING: "one process runs both phases",
+        caps.DISAGGREGATED_SERVING: "a single process runs both context and generation",
         **caps.UPSTREAM_ONLY,
     },
     notes={
-        caps.EMBEDDINGS: "of models in the format of sentence-transformers",
+        caps.EMBEDDINGS: "for models in the sentence-transformers format",
         caps.PROMPT_LOG_PROBABILITIES: (
-            "with alternatives; only for at most one token of response at temperature 0 and "
-            "without adapters; the first such request loads a second copy of the model"
+            "includes alternatives; requires temperature 0, at most one response token and no "
+            "adapter; the first such request loads a second copy of the model"
         ),
-        caps.PENALTIES: "presence and frequency penalties from -2 to 2; not with beams",
+        caps.PENALTIES: "presence and frequency penalties from -2 to 2; not with beam search",
         caps.SEVERAL_SEQUENCES: "not streamed; all sequences are returned when the request ends",
         caps.BEAM_SEARCH: "all beams are returned when the request ends",
         caps.DIVERSE_BEAMS: "diverse beam search with one group per beam",
@@ -45,10 +45,10 @@ _CAPABILITIES = caps.Capabilities(
             "guided decoding"
         ),
         caps.GUIDED_DECODING: "a guide that takes more than 2 s to compile is rejected",
-        caps.PERFORMANCE_METRICS: "reused blocks are estimated from earlier prompts",
+        caps.PERFORMANCE_METRICS: "the number of reused blocks is estimated from earlier prompts",
         caps.LORA: (
-            "also by `lora_name`; each loaded adapter (max_loras) needs a copy of the model in "
-            "memory and has its own batch and KV cache"
+            "adapters can also be selected by `lora_name`; each loaded adapter (max_loras) needs a "
+            "copy of the model in memory and has its own batch and KV cache"
         ),
     },
 )
@@ -67,6 +67,10 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
     }
 
 
+def _import_packages(config: dict[str, Any]) -> None:
+    from . import engine  # noqa: F401
+
+
 def _load(config: dict[str, Any]) -> Engine:
     from .engine import OpenVinoEngine
     from .lora import site_finder
@@ -80,4 +84,10 @@ def _load_embedder(config: dict[str, Any]) -> Embedder:
     return OpenVinoEmbedder(config)
 
 
-KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load, load_embedder=_load_embedder)
+KIND = RuntimeKind(
+    _CAPABILITIES,
+    _worker_config,
+    _load,
+    load_embedder=_load_embedder,
+    import_packages=_import_packages,
+)

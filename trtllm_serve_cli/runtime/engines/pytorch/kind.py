@@ -1,4 +1,4 @@
-"""Declare the capabilities of the engine kind `pytorch`, and load its engine."""
+"""Declare the capabilities of the `pytorch` engine kind, and load its engine."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _CAPABILITIES = caps.Capabilities(
             "the engine drafts tokens itself if the model is imported with "
             "speculative_decoding_mode"
         ),
-        caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it for TensorRT engines only",
+        caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it only for TensorRT engines",
         caps.PROMPT_TUNING: "TensorRT-LLM's PyTorch backend does not accept a prompt table",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "block priorities are not passed to the engine",
-        caps.DISAGGREGATED_SERVING: "one engine runs both phases",
+        caps.DISAGGREGATED_SERVING: "a single engine runs both context and generation",
         caps.EMBEDDINGS: "the engine worker reads only generated tokens from TensorRT-LLM",
         **caps.UPSTREAM_ONLY,
     },
     notes={
         caps.SAMPLING: (
-            "with speculative decoding by eagle or mtp, only greedy before late release candidates "
-            "of TensorRT-LLM 1.3"
+            "before the late release candidates of TensorRT-LLM 1.3, only greedy with speculative "
+            "decoding by eagle or mtp"
         ),
         caps.PENALTIES: (
-            "with speculative decoding, only if speculative_config has enable_penalty "
+            "with speculative decoding, only if speculative_config sets enable_penalty "
             "(TensorRT-LLM 1.3)"
         ),
         caps.SEVERAL_SEQUENCES: _NOT_WITH_DRAFTS,
@@ -47,7 +47,9 @@ _CAPABILITIES = caps.Capabilities(
             "all beams are returned when the request ends; the beam_width of each request must be "
             "max_beam_width"
         ),
-        caps.STOP_AND_BAD_WORDS: "matched as tokens; with beams, only stop words with one token",
+        caps.STOP_AND_BAD_WORDS: (
+            "matched as tokens; with beams, each stop word must be a single token"
+        ),
         caps.MIN_P: _NOT_WITH_DRAFTS,
         caps.LOG_PROBABILITIES: _NOT_WITH_DRAFTS,
         caps.TOP_LOG_PROBABILITIES: (
@@ -59,7 +61,8 @@ _CAPABILITIES = caps.Capabilities(
         caps.EMBEDDING_BIAS: _NOT_WITH_DRAFTS,
         caps.GUIDED_DECODING: "only if the model is served with guided_decoding_backend",
         caps.LORA: (
-            "also by `lora_name`, if the model is imported with lora_target_modules or lora_dir"
+            "only if the model is imported with lora_target_modules or lora_dir; adapters can also "
+            "be selected by `lora_name`"
         ),
     },
 )
@@ -70,21 +73,27 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
     return llm_config(arguments_of(entries), parameters)
 
 
-def _load(config: dict[str, Any]) -> Engine:
+def _import_packages(config: dict[str, Any]) -> None:
     # Set the environment variables before the import, because MPI and CUDA read them during the
     # import.
     leave_mpi_job(os.environ)
     choose_gpus(os.environ, config["gpu_device_ids"])
+    from . import engine  # noqa: F401
+
+
+def _load(config: dict[str, Any]) -> Engine:
     from .engine import PyTorchEngine
 
     return PyTorchEngine(config)
 
 
 def _read_model_yaml(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the `config.pbtxt` parameters for arguments of TensorRT-LLM's `LLM`."""
+    """Return the `config.pbtxt` parameters for `LLM` arguments from `model.yaml`."""
     nested = nest(dict(arguments))
     nested.pop("triton_config", None)
     return LLM_ARGUMENTS.write(nested)
 
 
-KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load, _read_model_yaml)
+KIND = RuntimeKind(
+    _CAPABILITIES, _worker_config, _load, _read_model_yaml, import_packages=_import_packages
+)

@@ -1,4 +1,4 @@
-"""Declare the capabilities of the engine kind `sim`, and load its engine."""
+"""Declare the capabilities of the `sim` engine kind, and load its engine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..kinds import RuntimeKind
 from ..worker_config import scheduler_config
 
 _NO_MODEL = "a simulated engine has no model"
-_MADE_UP = "made-up values, which depend only on a token and its predecessor"
+_MADE_UP = "made-up values that depend only on the token and its predecessor"
 _CAPABILITIES = caps.Capabilities(
     unsupported={
         caps.TOP_P_DECAY: _NO_MODEL,
@@ -27,12 +27,12 @@ _CAPABILITIES = caps.Capabilities(
         caps.MULTIMODAL: "only text models are simulated",
         caps.ENCODERS: "only models without an encoder are simulated",
         caps.KV_CACHE_RETENTION: "the engine evicts the least recently used blocks first",
-        caps.DISAGGREGATED_SERVING: "one engine runs both phases",
+        caps.DISAGGREGATED_SERVING: "a single engine runs both context and generation",
         **caps.UPSTREAM_ONLY,
     },
     notes={
-        caps.EMBEDDINGS: "made-up values, which depend only on the tokens",
-        caps.SAMPLING: "draws tokens from the prompt with the seed, and ignores other parameters",
+        caps.EMBEDDINGS: "made-up values that depend only on the tokens",
+        caps.SAMPLING: "draws tokens from the prompt using the seed; ignores other parameters",
         caps.MIN_P: "accepted and ignored",
         caps.PENALTIES: "accepted and ignored",
         caps.LOG_PROBABILITIES: _MADE_UP,

@@ -1,7 +1,7 @@
-"""Declare the capabilities of the engine kind `tensorrt`.
+"""Declare the capabilities of the `tensorrt` engine kind.
 
-This engine kind supports all features with tensors, because `FEATURES` lists the features of
-NVIDIA's model `tensorrt_llm`.
+`FEATURES` lists the features of NVIDIA's `tensorrt_llm` model, so this engine kind supports all
+features that have tensors, except those in `UPSTREAM_ONLY`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from .. import capabilities as caps
 from ..kinds import RuntimeKind
 
-_NO_TENSOR = "NVIDIA's model tensorrt_llm has no tensor for it"
+_NO_TENSOR = "NVIDIA's tensorrt_llm model has no tensor for it"
 KIND = RuntimeKind(
     caps.Capabilities(
         unsupported={
             caps.MIN_P: _NO_TENSOR,
             caps.TOP_LOG_PROBABILITIES: _NO_TENSOR,
             caps.PROMPT_LOG_PROBABILITIES: _NO_TENSOR,
-            caps.EMBEDDINGS: "NVIDIA's model tensorrt_llm has no output for them",
+            caps.EMBEDDINGS: "NVIDIA's tensorrt_llm model has no output for them",
             **caps.UPSTREAM_ONLY,
         }
     )

@@ -1,4 +1,4 @@
-"""Declare the capabilities of the engine kind `vllm`, and load its engine."""
+"""Declare the capabilities of the `vllm` engine kind, and load its engine."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ _CAPABILITIES = caps.Capabilities(
             "the engine drafts tokens itself if the model is served with speculative_config in "
             "vllm_args"
         ),
-        caps.LOOKAHEAD_DECODING: "TensorRT-LLM supports it for TensorRT engines only",
+        caps.LOOKAHEAD_DECODING: "only TensorRT engines support it",
         caps.PROMPT_TUNING: "only token ids are passed to the engine",
         caps.MULTIMODAL: "only text models are served",
         caps.ENCODERS: "only models without an encoder are served",
         caps.KV_CACHE_RETENTION: "vLLM evicts the least recently used blocks first",
-        caps.DISAGGREGATED_SERVING: "one engine runs both phases",
+        caps.DISAGGREGATED_SERVING: "a single engine runs both context and generation",
         **caps.UPSTREAM_ONLY,
     },
     notes={
-        caps.EMBEDDINGS: "of models in the format of sentence-transformers",
+        caps.EMBEDDINGS: "for models in the sentence-transformers format",
         caps.SAMPLING: "temperatures up to 2",
         caps.PENALTIES: "presence and frequency penalties from -2 to 2",
         caps.STOP_AND_BAD_WORDS: "matched as tokens",
         caps.MIN_P: "not with speculative decoding",
         caps.EMBEDDING_BIAS: "not with speculative decoding",
-        caps.PROMPT_LOG_PROBABILITIES: "prompts with this option do not reuse the KV cache",
-        caps.GUIDED_DECODING: (
-            "a response ends with the tokenizer's end token if the request does not set one"
+        caps.PROMPT_LOG_PROBABILITIES: "the KV cache is not reused for the prompt",
+        caps.GUIDED_DECODING: "uses the tokenizer's end token if the request does not set one",
+        caps.PERFORMANCE_METRICS: "block counts are estimated from token counts",
+        caps.LORA: (
+            "only if the model is imported with max_lora_rank; adapters can also be selected by "
+            "`lora_name`"
         ),
-        caps.PERFORMANCE_METRICS: "blocks are estimated from the token counts",
-        caps.LORA: "also by `lora_name`, if the model is imported with max_lora_rank",
     },
 )
 
@@ -54,9 +55,13 @@ def _worker_config(parameters: Parameters) -> dict[str, Any]:
     return llm_config(VLLM_ARGUMENTS.read(entries), parameters)
 
 
-def _load(config: dict[str, Any]) -> Engine:
+def _import_packages(config: dict[str, Any]) -> None:
     # Set the environment variables before the import, because CUDA reads them during the import.
     choose_gpus(os.environ, config["gpu_device_ids"])
+    from . import engine  # noqa: F401
+
+
+def _load(config: dict[str, Any]) -> Engine:
     from .engine import VllmEngine
 
     return VllmEngine(config)
@@ -70,4 +75,10 @@ def _load_embedder(config: dict[str, Any]) -> Embedder:
     return VllmEmbedder(config)
 
 
-KIND = RuntimeKind(_CAPABILITIES, _worker_config, _load, load_embedder=_load_embedder)
+KIND = RuntimeKind(
+    _CAPABILITIES,
+    _worker_config,
+    _load,
+    load_embedder=_load_embedder,
+    import_packages=_import_packages,
+)

@@ -1,0 +1,42 @@
+"""Measure the startup stages of a process, and report them in a log line.
+
+The server's supervisor reads these log lines, which are also available in containers and on
+clusters.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+WORKER_READY = "the engine worker is ready"
+GATEWAY_READY = "the gateway can serve the model"
+
+
+class StageTimer:
+    """Measures consecutive stages. `durations_s` contains the duration of each completed stage."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._begin_s = clock()
+        self.durations_s: dict[str, float] = {}
+
+    def end(self, stage: str) -> None:
+        """End the current stage, record it as `stage`, and begin the next one.
+
+        If several stages have the same name, their durations are added up.
+        """
+        now_s = self._clock()
+        self.durations_s[stage] = self.durations_s.get(stage, 0.0) + now_s - self._begin_s
+        self._begin_s = now_s
+
+
+def stage_fields(started_at: float, durations_s: Mapping[str, float]) -> dict[str, Any]:
+    """Return the log fields for stages that began at `started_at`, in seconds since the epoch."""
+    started = datetime.fromtimestamp(started_at, timezone.utc)
+    return {
+        "started_at": started.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        **{f"{stage}_s": round(each, 3) for stage, each in durations_s.items()},
+    }
