@@ -1,7 +1,7 @@
 """Measure what the OpenAI-compatible gateway adds to the engine worker.
 
     python benchmarks/gateway.py [--streams 1 64 256 1024] [--step-ms 20] [--tokens 100]
-                                 [--source pypi:…|local:DIR] [--json]
+                                 [--source pypi:…|local:DIR]
 
 Serves a simulated engine, whose steps generate a token for each stream, and sends the same prompts
 as token ids over three paths: directly to the engine worker, to the gateway (completions, as a
@@ -25,7 +25,7 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,6 +71,7 @@ class NoTokenizer:
     """A tokenizer that decodes nothing, because the direct paths are measured in tokens."""
 
     end_id = pad_id = vocab_size = 0
+    unfinished_ids = None
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = True) -> str:
         return ""
@@ -150,11 +151,16 @@ async def run(send: Send, num_streams: int, rounds: int) -> list[Stream]:
     return streams
 
 
-def find_gateway(server: RunningServer) -> psutil.Process:
-    """Return the process of the gateway."""
+def find_gateway(server: RunningServer) -> list[psutil.Process]:
+    """Return the processes of the gateway: several on a machine with many cores."""
     children = psutil.Process(server.state.supervisor_pid).children()
     (gateway,) = (each for each in children if "trtllm_serve_cli.gateway" in each.cmdline())
-    return gateway
+    return [gateway, *gateway.children(recursive=True)]
+
+
+def cpu_seconds_of(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU time that the processes used so far."""
+    return sum(sum(each.cpu_times()[:2]) for each in processes)
 
 
 async def measure(
@@ -165,11 +171,11 @@ async def measure(
     await run(send, num_streams, 1)
     gateway = find_gateway(server)
     before = cpu_by_process(server)
-    gateway_before_s = sum(gateway.cpu_times()[:2])
+    gateway_before_s = cpu_seconds_of(gateway)
     started_s = time.perf_counter()
     streams = await run(send, num_streams, rounds)
     duration_s = time.perf_counter() - started_s
-    gateway_s = sum(gateway.cpu_times()[:2]) - gateway_before_s
+    gateway_s = cpu_seconds_of(gateway) - gateway_before_s
     after = cpu_by_process(server)
     num_tokens = sum(each.num_tokens for each in streams)
     num_chunks = sum(len(each.times_s) for each in streams)
@@ -196,12 +202,14 @@ async def measure(
         "gap_p99_ms": 1000 * gaps[int(len(gaps) * 0.99)],
         "cpu_us_per_chunk": 1e6 * middle_s / num_chunks,
         "cpu_s_per_1000_requests": 1000 * middle_s / len(streams),
-        "gateway_memory_mb": gateway.memory_info().rss / 1e6,
+        "gateway_memory_mb": sum(each.memory_info().rss for each in gateway) / 1e6,
     }
 
 
-async def measure_all(server: RunningServer, arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measure every path with every number of streams."""
+async def measure_all(
+    server: RunningServer, arguments: argparse.Namespace, report: Callable[[dict[str, Any]], None]
+) -> None:
+    """Measure every path with every number of streams, and report each result."""
     tokenizer: Any = NoTokenizer()
     worker = WorkerBackend(lambda: find_worker_socket(server.directory, "tensorrt_llm"), tokenizer)
     core = fetch_model_config(server.endpoint, "tensorrt_llm")
@@ -213,14 +221,10 @@ async def measure_all(server: RunningServer, arguments: argparse.Namespace) -> l
         "gateway": lambda stream: stream_from_gateway(arguments.tokens, stream),
         "grpc": lambda stream: stream_from_backend(triton, arguments.tokens, stream),
     }
-    rows = [
-        await measure(path, send, server, number, arguments)
-        for number in arguments.streams
-        for path, send in paths.items()
-        if path in arguments.paths
-    ]
+    for number in arguments.streams:
+        for path in arguments.paths:
+            report(await measure(path, paths[path], server, number, arguments))
     await asyncio.gather(worker.close(), triton.close())
-    return rows
 
 
 async def measure_idle(server: RunningServer, num_streams: int) -> dict[str, Any]:
@@ -228,8 +232,8 @@ async def measure_idle(server: RunningServer, num_streams: int) -> dict[str, Any
     gateway = find_gateway(server)
 
     def memory_mb() -> dict[str, float]:
-        facts = gateway.memory_full_info()
-        return {"rss": facts.rss / 1e6, "uss": facts.uss / 1e6}
+        facts = [each.memory_full_info() for each in gateway]
+        return {name: sum(getattr(each, name) for each in facts) / 1e6 for name in ("rss", "uss")}
 
     before = memory_mb()
     streams = [Stream() for _ in range(num_streams)]
@@ -251,7 +255,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--idle", type=int, metavar="STREAMS")
     parser.add_argument("--source", default=DEMO)
-    parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     home = find_home()
     import_simulated(
@@ -266,22 +269,24 @@ def main() -> None:
         if arguments.idle:
             print(json.dumps(asyncio.run(measure_idle(server, arguments.idle))))
             return
-        rows = asyncio.run(measure_all(server, arguments))
+        num_processes = len(find_gateway(server))
+        print(f"{platform.machine()}, {os.cpu_count()} cores, {num_processes} gateway processes; "
+              f"a step of {arguments.step_ms:g} ms, {arguments.tokens} tokens per request"
+              )  # fmt: skip
+        print("path     streams  tokens/s  lost  tokens/chunk  TTFT p50 / p99 ms  gap p99 ms  "
+              "CPU us/chunk  CPU s/1000 requests  memory MB", flush=True)  # fmt: skip
+        asyncio.run(measure_all(server, arguments, print_row))
     finally:
         stop_server(server)
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
-        return
-    print(f"{platform.machine()}, {os.cpu_count()} cores; a step of {arguments.step_ms:g} ms, "
-          f"{arguments.tokens} tokens per request")  # fmt: skip
-    print("path     streams  tokens/s  lost  tokens/chunk  TTFT p50 / p99 ms  gap p99 ms  "
-          "CPU us/chunk  CPU s/1000 requests  memory MB")  # fmt: skip
-    for row in rows:
-        print(f"{row['path']:7}  {row['streams']:7}  {row['tokens_per_s']:8.0f}  {row['lost']:4}  "
-              f"{row['tokens_per_chunk']:12.2f}  "
-              f"{row['ttft_p50_ms']:8.1f} / {row['ttft_p99_ms']:6.1f}  {row['gap_p99_ms']:10.1f}  "
-              f"{row['cpu_us_per_chunk']:12.1f}  {row['cpu_s_per_1000_requests']:19.2f}  "
-              f"{row['gateway_memory_mb']:9.0f}")  # fmt: skip
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """Print one line of the table."""
+    print(f"{row['path']:7}  {row['streams']:7}  {row['tokens_per_s']:8.0f}  {row['lost']:4}  "
+          f"{row['tokens_per_chunk']:12.2f}  "
+          f"{row['ttft_p50_ms']:8.1f} / {row['ttft_p99_ms']:6.1f}  {row['gap_p99_ms']:10.1f}  "
+          f"{row['cpu_us_per_chunk']:12.1f}  {row['cpu_s_per_1000_requests']:19.2f}  "
+          f"{row['gateway_memory_mb']:9.0f}", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

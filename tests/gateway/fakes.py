@@ -32,6 +32,7 @@ class LetterTokenizer:
     end_id = 0
     pad_id = 0
     vocab_size = 0x110000
+    unfinished_ids: frozenset[int] | None = frozenset()
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return [ord(letter) for letter in text]

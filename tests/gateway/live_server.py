@@ -13,6 +13,7 @@ import uvicorn
 from tests.gateway.fakes import FakeBackend, make_client
 from tests.waiting import wait_until
 from trtllm_serve_cli.client.model_info import ModelInfo
+from trtllm_serve_cli.gateway.access.http_connection import limit_connections
 
 # Prints the tools, the messages and the calls, and has Qwen's tags of calls and reasoning.
 TEMPLATE = (
@@ -35,11 +36,19 @@ def read_prompt(backend: FakeBackend) -> str:
 
 
 @contextlib.contextmanager
-def serve(backend: FakeBackend, **changes: Any) -> Iterator[str]:
-    """Serve `make_client(backend, **changes)` in a thread, and yield its address."""
+def serve(
+    backend: FakeBackend, *, send_buffer_bytes: int | None = None, **changes: Any
+) -> Iterator[str]:
+    """Serve `make_client(backend, **changes)` in a thread, and yield its address.
+
+    `send_buffer_bytes` is the size of the kernel's buffers for responses. Default: the kernel's.
+    """
     app = make_client(backend, **changes).app
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+    http = limit_connections(max_header_bytes=32768, timeout_s=30)
+    server = uvicorn.Server(uvicorn.Config(app, http=http, log_level="warning", lifespan="on"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
+        if send_buffer_bytes is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         port = listener.getsockname()[1]
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -1,7 +1,7 @@
 """Serve an OpenAI-compatible API in front of Triton models.
 
-The gateway is a process next to Triton. It renders chat templates, encodes prompts, sends token ids
-to a model's engine worker or to Triton, and decodes the generated tokens.
+The gateway is a separate process that runs next to Triton. It renders chat templates, encodes
+prompts, sends token ids to a model's engine worker or to Triton, and decodes the generated tokens.
 
     config       the gateway's configuration, which `tllm start` writes as JSON
     app          the ASGI application: routes, errors and the life cycle

@@ -20,7 +20,7 @@ from trtllm_serve_cli.gateway.process_pool import (
 
 
 def main() -> None:
-    """Read the configuration and serve it, as one process of the pool if `--member` is set."""
+    """Read the configuration and start serving. With `--member`, run as one process of the pool."""
     if sys.argv[1] == MEMBER_OPTION:
         from trtllm_serve_cli.gateway.server import serve
 

@@ -87,14 +87,14 @@ def build_app(
 ) -> Starlette:
     """Return the gateway's application.
 
-    Tests pass a `registry` with models that are already loaded. `usage` is the table in which the
-    gateway's processes count the usage of each API key.
+    Tests pass a `registry` with models that are already loaded. `usage` is the table of per-key
+    usage that the gateway's processes share.
     """
-    known = ModelRegistry(config) if registry is None else registry
+    log = AccessLog(config.log_format)
+    known = ModelRegistry(config, log.record_start) if registry is None else registry
     limits = Limits(config.max_in_flight, config.max_waiting, config.num_processes, table=usage)
     directory = config.server_directory
     metrics = Metrics(limits, None if directory is None else Path(directory))
-    log = AccessLog(config.log_format)
     tracer = open_tracer(config)
 
     def report(call: Call) -> None:
@@ -130,7 +130,7 @@ def build_app(
 
 
 async def _beat() -> None:
-    """Write heartbeats from the event loop, so that the supervisor detects a blocked loop."""
+    """Write heartbeats from the event loop, so that the supervisor can detect a blocked loop."""
     register_stacks_signal()
     file = PulseFile("gateway", "api")
     try:
@@ -149,7 +149,11 @@ def _plan_middleware(
 
     CORS is outermost, so that web pages can also read the responses to rejected requests.
     """
-    keys = KeyRing(Path(config.keys_file) if config.keys_file else None, config.key_policy)
+    keys = KeyRing(
+        Path(config.keys_file) if config.keys_file else None,
+        config.key_policy,
+        supervisor_token=config.supervisor_token,
+    )
     guard = Middleware(
         Guard,
         keys=keys,

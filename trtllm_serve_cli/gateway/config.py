@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trtllm_serve_cli.choices import GenerationConfigSource, KeyPolicy, LogFormat
@@ -19,9 +19,8 @@ class ServedModel:
     """A model behind the gateway.
 
     Clients select the model by `name`. `text_model` is the name of the Triton model that accepts
-    its prompts as text. `endpoint` is the server that runs the model. `tokenizer_dir` is the
-    tokenizer's folder. It is used only if the model's configuration in Triton does not contain the
-    folder.
+    text prompts. `endpoint` is the server that runs the model. `tokenizer_dir` is the tokenizer
+    folder to use if the model's Triton configuration does not specify one.
     """
 
     name: str
@@ -34,21 +33,22 @@ class ServedModel:
 class GatewayConfig:
     """The configuration of a gateway.
 
-    If `models` contains a name several times, the requests for this model are distributed over
-    several servers. `server_directory` is the state folder of the server that `tllm start`
+    If `models` contains a name several times, requests for this model are distributed over the
+    listed servers. `server_directory` is the state folder of the server that `tllm start`
     supervises, or None if the servers run elsewhere. `chat_template` replaces the models' own
     templates. If `generation_config` is "auto", the sampling parameters in each model's
-    `generation_config.json` are the defaults. `tool_parser` is the name of a format of tool calls
-    in `prompts/tools/formats.py`, or None to detect the format from the model's template. Clients
-    may load LoRA adapters from folders below `runtime_lora_dir`. `keys_file` contains the hashed
-    API keys. If `key_policy` is "auto", requests require a key if this file exists. If `keys_file`
-    is None, the gateway accepts requests without a key. `max_header_bytes` and `max_body_bytes`
-    limit the size of a request. A request is rejected if its headers or its body have not arrived
-    after `receive_timeout_s`. At most `max_in_flight` requests run at the same time, and at most
-    `max_waiting` more requests wait. A client that does not read its response is disconnected after
+    `generation_config.json` are the defaults. `tool_parser` is the name of a tool call format in
+    `prompts/tools/formats.py`, or None to detect the format from the model's template. Clients may
+    load LoRA adapters from folders below `runtime_lora_dir`. `keys_file` contains the hashed API
+    keys. If `key_policy` is "auto", a key is required if this file exists. If `keys_file` is None,
+    the gateway accepts requests without a key. `max_header_bytes` and `max_body_bytes` limit the
+    size of a request. A request is rejected if its headers or its body have not arrived after
+    `receive_timeout_s`. At most `max_in_flight` requests run at the same time, and at most
+    `max_waiting` more are queued. A client that does not read its response is disconnected after
     `send_timeout_s`. `log_format` is the format of the access log. `otlp_traces` is the URL that
-    receives the spans of requests, or None if requests are not traced. Of the requests without a
-    `traceparent` header, one in `trace_rate` is traced.
+    receives the spans of requests, or None if requests are not traced. One in `trace_rate` requests
+    without a `traceparent` header is traced. `supervisor_token` is the API key of the warm-up
+    requests that the server's supervisor sends, or "".
     """
 
     models: tuple[ServedModel, ...]
@@ -75,10 +75,11 @@ class GatewayConfig:
     log_format: LogFormat = "text"
     otlp_traces: str | None = None
     trace_rate: int = 1
+    supervisor_token: str = field(default="", repr=False)
 
     @property
     def url(self) -> str:
-        """The address for clients on this machine."""
+        """The base URL for clients on this machine."""
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
         return f"{'https' if self.tls_certificate else 'http'}://{host}:{self.port}"
 
@@ -88,12 +89,12 @@ class GatewayConfig:
 
     @classmethod
     def from_json(cls, text: str) -> GatewayConfig:
-        """Read a configuration that `to_json` returned."""
+        """Parse the output of `to_json`."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> GatewayConfig:
-        """Read a configuration from the decoded JSON."""
+        """Create a configuration from decoded JSON."""
         models = tuple(
             ServedModel(**{**model, "endpoint": _read_endpoint(model["endpoint"])})
             for model in fields["models"]

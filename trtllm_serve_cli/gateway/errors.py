@@ -1,7 +1,7 @@
 """Define the gateway's errors, in the formats of OpenAI's and Anthropic's APIs.
 
-Sources of the formats and the codes: https://platform.openai.com/docs/guides/error-codes, and
-`anthropic/types/shared/error_type.py` of the client anthropic 2.12.
+Sources of the formats and error codes: https://platform.openai.com/docs/guides/error-codes, and
+`anthropic/types/shared/error_type.py` in version 2.12 of the Python package `anthropic`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import msgspec
 
 from trtllm_serve_cli.client.transport.error_mapping import is_rejection
 
-# HTTP status -> type of the error. Errors with any other status below 500 have the type of invalid
-# requests.
+# Maps HTTP status codes to error types. All other statuses below 500 have the type
+# `invalid_request_error`.
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
     503: "service_unavailable_error",
 }
-# HTTP status -> type of the error in Anthropic's API.
+# Maps HTTP status codes to Anthropic's error types.
 _ANTHROPIC_TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -32,16 +32,16 @@ _ANTHROPIC_TYPES = {
 }
 # Both APIs use the same paths for models. Only Anthropic's clients send this header.
 _ANTHROPIC_HEADER = b"anthropic-version"
-# Seconds after which a client may retry a request that the server could not accept.
+# Seconds until a client may retry a request that the server could not accept.
 RETRY_AFTER_S = 1
 
 
 class ApiError(Exception):
     """An error response with an HTTP status.
 
-    `param` is the request's field that caused the error. `code` identifies the error for programs.
-    `retry_after_s` is the value of the header Retry-After, and `headers` are additional headers.
-    `reason` is the limit that rejected the request, for metrics and the access log.
+    `param` is the request field that caused the error. `code` is a machine-readable error code.
+    `retry_after_s` is the value of the Retry-After header, and `headers` are additional headers.
+    `reason` identifies the limit that rejected the request, for metrics and the access log.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ApiError(Exception):
     def rename(self, params: Mapping[str, str]) -> None:
         """Replace the name of the field that caused the error.
 
-        `params` maps field names of a chat completion to field names of another API.
+        `params` maps the field names of chat completions to those of another API.
         """
         if (name := params.get(self.param or "")) is None:
             return
@@ -77,12 +77,12 @@ class ApiError(Exception):
 
     @property
     def type(self) -> str:
-        """The type of the error, which depends only on the status."""
+        """The error type, which depends only on the status."""
         default = "invalid_request_error" if self.status < 500 else "server_error"
         return _TYPES.get(self.status, default)
 
     def body(self, scope: Mapping[str, Any] | None = None) -> bytes:
-        """Return the body of the response, in the format of the API that the request uses.
+        """Return the response body in the format of the API that the request uses.
 
         `scope` is the request's ASGI scope.
         """
@@ -100,7 +100,7 @@ class ApiError(Exception):
         )
 
     def anthropic_body(self) -> bytes:
-        """Return the body of the response in the format of Anthropic's API."""
+        """Return the response body in the format of Anthropic's API."""
         default = "invalid_request_error" if self.status < 500 else "api_error"
         kind = _ANTHROPIC_TYPES.get(self.status, default)
         return msgspec.json.encode(

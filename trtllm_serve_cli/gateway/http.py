@@ -10,13 +10,11 @@ from typing import Any, TypeVar
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from trtllm_serve_cli.gateway.errors import ApiError, invalid
 from trtllm_serve_cli.gateway.schema.marks import check_rejected
 
-# The key in the ASGI scope for the server's unwrapped `send`.
-RAW_SEND = "tllm.send"
 # If a body exceeds the limit, up to this many additional bytes are read and discarded.
 _MAX_DISCARDED_BYTES = 32 * 1024 * 1024
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -28,8 +26,8 @@ _MISSING_FIELD = re.compile("Object missing required field `(.*)`")
 async def read_body(request: Request, max_bytes: int, timeout_s: float) -> bytes:
     """Return the request's body.
 
-    Raise `ApiError` with the status 413 if the body exceeds `max_bytes`, or 408 if it has not
-    arrived after `timeout_s`.
+    Raise `ApiError` with status 413 if the body exceeds `max_bytes`, or 408 if it does not arrive
+    within `timeout_s`.
     """
     try:
         return await asyncio.wait_for(_read_body(request, max_bytes), timeout_s)
@@ -47,8 +45,9 @@ async def _read_body(request: Request, max_bytes: int) -> bytes:
     length = int(declared) if declared.isdecimal() else 0
     is_too_large = length > max_bytes
     chunks, size = [], 0
-    # Read and discard a body that is somewhat too large. If the connection were closed instead, a
-    # client that is still sending would receive a connection error instead of the response.
+    # If the body exceeds the limit by at most _MAX_DISCARDED_BYTES, read and discard it. If the
+    # connection were closed early, a client that is still sending would get a connection error
+    # instead of the response.
     max_read = max_bytes + _MAX_DISCARDED_BYTES
     if length > max_read:
         raise _too_large(max_bytes)
@@ -75,8 +74,8 @@ def _too_large(max_bytes: int) -> ApiError:
 async def read_json(request: Request, kind: type[Body]) -> Body:
     """Read the request's JSON body, and return it as an instance of `kind`.
 
-    Raise `ApiError` with the status 400 for invalid JSON, 408 for a slow body, 413 for a large
-    body, or 415 for another content type.
+    Raise `ApiError` with status 400 for invalid JSON, 408 if the body arrives too slowly, 413 if it
+    is too large, or 415 if the content type is not JSON.
     """
     content_type = request.headers.get("content-type", "application/json")
     if content_type.split(";")[0].strip().lower() not in _JSON_TYPES:
@@ -105,7 +104,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
         place = f"{param}: " if param else ""
         raise invalid(f"{place}{message}.", param=param) from error
     except RecursionError as error:
-        raise invalid("The request body has too many nested arrays and objects.") from error
+        raise invalid("The JSON in the request body is nested too deeply.") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise invalid(f"The request body is not valid JSON: {error}.") from error
     check_rejected(body)
@@ -113,7 +112,7 @@ def decode_json(data: bytes, kind: type[Body]) -> Body:
 
 
 class JsonResponse(Response):
-    """A response with a JSON body that is already encoded."""
+    """A response whose JSON body is already encoded."""
 
     media_type = "application/json"
 
@@ -124,9 +123,9 @@ def json_response(content: Any, status: int = 200) -> JsonResponse:
 
 
 class EventStream(Response):
-    """A response of server-sent events.
+    """A response that streams server-sent events.
 
-    `events` yields the bytes of one or several complete events. The iterator is closed when the
+    `events` yields the bytes of one or more complete events. The iterator is closed when the
     client disconnects or does not read for `send_timeout_s` seconds.
     """
 
@@ -144,19 +143,17 @@ class EventStream(Response):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await run_while_connected(receive, lambda: self._send_events(scope, send))
+        await run_while_connected(receive, lambda: self._send_events(send))
 
-    async def _send_events(self, scope: Scope, send: Send) -> None:
+    async def _send_events(self, send: Send) -> None:
         task = asyncio.current_task()
         assert task is not None
         watchdog = _SendWatchdog(task, self._send_timeout_s)
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            # Do not use Starlette's wrappers of `send`, because they use CPU time for each chunk.
-            send_chunk = scope.get(RAW_SEND, send)
             async for event in self._events:
                 watchdog.is_sending = True
-                await send_chunk({"type": "http.response.body", "body": event, "more_body": True})
+                await send({"type": "http.response.body", "body": event, "more_body": True})
                 watchdog.is_sending = False
                 watchdog.num_sent += 1
             await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -166,10 +163,10 @@ class EventStream(Response):
 
 
 class _SendWatchdog:
-    """A timer that cancels a task if one of its sends does not finish within `timeout_s`.
+    """A timer that cancels a task if a send stalls for longer than `timeout_s`.
 
-    A stream has one timer for all its chunks, because a timeout for each chunk would use much more
-    CPU time.
+    A stream uses one timer for all chunks, because a separate timeout for each chunk would use much
+    more CPU time.
     """
 
     def __init__(self, task: asyncio.Task[Any], timeout_s: float) -> None:
@@ -219,14 +216,3 @@ async def run_while_connected(
 async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-class KeepSend:
-    """Middleware that stores the server's `send` in the scope, for `EventStream`."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[RAW_SEND] = send
-        await self._app(scope, receive, send)

@@ -1,12 +1,13 @@
-"""Load the gateway's models, and find them by name."""
+"""Load the gateway's models, and look them up by name."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from trtllm_serve_cli.gateway.generation.worker_socket import find_worker_socket
 from trtllm_serve_cli.gateway.prompts.chat_template import ChatTemplate
 from trtllm_serve_cli.gateway.schema.sampling import SamplingDefaults
 from trtllm_serve_cli.gateway.served_model import NO_DEFAULTS, LoadedModel, read_sampling_defaults
+from trtllm_serve_cli.runtime.stages import StageTimer
 from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 _RETRY_S = 0.5
@@ -30,13 +32,22 @@ _OPEN_TIMEOUT_S = 10.0
 
 
 class ModelRegistry:
-    """The models of a gateway. A model can be used as soon as its server has loaded it."""
+    """The gateway's models. Each model is available as soon as its server has loaded it.
 
-    def __init__(self, config: GatewayConfig) -> None:
+    When a model becomes available, `on_loaded` is called with its name and the duration of each
+    loading stage.
+    """
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        on_loaded: Callable[[str, Mapping[str, float]], None] = lambda name, stages_s: None,
+    ) -> None:
         self._config = config
+        self._on_loaded = on_loaded
         self._models: dict[str, LoadedModel] = {}
-        # Name of a model -> why it cannot be used yet (`_problems`), or why it can never be used
-        # (`_refused`).
+        # Both map model names to reasons: why the model is not available yet (`_problems`), or why
+        # it cannot be served at all (`_refused`).
         self._problems: dict[str, str] = {}
         self._refused: dict[str, str] = {}
         # The names of the adapters that clients have loaded.
@@ -49,7 +60,7 @@ class ModelRegistry:
         return tuple(dict.fromkeys(each.name for each in self._config.models))
 
     def start(self) -> None:
-        """Start to load the models in the background."""
+        """Start loading the models in the background."""
         self._tasks = [asyncio.create_task(self._load(each)) for each in self._config.models]
 
     async def close(self) -> None:
@@ -62,8 +73,8 @@ class ModelRegistry:
     def find(self, name: str) -> LoadedModel:
         """Return the model that clients call `name`.
 
-        Raise `ApiError` with the status 404 if the name is unknown, 503 if the model's server has
-        not loaded it yet, or 400 if the gateway cannot serve the model.
+        Raise `ApiError` with status 404 if the name is unknown, 503 if the model's server has not
+        loaded it yet, or 400 if the gateway cannot serve the model.
         """
         if (model := self._models.get(name)) is not None:
             return model
@@ -85,7 +96,7 @@ class ModelRegistry:
     def find_generating(self, name: str) -> LoadedModel:
         """Return the model that clients call `name`, if it generates text.
 
-        Raise `ApiError` in the same cases as `find`, or with the status 400 if the model computes
+        Raise `ApiError` in the same cases as `find`, and with status 400 if the model computes
         embeddings.
         """
         model = self.find(name)
@@ -99,7 +110,7 @@ class ModelRegistry:
         return model
 
     def list_loaded(self) -> list[LoadedModel]:
-        """Return the models that can be used."""
+        """Return the models that are available."""
         return list(self._models.values())
 
     def has_name(self, name: str) -> bool:
@@ -124,7 +135,7 @@ class ModelRegistry:
         return True
 
     def find_problems(self) -> list[str]:
-        """Return a message for each model that cannot receive requests at present."""
+        """Return a message for each model that cannot currently receive requests."""
         problems = []
         for name in self.base_names:
             model = self._models.get(name)
@@ -141,10 +152,15 @@ class ModelRegistry:
         return f"The model '{name}' is not ready ({problem})"
 
     async def _load(self, served: ServedModel) -> None:
+        stages = StageTimer()
         while True:
             try:
-                self._add(await self._connect(served))
+                self._add(await self._connect(served, stages))
                 self._problems.pop(served.name, None)
+                # Without this call, each full garbage collection would scan the objects of all
+                # imported libraries and delay all streams by up to 70 ms.
+                gc.freeze()
+                self._on_loaded(served.name, stages.durations_s)
                 return
             except _CannotServe as error:
                 self._refused[served.name] = str(error)
@@ -154,7 +170,7 @@ class ModelRegistry:
             await asyncio.sleep(_RETRY_S)
 
     def _add(self, model: LoadedModel) -> None:
-        """Add a model. If several servers serve it, distribute its requests over them."""
+        """Add a model. If several servers serve it, distribute requests among them."""
         if not self._has_several_servers(model.name):
             self._models[model.name] = model
             self._add_adapters(model)
@@ -168,7 +184,7 @@ class ModelRegistry:
     def _add_adapters(self, model: LoadedModel) -> None:
         """Add a model for each LoRA adapter that the engine worker has loaded.
 
-        Clients select the adapter by the name of its folder.
+        The name of the model is the name of the adapter's folder.
         """
         if model.info.lora_prefetch_dir and isinstance(model.backend, WorkerBackend):
             for name in list_adapters(Path(model.info.lora_prefetch_dir)):
@@ -177,12 +193,15 @@ class ModelRegistry:
     def _has_several_servers(self, name: str) -> bool:
         return sum(each.name == name for each in self._config.models) > 1
 
-    async def _connect(self, served: ServedModel) -> LoadedModel:
+    async def _connect(self, served: ServedModel, stages: StageTimer) -> LoadedModel:
         info = await asyncio.to_thread(_fetch_info, served)
+        stages.end("wait_for_server")
         tokenizer = await asyncio.to_thread(_load_tokenizer, info)
+        stages.end("load_tokenizer")
         backend = await self._make_backend(served, info, tokenizer)
         template = ChatTemplate.of(info, self._config.chat_template, self._config.tool_parser)
         model = LoadedModel(served.name, info, tokenizer, backend, template, int(time.time()))
+        stages.end("connect")
         return dataclasses.replace(model, sampling_defaults=find_defaults(self._config, info))
 
     async def _make_backend(
@@ -197,7 +216,7 @@ class ModelRegistry:
         is_single = not self._has_several_servers(served.name)
         if self._config.server_directory is not None and is_single:
             directory = Path(self._config.server_directory)
-            # In the layouts llmapi and vllm, the text model itself starts the engine worker.
+            # In the llmapi and vllm layouts, the text model itself starts the engine worker.
             for name in dict.fromkeys((core, info.name)):
                 find = partial(find_worker_socket, directory, name)
                 if await asyncio.to_thread(find) is not None:
@@ -216,7 +235,7 @@ def find_defaults(config: GatewayConfig, info: ModelInfo) -> SamplingDefaults:
 
 
 def list_adapters(folder: Path) -> list[str]:
-    """Return the names of the adapters in `folder`, which are the names of its sub-folders."""
+    """Return the names of the adapters in `folder`. Each sub-folder is an adapter."""
     with contextlib.suppress(OSError):
         return sorted(
             each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."
@@ -225,21 +244,21 @@ def list_adapters(folder: Path) -> list[str]:
 
 
 class _CannotServe(Exception):
-    """An error that is raised if the gateway cannot serve a model, although its server is ready."""
+    """Raised if the gateway cannot serve a model even though the model's server is ready."""
 
 
 def _fetch_info(served: ServedModel) -> ModelInfo:
     """Return the text model's settings.
 
-    Folders that the text model's configuration does not contain are those of the models that the
-    text model calls, or of the gateway's configuration.
+    If its configuration does not set `tokenizer_dir` or `lora_prefetch_dir`, use the value from the
+    models that it calls. If `tokenizer_dir` is still missing, use the gateway's configuration.
     """
     info = fetch_model_config(served.endpoint, served.text_model)
     for role in (CORE_MODEL, "preprocessing"):
         name = info.name_of(role)
         with contextlib.suppress(RequestFailed):
             part = fetch_model_config(served.endpoint, name)
-            # NVIDIA's text models do not have the parameter tokenizer_dir, so use the value of a
+            # NVIDIA's text models do not have the tokenizer_dir parameter, so use the value of a
             # model that the text model calls.
             folder = info.tokenizer_dir or part.tokenizer_dir
             adapters = info.lora_prefetch_dir or part.lora_prefetch_dir
@@ -250,7 +269,7 @@ def _fetch_info(served: ServedModel) -> ModelInfo:
 async def open_worker(
     find: Callable[[], str | None], tokenizer: Tokenizer, timeout_s: float = _OPEN_TIMEOUT_S
 ) -> WorkerBackend:
-    """Connect to an engine worker whose engine is loaded.
+    """Connect to an engine worker that has already loaded its engine.
 
     Raise `ApiError` (503) if the worker does not accept the connection in time.
     """
@@ -273,6 +292,6 @@ def _load_tokenizer(info: ModelInfo) -> Tokenizer:
     try:
         return load_tokenizer(Path(info.tokenizer_dir))
     except ImportError as error:
-        raise _CannotServe(f"its tokenizer requires the package {error.name}") from error
+        raise _CannotServe(f"its tokenizer requires the {error.name} package") from error
     except (OSError, ValueError, RuntimeError) as error:
         raise _CannotServe(f"its tokenizer cannot be loaded: {error}") from error

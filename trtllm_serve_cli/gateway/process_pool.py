@@ -1,7 +1,7 @@
 """Run several gateway processes on one port.
 
-Each process binds the port with SO_REUSEPORT, so that the kernel distributes the connections. The
-first process serves no requests. It only starts, restarts and stops the other processes.
+Each process binds the port with SO_REUSEPORT, so the kernel distributes connections among them. The
+first process does not serve requests; it only starts, restarts and stops the other processes.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from trtllm_serve_cli.gateway.telemetry.metrics import MULTIPROCESS_FOLDER
 from trtllm_serve_cli.processes import die_with_parent
 from trtllm_serve_cli.runtime.pulse import PulseFile, PulseWriter, register_stacks_signal
 
-# The option of `python -m trtllm_serve_cli.gateway` that starts one of several processes.
+# The option of `python -m trtllm_serve_cli.gateway` that starts one process of the pool.
 MEMBER_OPTION = "--member"
 _USAGE_FILE = "key-usage"
 _POLL_S = 0.2
 _RESTART_DELAY_S = 1.0
-# If a process exits within this time, it could not start, for example because its configuration is
-# invalid.
+# If a process exits within this time, it has failed to start, for example because its configuration
+# is invalid.
 _STARTED_AFTER_S = 5.0
 # Time limit for a process to exit after its requests have ended.
 _EXIT_S = 5.0
@@ -47,8 +47,8 @@ def serve_as_configured(config: GatewayConfig) -> int:
     """
     if config.num_processes > 1:
         return serve_processes(config)
-    # Import the server only here. The process that starts the others does not need it and would use
-    # 60 MB more.
+    # Import the server only here: the parent process of the pool does not need it and would use 60
+    # MB more memory.
     from trtllm_serve_cli.gateway.server import serve
 
     serve(config)
@@ -56,7 +56,7 @@ def serve_as_configured(config: GatewayConfig) -> int:
 
 
 def bind_shared(config: GatewayConfig) -> socket.socket:
-    """Bind the gateway's port so that the other processes can bind it, too.
+    """Bind the gateway's port so that other gateway processes can bind it too.
 
     Raise `OSError` if the port cannot be bound.
     """
@@ -74,7 +74,7 @@ def bind_shared(config: GatewayConfig) -> socket.socket:
 
 
 def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
-    """Open the table in which the processes count the usage of each API key."""
+    """Open the table of per-key usage that the processes share."""
     file = Path(os.environ[MULTIPROCESS_FOLDER]) / _USAGE_FILE
     return UsageTable(file, process_index, config.num_processes)
 
@@ -82,14 +82,14 @@ def open_usage(config: GatewayConfig, process_index: int) -> UsageTable:
 def serve_processes(config: GatewayConfig) -> int:
     """Run `config.num_processes` processes until SIGTERM or SIGINT, and return an exit code.
 
-    A process that dies is restarted. If a process cannot start, all processes are stopped, and its
-    exit code is returned.
+    Restart processes that die. If a process fails to start, stop all processes and return its exit
+    code.
     """
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
-    # This socket does not listen, so it receives no connections, but it reserves the port while
-    # processes are restarted.
+    # This socket reserves the port while processes are restarted. It does not listen, so it never
+    # receives connections.
     with bind_shared(config), _shared_folder(config) as folder:
         pulse_file = PulseFile("gateway", "pool")
         pulse = PulseWriter(pulse_file.path)
@@ -142,7 +142,7 @@ class Member:
         self._ended_s: float | None = None
 
     def restart_if_dead(self) -> int | None:
-        """Restart the process if it has died. Return its exit code if it could not start."""
+        """Restart the process if it has died. Return its exit code if it failed to start."""
         code = self.process.poll()
         if code is None:
             return None
@@ -160,7 +160,7 @@ class Member:
 
 
 def _stop_all(pool: list[Member], timeout_s: float) -> None:
-    """Let the processes finish their requests, and kill them after `timeout_s`."""
+    """Let the processes finish their requests. Kill any still running after `timeout_s`."""
     for member in pool:
         member.process.terminate()
     deadline_s = time.monotonic() + timeout_s
@@ -174,10 +174,10 @@ def _stop_all(pool: list[Member], timeout_s: float) -> None:
 
 @contextlib.contextmanager
 def _shared_folder(config: GatewayConfig) -> Iterator[Path]:
-    """Yield an empty folder in which the processes share their metrics and the usage of the keys.
+    """Yield an empty folder in which the processes share metrics and per-key usage.
 
-    The folder is in the server's state folder, so it is removed with the state even if the gateway
-    was killed.
+    It is a sub-folder of the server's state folder, so it is removed with that folder even if the
+    gateway was killed.
     """
     if config.server_directory is None:
         with tempfile.TemporaryDirectory(prefix="tllm-gateway-") as temporary:

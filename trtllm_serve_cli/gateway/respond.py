@@ -1,8 +1,9 @@
-"""Run a generation, and return its response as a whole or as a stream."""
+"""Run a generation, and return the response as a whole or as a stream."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from functools import partial
 from typing import Protocol
 
 from starlette.requests import Request
@@ -14,13 +15,14 @@ from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
 from trtllm_serve_cli.gateway.generation.text_stream import TextDelta
 from trtllm_serve_cli.gateway.http import EventStream, JsonResponse, run_while_connected
+from trtllm_serve_cli.gateway.response_body import ResponseBody, find_response_body
 from trtllm_serve_cli.gateway.served_model import LoadedModel
 
 Batches = AsyncGenerator[list[TextDelta], None]
 
 
 class Writer(Protocol):
-    """The interface of the classes that create a response from generated text."""
+    """Interface for classes that create a response from generated text."""
 
     def first_events(self) -> bytes:
         """Return the events that start a stream."""
@@ -36,7 +38,7 @@ class Writer(Protocol):
         return b"data: " + error.body() + b"\n\n"
 
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
-        """Return why the sequences have ended, in the response's format."""
+        """Return the finish reasons of the sequences, in the terms of the response's API."""
         return generation.finish_reasons
 
     async def whole(self, batches: Batches, generation: Generation) -> bytes:
@@ -51,11 +53,11 @@ async def respond(
     *,
     is_streaming: bool,
 ) -> Response:
-    """Generate a response as soon as the limits of the gateway allow it.
+    """Generate a response as soon as the gateway's limits allow it.
 
-    If the client disconnects, the engine's requests are cancelled. A stream starts only when the
-    first tokens have arrived, so that earlier errors are returned with their HTTP status. Raise
-    `ApiError` for these errors.
+    If the client disconnects, the engine's requests are cancelled. A stream starts only after the
+    first tokens have arrived. Errors before that point are raised as `ApiError`, so that they are
+    returned with their own HTTP status.
     """
     num_input_tokens = sum(len(plan.input_ids) for plan in plans)
     if not await admit(request, model.name, num_input_tokens):
@@ -65,16 +67,18 @@ async def respond(
     batches = generation.batches()
     config = request.app.state.config
     if not is_streaming:
-        body = await run_while_connected(
+        whole = await run_while_connected(
             request.receive, lambda: _finish(batches, writer, generation, call)
         )
-        return Response(status_code=499) if body is None else JsonResponse(body)
+        return Response(status_code=499) if whole is None else JsonResponse(whole)
     first = await run_while_connected(request.receive, lambda: anext(batches))
     if first is None:
         await batches.aclose()
         return Response(status_code=499)
+    body = find_response_body(request.scope)
     return EventStream(
-        _stream(first, batches, writer, generation, call), send_timeout_s=config.send_timeout_s
+        _stream(first, batches, writer, generation, call, body),
+        send_timeout_s=config.send_timeout_s,
     )
 
 
@@ -92,15 +96,18 @@ async def _stream(
     writer: Writer,
     generation: Generation,
     call: Call,
+    body: ResponseBody | None,
 ) -> AsyncGenerator[bytes, None]:
     try:
         yield writer.first_events() + b"".join(map(writer.events, first))
+        if body is not None:
+            generation.write_directly(partial(_write_events, body, writer))
         async for deltas in batches:
             if events := b"".join(map(writer.events, deltas)):
                 yield events
         yield writer.last_events(generation)
     except ApiError as error:
-        # The status 200 has already been sent, so the error is sent as an event.
+        # Status 200 has already been sent, so send the error as an event.
         call.late_error = error.status
         yield writer.error_events(error)
     finally:
@@ -108,8 +115,17 @@ async def _stream(
         await batches.aclose()
 
 
+def _write_events(body: ResponseBody, writer: Writer, delta: TextDelta) -> bool:
+    """Write the events for new text. Return False if they cannot be written without waiting."""
+    if not body.is_writable:
+        return False
+    if events := writer.events(delta):
+        body.write(events)
+    return True
+
+
 def _describe_end(call: Call, writer: Writer, generation: Generation) -> None:
-    """Record in `call` how the generation has ended, for the request's span."""
+    """Record the outcome of the generation in `call`, for the request's span."""
     if call.span_id:
         call.finish_reasons = writer.finish_reasons(generation)
         call.num_cached_tokens = generation.num_cached_tokens

@@ -1,4 +1,4 @@
-"""Convert sampling parameters of the OpenAI API to the fields of a `GenerationRequest`."""
+"""Convert OpenAI sampling parameters to the fields of a `GenerationRequest`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from trtllm_serve_cli.runtime.engines.capabilities import (
 from trtllm_serve_cli.runtime.engines.kinds import find_kind, kind_names
 
 Body = TypeVar("Body", bound=SamplingBody)
-# Parameter of a request -> the engine feature that the parameter requires. The first word of a key
-# is the parameter's name. Further words are a condition.
+# Maps request parameters to the engine features that they require. The first word of a key is the
+# parameter's name; any further words are a condition.
 REQUIRED_FEATURES: Mapping[str, Feature] = {
     "n": SEVERAL_SEQUENCES,
     "best_of": SEVERAL_SEQUENCES,
@@ -86,9 +86,9 @@ def plan_generation(
 ) -> GenerationPlan:
     """Return the engine's request for a prompt.
 
-    If `max_tokens` is None, the response may fill the model's context. `guide` replaces the guide
-    in the body. Raise `ApiError` (400) if the prompt does not fit into the context, or if the
-    engine kind does not support a parameter.
+    If `max_tokens` is None, the response may fill the rest of the model's context. `guide`
+    overrides the guide in the body. Raise `ApiError` (400) if the prompt does not fit in the
+    context, or if the engine kind does not support a parameter.
     """
     _check_stream(body)
     room = model.max_seq_len - len(input_ids)
@@ -133,7 +133,7 @@ def plan_generation(
 
 
 def apply_defaults(model: LoadedModel, body: Body) -> Body:
-    """Return a copy of the request in which unset sampling parameters have the model's defaults.
+    """Return a copy of the request that uses the model's defaults for unset sampling parameters.
 
     Omit defaults that the engine kind does not support, because the client did not request them.
     """
@@ -165,10 +165,10 @@ def _too_long(model: LoadedModel, num_tokens: int, max_tokens: int | None) -> Ap
 
 
 def _plan_sampling(body: SamplingBody) -> dict[str, Any]:
-    """Return the fields for sampling. The defaults are OpenAI's: temperature 1 and top_p 1.
+    """Return the sampling fields. The defaults are OpenAI's: temperature 1 and top_p 1.
 
-    Without a seed, each request gets a random seed, because TensorRT-LLM would otherwise generate
-    the same text for the same prompt.
+    If no seed is set, use a random one, because TensorRT-LLM would otherwise always generate the
+    same text for a prompt.
     """
     if body.temperature == 0:
         return {"top_k": 1}
@@ -190,7 +190,7 @@ def _stop_tokens(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, ...
 
 
 def read_guide(body: SamplingBody) -> tuple[str, str] | None:
-    """Return the type and the text of the guide that a request sets, or None.
+    """Return the type and text of the request's guide, or None.
 
     Raise `ApiError` (400) if the request sets several guides.
     """
@@ -242,7 +242,7 @@ def _list_guides(body: SamplingBody) -> list[tuple[str, str]]:
 
 
 def read_bias(model: LoadedModel, body: SamplingBody) -> tuple[tuple[int, float], ...]:
-    """Return the token ids whose bias is not zero, each with its bias.
+    """Return the token ids with a nonzero bias, and their biases.
 
     Raise `ApiError` (400) if a key of `logit_bias` is not a token id.
     """
@@ -276,8 +276,8 @@ def _list_used(body: SamplingBody, fields: Mapping[str, Any]) -> Iterator[str]:
     if fields["return_log_probs"]:
         yield "logprobs"
     if fields["return_prompt_log_probs"]:
-        # All engines that score prompts also return alternatives for the prompts' tokens, so do not
-        # check "logprobs above 0".
+        # All engines that score prompts also return alternatives for prompt tokens, so do not check
+        # "logprobs above 0".
         yield "echo with logprobs"
     elif fields["num_top_log_probs"]:
         yield "top_logprobs" if hasattr(body, "top_logprobs") else "logprobs above 0"
@@ -294,7 +294,7 @@ def require_feature(model: LoadedModel, name: str) -> None:
     """
     if (why := find_obstacle(model, name)) is not None:
         raise invalid(
-            f"{name} is not supported by the engine kind {model.engine_kind}, because {why}.",
+            f"{name} is not supported by the {model.engine_kind} engine kind, because {why}.",
             name.split()[0],
             "unsupported_parameter",
         )

@@ -25,11 +25,11 @@ NO_DEFAULTS = SamplingDefaults()
 class LoadedModel:
     """A model that can receive requests.
 
-    Clients call the model `name`. `created` is the time when the gateway loaded the model, in
-    seconds since the epoch. `sampling_defaults` apply to requests that do not set these parameters.
-    If the model is a LoRA adapter, `lora_name` is the engine's name for the adapter, and `root` is
-    the name of its base model. `lora_folder` is set if the engine reads the adapter from a folder
-    at run time.
+    `name` is the model's name in API requests. `created` is the time when the gateway loaded the
+    model, in seconds since the epoch. `sampling_defaults` are used for parameters that a request
+    does not set. If the model is a LoRA adapter, `lora_name` is the engine's name for the adapter,
+    and `root` is the name of its base model. `lora_folder` is set if the engine reads the adapter
+    from a folder at run time.
     """
 
     name: str
@@ -49,7 +49,7 @@ class LoadedModel:
 
     @property
     def max_seq_len(self) -> int:
-        """The length of the context in tokens."""
+        """The context length in tokens."""
         return self.info.max_seq_len or 1 << 30
 
     @cached_property
@@ -70,13 +70,13 @@ class LoadedModel:
     def adapter_fields(self) -> dict[str, str]:
         """The fields of a `GenerationRequest` that select the adapter.
 
-        The engine reads `lora_file` again if it has evicted the adapter or was restarted.
+        The engine reads `lora_file` again if it has evicted the adapter or has been restarted.
         """
         fields = {"lora_name": self.lora_name, "lora_file": self.lora_folder}
         return {name: value for name, value in fields.items() if value is not None}
 
     def with_adapter(self, name: str, lora_name: str | None = None) -> LoadedModel:
-        """Return a copy of this model that uses a LoRA adapter and that clients call `name`.
+        """Return a copy of this model that uses a LoRA adapter and is served as `name`.
 
         `lora_name` is the engine's name for the adapter. Default: `name`.
         """
@@ -86,9 +86,9 @@ class LoadedModel:
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:
     """Return the sampling parameters in the folder's `generation_config.json`.
 
-    Ignore values that are not valid in a request. Read the same parameters as vLLM
-    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, because
-    Transformers uses it to limit the response. It is not a recommendation of the model's authors.
+    Ignore values that would be invalid in a request. Read the same parameters as vLLM
+    (`get_diff_sampling_param` in vllm/config/model.py), except for `max_new_tokens`, because it
+    limits the response in Transformers and is not a recommendation by the model's authors.
     """
     config = _read_generation_config(folder)
     values: dict[str, Any] = {}

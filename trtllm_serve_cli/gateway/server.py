@@ -11,7 +11,6 @@ from trtllm_serve_cli.gateway.access.http_connection import limit_connections
 from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.app import build_app
 from trtllm_serve_cli.gateway.config import GatewayConfig
-from trtllm_serve_cli.gateway.http import KeepSend
 
 _STARTUP_FAILED = 3
 
@@ -21,14 +20,14 @@ def serve(
     listener: socket.socket | None = None,
     usage: UsageTable | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, and then finish the requests in flight.
+    """Serve until SIGTERM or SIGINT, then finish the requests in flight.
 
-    `listener` is a socket that is bound to the gateway's port. By default, bind a new one. `usage`
-    is the table in which the gateway's processes count the usage of each API key.
+    `listener` is a socket that is already bound to the gateway's port. By default, bind a new one.
+    `usage` is the per-key usage table that the gateway's processes share.
     """
     server = uvicorn.Server(
         uvicorn.Config(
-            KeepSend(build_app(config, usage=usage)),
+            build_app(config, usage=usage),
             host=config.host,
             port=config.port,
             http=limit_connections(config.max_header_bytes, config.receive_timeout_s),

@@ -12,8 +12,8 @@ class ServerStatus:
     """The state of a server in the supervisor's latest record.
 
     `problem` explains why the server is unresponsive, or is "" if the server responds. `num_hangs`
-    counts the processes that the supervisor killed because they hung. `num_restarts` counts the
-    restarts of the server.
+    is the number of processes that the supervisor killed because they hung. `num_restarts` is the
+    number of server restarts.
     """
 
     is_ready: bool

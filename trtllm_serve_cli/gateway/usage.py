@@ -8,10 +8,9 @@ from typing import Any
 def describe_usage(
     prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None
 ) -> dict[str, Any]:
-    """Return an object in the format of `usage` in OpenAI's responses.
+    """Return the `usage` object of an OpenAI response.
 
-    `cached_tokens` is None if the engine does not report how many prompt tokens were in the KV
-    cache.
+    `cached_tokens` is None if the engine does not report how many prompt tokens were cached.
     """
     usage: dict[str, Any] = {
         "prompt_tokens": prompt_tokens,

@@ -25,7 +25,7 @@ class GenerationRequest:
 
     If `end_id` is not set, a sequence ends only at a stop word or after `max_new_tokens`. If
     neither `top_k` nor `top_p` is set, decoding is greedy at any temperature, as in TensorRT-LLM.
-    An engine that computes embeddings accepts only requests with `max_new_tokens` 0.
+    An engine that computes embeddings accepts only requests whose `max_new_tokens` is 0.
     """
 
     id: int
@@ -52,14 +52,14 @@ class GenerationRequest:
     guide_type: str | None = None
     guide: str = ""
     # `lora_task_id` or `lora_name` selects a LoRA adapter. `lora_file` is the path of a file with
-    # the adapter weights that the client has sent, or of a folder with an adapter on the server.
+    # adapter weights from the client, or of an adapter folder on the server.
     lora_task_id: int | None = None
     lora_name: str | None = None
     lora_file: str | None = None
     # The fields in `OPTIONAL_FIELDS`. `logit_bias` contains pairs of a token and the value that is
     # added to its logit. `num_top_log_probs` is the number of most likely tokens to return at each
-    # position, with their log probabilities. `trace_parent` is the W3C `traceparent` of the span to
-    # which the engine's spans belong, or empty if the request is not traced.
+    # position, with their log probabilities. `trace_parent` is the W3C `traceparent` for the
+    # engine's spans, or empty if the request is not traced.
     min_p: float | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     num_top_log_probs: int = 0
@@ -96,8 +96,8 @@ class GenerationRequest:
         return cls(**{**message, **words, "input_ids": tuple(message["input_ids"])})
 
 
-# The fields of requests that the workers of earlier versions do not know. A worker lists its
-# optional fields in its frame `ready`.
+# The request fields that workers of earlier versions do not support. A worker lists the optional
+# fields that it supports in its `ready` frame.
 OPTIONAL_FIELDS = (
     "min_p", "logit_bias", "num_top_log_probs", "return_prompt_log_probs", "trace_parent",
 )  # fmt: skip
@@ -123,7 +123,7 @@ PERF_OUTPUTS = (
 class PerfMetrics:
     """The performance metrics of a request so far.
 
-    The fields are named after the output tensors in `PERF_OUTPUTS`. Times are in nanoseconds of the
+    The fields are named after the output tensors in `PERF_OUTPUTS`. Times are in nanoseconds on the
     monotonic clock. A time is 0 until it is known. Block counts include the KV cache blocks of all
     sequences in the request.
     """
@@ -140,7 +140,7 @@ class PerfMetrics:
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """Facts about a prompt that an engine reports.
+    """Information about a prompt, reported by an engine.
 
     `num_cached_tokens` counts the tokens that the engine read from the KV cache, and is None if the
     engine does not report this number. If the request sets `return_prompt_log_probs`, `log_probs`
@@ -161,17 +161,20 @@ class PromptFacts:
         return cls(num_cached_tokens, tuple(log_probs), _as_alternatives(top))
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, because `__init__` of a frozen dataclass takes four times as long, and an instance is
+# created for each token.
+@dataclass(slots=True)
 class SequenceUpdate:
     """New tokens for one sequence of a request, the end of the sequence, or both.
 
-    `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is the sum for the
-    sequence so far, and `perf` contains the metrics of the whole request. An update with `error` is
-    the last update for its request. If `rejected` is set, the engine never ran the request.
+    `log_probs` contains one value per token in `token_ids`. `cum_log_prob` is the sum of the
+    sequence's log probabilities so far, and `perf` contains the metrics of the whole request. An
+    update that sets `error` is the last update for its request. If `rejected` is set, the engine
+    never ran the request.
 
     If the request sets `num_top_log_probs`, `top_log_probs` contains the most likely tokens at the
-    position of each token in `token_ids`. `prompt` is set once in the first sequence.
-    `embedding` is the prompt's embedding as text (`encode_vector` in embedding.py).
+    position of each token in `token_ids`. `prompt` is set in only one update, which belongs to the
+    first sequence. `embedding` is the prompt's embedding as text (`encode_vector` in embedding.py).
     """
 
     request_id: int
@@ -190,8 +193,8 @@ class SequenceUpdate:
     def to_wire(self) -> list[Any]:
         """Return the update as an entry for a `step` frame.
 
-        The entry is a list, because a dictionary would repeat its keys for every token. The entries
-        of most updates end with `rejected`.
+        The entry is a list, because a dictionary would repeat its keys for every token. Most
+        entries end with `rejected`, because the fields after it are omitted if they are not set.
         """
         entry = [
             self.request_id,

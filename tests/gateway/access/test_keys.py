@@ -43,6 +43,14 @@ def test_file_contains_only_the_hash_and_belongs_to_the_owner(file: Path) -> Non
     assert (stored.name, stored.concurrency, stored.models) == ("alice", 2, ("demo",))
 
 
+def test_supervisor_has_a_key_that_is_not_in_the_file(file: Path) -> None:
+    add_key(file, "alice", now_s=1.0)
+    ring = KeyRing(file, "auto", supervisor_token="secret")
+    key = ring.find("secret")
+    assert key is not None
+    assert (key.name, ring.find("other"), ring.is_required) == ("supervisor", None, True)
+
+
 def test_keys_differ(file: Path) -> None:
     keys = {add_key(file, f"user{number}", now_s=1.0) for number in range(20)}
     assert len(keys) == 20

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway.fakes import FakeBackend
+from tests.gateway.fakes import FakeBackend, generates
 from trtllm_serve_cli.gateway.errors import ApiError
 from trtllm_serve_cli.gateway.generation.backend import OnUpdate
 from trtllm_serve_cli.gateway.generation.generation import Generation, GenerationPlan
@@ -51,6 +51,47 @@ def test_tokens_before_an_error_are_not_lost() -> None:
             await anext(batches)
         assert (generation.num_input_tokens, generation.num_output_tokens) == (2, 2)
 
+    asyncio.run(run())
+    assert backend.cancelled == [1]
+
+
+def test_text_is_written_directly_while_the_reader_waits() -> None:
+    """`batches` yields the first text, the text that cannot be written, and the last text."""
+    backend = FakeBackend(generates("abcde"))
+    written: list[str] = []
+    counts: list[int] = []
+
+    def write(delta: TextDelta) -> bool:
+        if delta.text != "c":
+            written.append(delta.text)
+        return delta.text != "c"
+
+    async def run() -> list[str]:
+        generation = Generation(backend, [GenerationPlan(FIELDS)], counts.append)
+        batches = generation.batches()
+        yielded = [delta.text for delta in await anext(batches)]
+        generation.write_directly(write)
+        async for deltas in batches:
+            yielded += [delta.text for delta in deltas]
+        assert (generation.num_output_tokens, generation.finish_reasons) == (5, ("stop",))
+        return yielded
+
+    assert asyncio.run(run()) == ["a", "c", ""]
+    assert (written, sum(counts)) == (["b", "d", "e"], 5)
+
+
+def test_failed_writing_ends_the_call() -> None:
+    def write(delta: TextDelta) -> bool:
+        raise ValueError("broken writer")
+
+    async def run() -> None:
+        batches = (generation := Generation(backend, [GenerationPlan(FIELDS)])).batches()
+        await anext(batches)
+        generation.write_directly(write)
+        with pytest.raises(ValueError, match="broken writer"):
+            await anext(batches)
+
+    backend = FakeBackend(generates("abc"))
     asyncio.run(run())
     assert backend.cancelled == [1]
 

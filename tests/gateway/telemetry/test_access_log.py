@@ -4,12 +4,15 @@ import json
 from datetime import datetime, timezone
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from trtllm_serve_cli.choices import LogFormat
 from trtllm_serve_cli.gateway.access.call import read_call
 from trtllm_serve_cli.gateway.telemetry.access_log import AccessLog, describe
+from trtllm_serve_cli.launch.logs.start_lines import read_start_lines
+from trtllm_serve_cli.runtime.stages import GATEWAY_READY
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678000, timezone.utc)
 TRACE = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -46,6 +49,14 @@ def test_fields_of_a_request() -> None:
         "ttft_ms": 20.0,
         "trace_id": "0af7651916cd43dd8448eb211c80319c",
     }
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_start_is_logged_with_its_stages(log_format: LogFormat) -> None:
+    lines: list[str] = []
+    AccessLog(log_format, lines.append).record_start("demo", {"load_tokenizer": 0.5})
+    (start,) = read_start_lines(lines, GATEWAY_READY)
+    assert (start.model, list(start.stages_s)) == ("demo", ["start program", "load tokenizer"])
 
 
 def test_disconnected_client_has_the_status_499() -> None:

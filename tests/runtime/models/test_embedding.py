@@ -115,7 +115,10 @@ def test_prompt_is_prepended(model: Any) -> None:
         ({"input_ids": [[1]], "prompt_name": texts("query")}, "prompt_name requires text_input"),
         ({"text_input": texts("a"), "dimensions": [[9]]}, "dimensions is 9"),
         ({"text_input": texts("a", "b"), "dimensions": [[2], [3]]}, "differs between rows"),
-        ({"text_input": texts("a"), "prompt_name": texts("x")}, "does not have such a prompt"),
+        (
+            {"text_input": texts("a"), "prompt_name": texts("x")},
+            "does not have a prompt with that name",
+        ),
         (
             {"text_input": texts("a", "b"), "prompt_name": texts("query", "")},
             "prompt_name differs between rows",

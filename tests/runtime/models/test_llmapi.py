@@ -156,25 +156,25 @@ def test_stop_request_ends_the_running_request(model: Any) -> None:
         ({"sampling_param_seed": [1, 2]}, "sampling_param_seed has the shape [2]; send one value"),
         (
             {"image_url": [b"x"]},
-            "image_url (images and video) is not supported by the engine kind openvino",
+            "image_url (images and video) is not supported by the openvino engine kind",
         ),
         (
             {"lora_path": [b"/adapters/pirate"], "lora_name": [b"pirate"], "lora_id": [1]},
-            "lora_id (adapters from paths) is not supported by the engine kind openvino, because "
+            "lora_id (adapters from paths) is not supported by the openvino engine kind, because "
             "adapters are read from lora_prefetch_dir and selected by lora_name. Omit the tensor.",
         ),
         (
             {"lora_path": [b"/adapters/pirate"]},
-            "lora_path (adapters from paths) is not supported by the engine kind openvino",
+            "lora_path (adapters from paths) is not supported by the openvino engine kind",
         ),
         (
             {"lora_ckpt_source": [b"nemo"]},
-            "lora_ckpt_source (adapters from paths) is not supported by the engine kind openvino",
+            "lora_ckpt_source (adapters from paths) is not supported by the openvino engine kind",
         ),
         (
             {"sampling_param_logits_post_processor_name": [b"json_only"]},
             "sampling_param_logits_post_processor_name (logits post-processors) is not supported "
-            "by the engine kind openvino, because only upstream's model in the llmapi layout runs",
+            "by the openvino engine kind, because only upstream's model in the llmapi layout runs",
         ),
         ({"sampling_param_temperature": [-1.0]}, "temperature is -1; it must be from 0 to 10000"),
         (

@@ -236,9 +236,9 @@ def test_text_model_receives_only_the_requested_outputs(model: Any) -> None:
         ),
         (
             {"embedding_bias": [[3.0]]},
-            "embedding_bias (embedding bias) is not supported by the engine kind openvino, "
+            "embedding_bias (embedding bias) is not supported by the openvino engine kind, "
             "because OpenVINO GenAI does not accept a bias on its logits. Omit the tensor, or "
-            "serve this model with the engine kind pytorch or sim or tensorrt or vllm.",
+            "serve this model with the pytorch or sim or tensorrt or vllm engine kind.",
         ),
     ],
 )

@@ -197,7 +197,7 @@ def test_counts_rejections_and_failures_separately(
 def test_rejects_an_unsupported_input(generate: Callable[..., list[Any]]) -> None:
     (why,) = generate(lambda request: [], image_input=[[1.0]])
     assert why.startswith(
-        "image_input (images and video) is not supported by the engine kind scripted"
+        "image_input (images and video) is not supported by the scripted engine kind"
     )
 
 
@@ -457,7 +457,10 @@ def test_request_that_was_cancelled_while_it_waited_does_not_reach_the_engine(
     ("kind", "why"),
     [
         ("tensorrt", "num_draft_tokens requires a draft model, but tensorrt_llm_draft_model_name"),
-        ("vllm", "num_draft_tokens (draft tokens from the client) is not supported by the engine"),
+        (
+            "vllm",
+            "num_draft_tokens (draft tokens from the client) is not supported by the vllm",
+        ),
     ],
 )
 def test_draft_tokens_require_a_draft_model(

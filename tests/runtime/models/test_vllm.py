@@ -158,8 +158,8 @@ def test_max_tokens_defaults_to_that_of_vllm(model: Any) -> None:
         ),
         (
             {"image": np.array([b"x"], dtype=object)},
-            "the engine kind openvino does not support the input image; omit the input, or serve a "
-            "multimodal model with the engine kind vllm",
+            "the openvino engine kind does not support the image input; omit the input, or serve a "
+            "multimodal model with the vllm engine kind",
         ),
     ],
 )
@@ -181,6 +181,6 @@ def test_sampling_parameters_require_the_features_of_the_engine_kind(model: Any)
     assert generate(model, sampling={"logit_bias": {}}) == generate(model)
     (why,) = generate(model, sampling={"logit_bias": {"5": 1}})
     assert why == (
-        "sampling_parameters contains logit_bias, which the engine kind openvino does not support, "
+        "sampling_parameters contains logit_bias, which the openvino engine kind does not support, "
         "because OpenVINO GenAI does not accept a bias on its logits; omit logit_bias"
     )

@@ -55,6 +55,61 @@ def test_a_step_of_many_streams_makes_one_call(num_tokens: int) -> None:
     assert tokenizer.num_calls == len(range(40, 100, num_tokens))
 
 
+# Byte-level tokens: parts of characters, several characters, and both. "" is a special token.
+_TOKENS = (
+    b"a",
+    b" the",
+    b"",
+    b"\xc3",
+    b"\xa9",
+    b"\xc3\xa9",
+    b"b\xe2\x82",
+    b"\xac",
+    b"\xe2",
+    b"\xff",
+)
+_IDS = st.sampled_from(range(len(_TOKENS)))
+_UNFINISHED = frozenset((3, 6, 8))
+
+
+class ByteLevelTokenizer:
+    """A tokenizer that replaces or omits incomplete characters, and records what it decodes."""
+
+    def __init__(self, errors: str) -> None:
+        self.errors = errors
+        self.decoded: list[list[int]] = []
+
+    def decode_all(self, sequences: Sequence[Sequence[int]]) -> list[str]:
+        self.decoded += map(list, sequences)
+        joined = (b"".join(_TOKENS[each] for each in ids) for ids in sequences)
+        return [each.decode(errors=self.errors) for each in joined]
+
+
+@pytest.mark.parametrize("errors", ["replace", "ignore"])
+@given(steps=st.lists(st.lists(st.lists(_IDS, max_size=3), min_size=3, max_size=3)))
+def test_texts_of_tokens_do_not_change_the_pieces(
+    errors: str, steps: list[list[list[int]]]
+) -> None:
+    tokenizer = ByteLevelTokenizer(errors)
+    unfinished_ids = _UNFINISHED if errors == "ignore" else frozenset[int]()
+    decoder = StepDecoder(tokenizer.decode_all, unfinished_ids)
+    streams = [decoder.open_stream(7, index) for index in range(3)]
+    alone = [StreamDecoder(lambda ids: tokenizer.decode_all([ids])[0]) for _ in range(3)]
+    for step in steps:
+        expected = [stream.push(ids) for stream, ids in zip(alone, step, strict=True)]
+        assert _push(decoder, streams, step) == expected
+    assert [each.finish() for each in streams] == [each.finish() for each in alone]
+
+
+def test_a_byte_level_token_is_decoded_once() -> None:
+    tokenizer = ByteLevelTokenizer("replace")
+    decoder = StepDecoder(tokenizer.decode_all, frozenset())
+    streams = [decoder.open_stream(7, index) for index in range(3)]
+    for step in ([[0], [1], [0]], [[1], [5], [0]], [[5], [5], [5]]):
+        _push(decoder, streams, step)
+    assert sorted(tokenizer.decoded) == [[0], [1], [5]]
+
+
 def test_a_closed_stream_is_not_decoded() -> None:
     tokenizer = Tokenizer()
     decoder = StepDecoder(tokenizer.decode_all)

@@ -187,3 +187,43 @@ class AutoTokenizer:
 def test_the_padding_token_defaults_to_the_end_token(openvino_dir: Path) -> None:
     tokenizer = load_tokenizer(openvino_dir)
     assert (tokenizer.end_id, tokenizer.pad_id) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        (["VocabDecoder", "FuzeRagged", "UTF8Validate"], frozenset({1, 3})),
+        # SentencePiece detokenizers replace characters of the joined text.
+        (["VocabDecoder", "FuzeRagged", "RegexNormalization", "UTF8Validate"], None),
+        (None, None),
+    ],
+)
+def test_openvino_lists_tokens_that_end_inside_a_character(
+    openvino_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    layers: list[str] | None,
+    expected: frozenset[int] | None,
+) -> None:
+    vocabulary = {b"a": 0, b"b\xe2\x82": 1, b"\xc3\xa9": 2, b"\xf0": 3, b"\xa9": 4, b"": 5}
+    monkeypatch.setattr(_OpenVinoTokens, "get_vocab", lambda self: vocabulary)
+    if layers is not None:
+        text = "".join(f'<layer type="{each}" />' for each in layers)
+        (openvino_dir / "openvino_detokenizer.xml").write_text(f"<net>{text}</net>")
+    assert load_tokenizer(openvino_dir).unfinished_ids == expected
+
+
+@pytest.mark.parametrize(("decoder", "expected"), [("ByteLevel", frozenset()), ("Metaspace", None)])
+def test_transformers_has_texts_of_tokens_if_it_is_byte_level(
+    decoder: str,
+    expected: frozenset[int] | None,
+    tmp_path: Path,
+    transformers: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = lambda self: None  # noqa: E731
+    method.__module__ = "transformers.tokenization_utils_tokenizers"
+    backend = SimpleNamespace(decoder=type(decoder, (), {})())
+    fields = {"eos_token_id": 2, "pad_token_id": 2, "decode": method, "_decode": method}
+    loaded = type("Tokenizer", (), {**fields, "backend_tokenizer": backend})()
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda *_, **__: loaded)
+    assert load_tokenizer(tmp_path).unfinished_ids == expected

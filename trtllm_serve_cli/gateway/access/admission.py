@@ -18,11 +18,11 @@ def check_model(request: Request, model: str) -> None:
 
 
 async def admit(request: Request, model: str, num_input_tokens: int) -> bool:
-    """Wait until the request may run, and return whether its client is still connected.
+    """Wait until the request may run. Return False if the client disconnected in the meantime.
 
-    The request's body must already have been read. When the response has ended, `Guard` releases
-    the ticket that this function stores in the request's `Call`. Raise `ApiError` with the status
-    404 if the key may not use the model, or 429 if a limit does not allow the request.
+    The request body must already have been read. The ticket is stored in the request's `Call`, and
+    `Guard` releases it after the response. Raise `ApiError` with status 404 if the key may not use
+    the model, or 429 if the request exceeds a limit.
     """
     check_model(request, model)
     call = find_call(request.scope)

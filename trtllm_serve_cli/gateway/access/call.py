@@ -17,8 +17,8 @@ SCOPE_KEY = "tllm.call"
 # Longer paths are truncated in the log.
 _MAX_PATH = 256
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
-# A W3C `traceparent`: version, trace id, parent id, flags. The version ff and ids that consist of
-# zeros are invalid. Source: https://www.w3.org/TR/trace-context
+# A W3C `traceparent`: version, trace id, parent id, flags. Version ff and all-zero ids are invalid.
+# Source: https://www.w3.org/TR/trace-context
 _TRACE_PARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?"
 )
@@ -27,14 +27,13 @@ _SAMPLED = 1
 
 @dataclass(slots=True)
 class Call:
-    """An HTTP request to the gateway, and what is known about its response so far.
+    """An HTTP request to the gateway, and the state of its response.
 
-    Times are from `time.perf_counter`. `model` is empty until the requested model has been found.
+    Times are from `time.perf_counter`. `model` is empty until the model has been looked up.
     `rejected_by` is the limit that rejected the request. `trace_id` is the id of the OpenTelemetry
-    trace that the client or the gateway has started. `parent_span_id` is the id of the client's
-    span. `is_sampled` is the sampled flag of the client's `traceparent` header, or None if the
-    client did not send this header. `span_id` is the id of the gateway's span, or empty if the
-    request is not traced.
+    trace, which the client or the gateway started. `parent_span_id` is the id of the client's span.
+    `is_sampled` is the sampled flag of the client's `traceparent` header, or None without this
+    header. `span_id` is the id of the gateway's span, or empty if the request is not traced.
     """
 
     request_id: str
@@ -58,7 +57,7 @@ class Call:
     ended_s: float | None = None
     # True if the whole response was sent. If not, the client disconnected or the gateway failed.
     is_complete: bool = False
-    # The status of an error that occurred after the status 200 had been sent.
+    # The status of an error that occurred after status 200 had been sent, or 0.
     late_error: int = 0
     ticket: Ticket | None = None
 
@@ -68,7 +67,7 @@ class Call:
 
     @property
     def error_type(self) -> str:
-        """The value of OpenTelemetry's attribute `error.type`, or "" for a success."""
+        """The value of OpenTelemetry's `error.type` attribute, or "" if the request succeeded."""
         if self.late_error:
             return str(self.late_error)
         if self.status >= 400:
@@ -77,7 +76,7 @@ class Call:
 
     @property
     def duration_s(self) -> float:
-        """The time from the request's headers to the end of the response."""
+        """Seconds from the arrival of the request headers to the end of the response."""
         return (self.ended_s or time.perf_counter()) - self.started_s
 
     @property
@@ -86,11 +85,11 @@ class Call:
 
     @property
     def trace_parent(self) -> str:
-        """The `traceparent` for child spans of the gateway's span, or "" without a span."""
+        """The `traceparent` for child spans of the gateway's span, or "" if there is no span."""
         return f"00-{self.trace_id}-{self.span_id}-01" if self.span_id else ""
 
     def add_tokens(self, count: int) -> None:
-        """Count generated tokens that have just arrived."""
+        """Count newly generated tokens, and record when they arrived."""
         self.last_token_s = time.perf_counter()
         if self.first_token_s is None:
             self.first_token_s = self.last_token_s
@@ -99,20 +98,20 @@ class Call:
             self.ticket.use_tokens(count)
 
     def end(self) -> None:
-        """Release the request's resources when the response has ended or the client has left."""
+        """Record the end time and release the ticket, after the response or a disconnect."""
         self.ended_s = time.perf_counter()
         if self.ticket is not None:
             self.ticket.release()
 
 
 def find_call(scope: Scope) -> Call:
-    """Return the description of an ASGI request, which the guard has stored in its scope."""
+    """Return the `Call` that the guard stored in the scope of an ASGI request."""
     call: Call = scope[SCOPE_KEY]
     return call
 
 
 def read_call(scope: Scope) -> Call:
-    """Describe the ASGI request `scope` from its headers."""
+    """Create the `Call` of an ASGI request from its scope."""
     request_id = trace_parent = ""
     for name, value in scope["headers"]:
         if name == b"x-request-id":
@@ -123,7 +122,7 @@ def read_call(scope: Scope) -> Call:
     return Call(
         request_id if _REQUEST_ID.fullmatch(request_id) else f"req_{uuid.uuid4().hex}",
         scope["method"],
-        # The raw path is still percent-encoded, so that it cannot contain a line break.
+        # Use the raw path: it is still percent-encoded, so it cannot contain a line break.
         scope.get("raw_path", scope["path"].encode()).decode("latin-1")[:_MAX_PATH],
         *((trace[1], trace[2], bool(int(trace[3], 16) & _SAMPLED)) if trace else ()),
     )

@@ -1,7 +1,7 @@
-"""Check the API key of each request, and observe its response.
+"""Check the API key of each request, and track the response.
 
-The guard is pure ASGI middleware: it does not copy bodies, start tasks or inspect the chunks of a
-stream, so it adds little time to a request.
+The guard is pure ASGI middleware: it does not copy bodies, start tasks or inspect stream chunks, so
+it adds little latency.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PUBLIC_PATHS = frozenset({"/", "/health", "/ping"})
 
 
 class Guard:
-    """ASGI middleware that checks keys and describes each request in a `Call`.
+    """ASGI middleware that checks API keys and tracks each request in a `Call`.
 
-    `on_start` is called when a request has arrived, for example to start a span. `on_end` is called
-    when a response has ended, for example to update metrics. Requests whose headers exceed
+    `on_start` is called when a request arrives, for example to start a span. `on_end` is called
+    after the response, for example to update metrics. Requests whose headers exceed
     `max_header_bytes` are rejected.
     """
 
@@ -76,7 +76,7 @@ class Guard:
         if num_bytes > self._max_header_bytes:
             raise ApiError(
                 431,
-                f"The request's headers have {num_bytes} bytes, but the maximum is "
+                f"The request headers total {num_bytes} bytes, but the maximum is "
                 f"{self._max_header_bytes} bytes. Send fewer or shorter headers.",
                 headers={"connection": "close"},
             )
@@ -108,7 +108,7 @@ def _unauthorized(token: str) -> ApiError:
     message = (
         "The API key is invalid, expired or revoked. Request a new key from the operator."
         if token
-        else "The request has no API key. Send it in the header Authorization: Bearer KEY."
+        else "The request has no API key. Send the key in an Authorization: Bearer KEY header."
     )
     headers = {"www-authenticate": 'Bearer realm="tllm"'}
     return ApiError(401, message, code="invalid_api_key", headers=headers)
@@ -123,7 +123,7 @@ def _bug(call: Call) -> ApiError:
 
 
 def _watch(call: Call, send: Send) -> Send:
-    """Return a function that records the status and adds headers before it calls `send`."""
+    """Wrap `send` to record the status and add response headers."""
 
     def watched(message: Message) -> Awaitable[Any]:
         if message["type"] == "http.response.start":

@@ -1,7 +1,8 @@
-"""Limit the size of request headers, and the time that they may take to arrive.
+"""Limit the size of request headers, and how long they may take to arrive.
 
-uvicorn passes a request to the application only after its headers are complete, and has no such
-limits. A client could therefore occupy connections and memory by sending headers that never end.
+uvicorn passes a request to the application only after its headers are complete. Because it limits
+neither their size nor how long they take to arrive, a client could tie up connections and memory by
+sending headers that never end.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from trtllm_serve_cli.gateway.errors import ApiError
+from trtllm_serve_cli.gateway.response_body import SCOPE_KEY, ResponseBody
 
-# Maximum number of bytes that one call of `data_received` passes. They may include the end of the
-# previous request, so headers are too large only if they exceed the limit by more than this.
+# Maximum number of bytes per `data_received` call. They may include the end of the previous
+# request, so reject headers only if they exceed the limit by more than this.
 _READ_BYTES = 256 * 1024
 
 
 class HttpConnection(HttpToolsProtocol):
     """A connection that is closed if headers exceed `max_header_bytes` or arrive too late.
 
-    `limit_connections` returns a subclass that sets `max_header_bytes` and `timeout_s`. This class
-    limits the size of incomplete headers approximately. `Guard` checks the exact size of complete
-    headers.
+    `limit_connections` returns a subclass that sets `max_header_bytes` and `timeout_s`. The limit
+    for incomplete headers is approximate; `Guard` checks the exact size of complete headers.
     """
 
     max_header_bytes: int
@@ -51,6 +52,9 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_timer()
         self._num_bytes = 0
         super().on_headers_complete()
+        # The request's task has been created but has not started yet, so it will find the entry.
+        if self.cycle is not None:
+            self.cycle.scope[SCOPE_KEY] = ResponseBody(self.cycle)  # type: ignore[literal-required]
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -58,7 +62,7 @@ class HttpConnection(HttpToolsProtocol):
             return
         self._num_bytes += len(data)
         if self._num_bytes > self.max_header_bytes + _READ_BYTES:
-            message = f"The request's headers have more than {self.max_header_bytes} bytes."
+            message = f"The request headers exceed {self.max_header_bytes} bytes."
             self._reject(ApiError(431, message))
 
     def _start_timer(self) -> None:

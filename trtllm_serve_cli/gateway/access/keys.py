@@ -1,8 +1,8 @@
-"""Store the API keys of the gateway, and find the key of a request.
+"""Store the gateway's API keys, and look up the key of a request.
 
-The file contains only the SHA-256 hash of each key, so a copy of the file does not grant access.
-Passwords need a slow hash such as scrypt, because people choose passwords that attackers can guess.
-A key has 256 random bits, so it cannot be guessed from its hash, and a fast hash is sufficient.
+The file contains only the SHA-256 hash of each key, so a copy of the file does not grant access. A
+fast hash is sufficient, because keys have 256 random bits and cannot be brute-forced. Slow hashes
+such as scrypt are needed only for passwords, which people choose.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class ApiKey:
     """A stored key with its limits.
 
     `hash` is the SHA-256 hash of the key in hexadecimal digits. `created_at` and `expires_at` are
-    in seconds since the epoch. A limit that is None does not apply. `models` are the names of the
-    models that the key may use. If `models` is empty, the key may use all models.
+    in seconds since the epoch. Limits that are None do not apply. `models` lists the models that
+    the key may use; if it is empty, the key may use all models.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ApiKey:
     models: tuple[str, ...] = ()
 
     def is_expired(self, now_s: float) -> bool:
-        """Return whether the key has expired at the time `now_s`."""
+        """Return whether the key has expired by `now_s`."""
         return self.expires_at is not None and now_s >= self.expires_at
 
     def may_use(self, model: str) -> bool:
@@ -145,7 +145,7 @@ def revoke_key(file: Path, name: str) -> None:
             raise BadInput(
                 f"No API key has the name {name!r}.",
                 why=f"the keys are: {names}",
-                next_step="pass the name of an existing key; `tllm keys list` describes the keys",
+                next_step="pass the name of an existing key; `tllm keys list` lists the keys",
             )
         return [each for each in keys if each.name != name]
 
@@ -153,7 +153,7 @@ def revoke_key(file: Path, name: str) -> None:
 
 
 def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) -> None:
-    """Apply `change` to the keys in `file`, with a lock against changes by other processes."""
+    """Apply `change` to the keys in `file`, while holding a lock against concurrent changes."""
     with hold_lock(file.parent / "locks" / "keys.lock", on_wait=lambda: None):
         write_text(file, format_keys(change(read_keys(file))), mode=0o600)
 
@@ -161,17 +161,26 @@ def _update(file: Path, change: Callable[[Sequence[ApiKey]], Sequence[ApiKey]]) 
 class KeyRing:
     """The keys that the gateway accepts.
 
-    The keys are read again when their file changes. With the policy "auto", requests require a key
-    as soon as the file exists. If the last key is revoked or the file is deleted afterwards, the
-    gateway rejects all requests instead of accepting requests without a key. `clock` returns the
-    time since the epoch in seconds.
+    The keys are reloaded when the file changes. With the policy "auto", a key is required as soon
+    as the file exists. If the last key is then revoked or the file is deleted, the gateway rejects
+    all requests instead of accepting requests without a key. `supervisor_token` is the key that the
+    server's supervisor uses for warm-up requests, or "". `clock` returns the time since the epoch
+    in seconds.
     """
 
     def __init__(
-        self, file: Path | None, policy: KeyPolicy, clock: Callable[[], float] = time.time
+        self,
+        file: Path | None,
+        policy: KeyPolicy,
+        clock: Callable[[], float] = time.time,
+        *,
+        supervisor_token: str = "",
     ) -> None:
         self._file = None if policy == "off" else file
         self._clock = clock
+        self._supervisor_key = (
+            ApiKey("supervisor", hash_key(supervisor_token), 0.0) if supervisor_token else None
+        )
         self._keys: dict[str, ApiKey] = {}
         self._stamp: tuple[int, int, int] | None = None
         self._next_check_s = float("-inf")
@@ -184,14 +193,14 @@ class KeyRing:
         return self._is_required
 
     def find(self, token: str) -> ApiKey | None:
-        """Return the valid key that equals `token`, or None.
+        """Return the key for `token`, or None if it is unknown or has expired.
 
-        The duration of the comparison does not reveal parts of a key, because the method compares
-        hashes, which a client cannot choose, and the final comparison takes constant time.
+        The lookup is safe against timing attacks: keys are looked up by hash, and the final
+        comparison is constant-time.
         """
         self._reload()
         digest = hash_key(token)
-        key = self._keys.get(digest)
+        key = self._keys.get(digest, self._supervisor_key)
         if key is None or not hmac.compare_digest(key.hash, digest):
             return None
         return None if key.is_expired(self._clock()) else key

@@ -1,4 +1,4 @@
-"""Limit what each API key may use, and how many requests of all keys run or wait."""
+"""Enforce the limits of each API key, and the overall limits for running and queued requests."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from trtllm_serve_cli.gateway.access.usage import UsageTable
 from trtllm_serve_cli.gateway.errors import RETRY_AFTER_S, ApiError
 
 _MINUTE_S = 60.0
-# Seconds after which a client may retry if its key runs too many requests at the same time.
+# Seconds after which a client may retry if its key has reached the concurrency limit.
 _BUSY_RETRY_S = 1
 
 Clock = Callable[[], float]
 
 
 class TokenBucket:
-    """A limit per minute that is enforced with a token bucket, which refills continuously.
+    """A per-minute limit, implemented as a token bucket that refills continuously.
 
-    The bucket holds at most the amount of one minute. The number of generated tokens is not known
-    in advance, so a request may use more than the bucket holds. The level is then negative. `state`
-    has two elements: the used amount, and the time of the last use in seconds.
+    The bucket holds at most one minute's allowance. The number of generated tokens is not known in
+    advance, so a request may use more than the bucket holds, which makes the level negative.
+    `state` has two elements: the amount used, and the time of the last use in seconds.
     """
 
     def __init__(self, per_minute: int, clock: Clock, state: Any = None) -> None:
@@ -46,7 +46,7 @@ class TokenBucket:
         self._state[:] = self.per_minute - self.level + amount, self._clock()
 
     def wait_s(self, amount: float) -> float:
-        """Return the seconds until the level is at least `amount`, or 0 if it already is.
+        """Return the seconds until `amount` is available, or 0 if it already is.
 
         If `amount` exceeds the limit, return the seconds until the bucket is full.
         """
@@ -56,10 +56,10 @@ class TokenBucket:
 
 @dataclass
 class KeyUsage:
-    """The part of its limits that one API key has used.
+    """The current usage of one API key, as counted for its limits.
 
-    `running` has the number of running requests in each gateway process. `requests` and `tokens`
-    are None if the key does not limit them.
+    `running` contains the number of admitted requests in each gateway process. `requests` and
+    `tokens` are None if the key does not limit them.
     """
 
     running: Any
@@ -73,12 +73,12 @@ class KeyUsage:
 
 @dataclass(eq=False)
 class Ticket:
-    """The permission to run a request, or the request's place in the queue.
+    """Permission to run a request, or its place in the queue.
 
-    The caller must call `release` exactly once, when the response has ended or the client has left.
-    `usage` is None if the request has no API key. `granted` is done when a queued request may run,
-    and is None if the request did not have to wait. `headers` are the rate limit headers of the
-    response.
+    The caller must call `release` when the response has finished or the client has disconnected.
+    `usage` is None if the request has no API key. `granted` completes when a queued request may
+    run, and is None if the request did not have to wait. `headers` are the rate limit headers of
+    the response.
     """
 
     limits: Limits
@@ -97,13 +97,13 @@ class Ticket:
             await asyncio.shield(self.granted)
 
     def use_tokens(self, count: int) -> None:
-        """Subtract generated tokens from the key's limit of tokens per minute."""
+        """Charge generated tokens to the key's tokens-per-minute limit."""
         if self.usage is not None and self.usage.tokens is not None:
             with self.limits.table.locked():
                 self.usage.tokens.use(count)
 
     def release(self) -> None:
-        """Leave the queue, or let the next request in the queue run."""
+        """Leave the queue, or free the slot for the next queued request."""
         if not self.is_released:
             self.is_released = True
             self.limits.on_release(self)
@@ -112,9 +112,9 @@ class Ticket:
 class Limits:
     """The limits of a gateway process.
 
-    At most `max_in_flight` requests run, and at most `max_waiting` requests wait in the order of
-    their arrival. Both numbers are divided by `num_processes`, because each gateway process has its
-    own queue. The processes share the limits of the keys in `table`.
+    At most `max_in_flight` requests run, and at most `max_waiting` requests wait in a FIFO queue.
+    Both limits are divided by `num_processes`, because each gateway process has its own queue. The
+    per-key usage in `table` is shared by all processes.
     """
 
     def __init__(
@@ -139,8 +139,8 @@ class Limits:
     def admit(self, key: ApiKey | None, num_tokens: int) -> Ticket:
         """Return a ticket for a request with `num_tokens` prompt tokens.
 
-        Raise `ApiError` (429) if a limit does not allow the request. A rejected request does not
-        count towards any limit.
+        Raise `ApiError` (429) if the request exceeds a limit. Rejected requests do not count
+        towards any limit.
         """
         with self.table.locked():
             usage = None if key is None else self._find_usage(key)
@@ -164,7 +164,7 @@ class Limits:
         return ticket
 
     def on_release(self, ticket: Ticket) -> None:
-        """Count the end of a request, and let the next request in the queue run.
+        """Update the counts after a request, and start the next request in the queue.
 
         Only `Ticket.release` calls this method.
         """
@@ -181,7 +181,7 @@ class Limits:
             self.num_in_flight += 1
 
     def _find_usage(self, key: ApiKey) -> KeyUsage:
-        """Return how much of its current limits a key has used in all gateway processes."""
+        """Return the usage of a key in all gateway processes, with its current limits."""
         row = self.table.find(key.hash)
         requests, tokens = (
             None if per_minute is None else TokenBucket(per_minute, self._clock, row[name])
@@ -221,9 +221,9 @@ def _limited(key: ApiKey, reason: str, limit: str, wait_s: float, usage: KeyUsag
 
 
 def _never_allowed(key: ApiKey, limit: int, num_tokens: int) -> ApiError:
-    """Return the error for a prompt with more tokens than the key may use in a minute.
+    """Return the error for a prompt that exceeds the key's tokens-per-minute limit.
 
-    A retry cannot succeed, so the header `x-should-retry: false` keeps OpenAI's clients from
+    Retrying cannot succeed, so the `x-should-retry: false` header keeps OpenAI's clients from
     retrying.
     """
     return ApiError(
@@ -248,7 +248,7 @@ def _queue_full(num_running: int, num_waiting: int) -> ApiError:
 
 
 def _rate_headers(usage: KeyUsage | None) -> list[tuple[bytes, bytes]]:
-    """Return OpenAI's headers for the limits of a key and the remaining amounts.
+    """Return OpenAI's rate limit headers: the limits of a key and the remaining amounts.
 
     Source: https://platform.openai.com/docs/guides/rate-limits, "Rate limits in headers".
     """

@@ -11,18 +11,18 @@ from typing import Any
 
 import numpy as np
 
-# Maximum number of keys in the shared table. Each process enforces the limits of any further keys
-# separately. An unused row takes no memory.
+# Maximum number of keys in the shared table. For additional keys, each process enforces the limits
+# separately. Unused rows take no memory.
 _MAX_SHARED_KEYS = 16384
 
 
 class UsageTable:
-    """A table with one row per API key: used requests, used tokens, and running requests.
+    """A table of per-key usage: requests, tokens and running requests.
 
-    `requests` and `tokens` in a row are the states of a `TokenBucket`. `running` contains the
-    number of running requests in each process. If `file` is set, all processes of the gateway share
-    the table in this file. Each process passes its own `process_index`, and changes only its own
-    element of `running`.
+    In each row, `requests` and `tokens` are `TokenBucket` states, and `running` contains the number
+    of running requests per process. If `file` is set, all gateway processes share the table through
+    this file. Each process passes its own `process_index` and updates only its own element of
+    `running`.
     """
 
     def __init__(
@@ -44,8 +44,7 @@ class UsageTable:
             self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
             os.ftruncate(self._lock, _MAX_SHARED_KEYS * self._dtype.itemsize)
             self._rows = np.memmap(file, self._dtype, "r+", shape=_MAX_SHARED_KEYS)
-            # If this process replaces a process that was killed, the requests of the killed process
-            # no longer run.
+            # Reset the count: if this process replaces one that was killed, its requests are gone.
             self._rows["running"][:, process_index] = 0
         self._known: dict[str, Any] = {}
 
@@ -62,7 +61,7 @@ class UsageTable:
             fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     def find(self, key_hash: str) -> Any:
-        """Return the row of a key. Call this method only while the table is `locked`."""
+        """Return the row of a key. The caller must hold the lock (`locked`)."""
         row = self._known.get(key_hash)
         if row is None:
             row = self._known[key_hash] = self._find_shared(key_hash)

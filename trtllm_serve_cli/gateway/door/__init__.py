@@ -1,1 +1,1 @@
-"""Pass requests to Triton's own HTTP API, with limits that protect Triton."""
+"""Forward requests to Triton's own HTTP API, with limits that protect Triton."""

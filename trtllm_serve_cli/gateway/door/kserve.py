@@ -1,9 +1,9 @@
-"""Pass requests of the KServe API (`/v2/…`) to Triton.
+"""Forward KServe API requests (`/v2/…`) to Triton.
 
-Triton's HTTP front end is made for trusted clients. Triton 2.51 crashes if it receives a large body
-with the transfer encoding `chunked`, or deeply nested JSON. The gateway therefore reads the whole
-body, checks it, and sends it with its length. It passes only inference and metadata requests for
-the served models, so clients cannot reach the APIs that load models or map shared memory.
+Triton's HTTP front end is designed for trusted clients: Triton 2.51 crashes on large bodies with
+`chunked` transfer encoding and on deeply nested JSON. To prevent this, the gateway reads and checks
+the whole body, and sends it with a content length. It forwards only inference and metadata requests
+for the served models, so clients cannot reach the APIs that load models or map shared memory.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _CONNECT_TIMEOUT_S = 5.0
 
 
 async def pass_to_triton(request: Request) -> Response:
-    """Check a request, send it to Triton, and return Triton's response.
+    """Check a request, forward it to Triton, and return Triton's response.
 
-    Errors have the format of Triton's API.
+    Errors are returned in the format of Triton's API.
     """
     try:
         return await _pass(request)
@@ -72,8 +72,8 @@ async def _pass(request: Request) -> Response:
             return Response(status_code=499)
     url = f"http://{served.endpoint.http}{request.url.path}"
     headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}
-    # By default, aiohttp requests a compressed response. The gateway passes the body without the
-    # header content-encoding, so the client could not decode it.
+    # Override aiohttp's default, which requests a compressed response: the gateway does not forward
+    # the content-encoding header, so the client could not decode the body.
     headers["accept-encoding"] = "identity"
     session: aiohttp.ClientSession = request.app.state.triton_session
     response = await run_while_connected(
@@ -93,9 +93,9 @@ async def _pass(request: Request) -> Response:
 
 
 def _check_countable(request: Request) -> None:
-    """Raise `ApiError` (403) if the key limits tokens per minute.
+    """Raise `ApiError` (403) if the key has a tokens-per-minute limit.
 
-    The gateway cannot enforce this limit, because it cannot count the tokens of requests to
+    The gateway cannot enforce this limit here, because it cannot count tokens in requests to
     Triton's API.
     """
     key = find_call(request.scope).key
@@ -133,7 +133,7 @@ def find_server(method: str, path: str, models: tuple[ServedModel, ...]) -> Serv
 
 
 def list_triton_models(text_model: str) -> set[str]:
-    """Return the names of the Triton models with which clients can use `text_model`."""
+    """Return the names of the Triton models that give clients access to `text_model`."""
     info = ModelInfo(text_model)
     return {text_model, *map(info.name_of, (CORE_MODEL, *UPSTREAM_TEXT_MODELS))}
 
@@ -148,7 +148,7 @@ def check_body(body: bytes, binary_header: str | None) -> None:
         if not binary_header.isdecimal() or int(binary_header) > len(body):
             raise ApiError(
                 400,
-                f"The header {_BINARY_HEADER} must be a length in bytes that is not greater "
+                f"The {_BINARY_HEADER} header must be a length in bytes that is not greater "
                 "than the length of the request body.",
             )
         body = body[: int(binary_header)]
@@ -205,7 +205,7 @@ async def _send(
     except (aiohttp.ClientError, TimeoutError) as error:
         raise ApiError(
             503,
-            f"Triton did not answer the request ({type(error).__name__}). Retry the request.",
+            f"Triton did not respond to the request ({type(error).__name__}). Retry the request.",
             retry_after_s=1,
         ) from error
 

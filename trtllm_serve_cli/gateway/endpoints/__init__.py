@@ -1,1 +1,1 @@
-"""Handle the requests to the gateway's endpoints."""
+"""Handle requests to the gateway's endpoints."""

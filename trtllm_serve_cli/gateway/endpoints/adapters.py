@@ -1,9 +1,9 @@
 """Handle `POST /v1/load_lora_adapter` and `/v1/unload_lora_adapter`, as vLLM's server does.
 
 Source of the fields and the responses: vllm/entrypoints/openai/models/serving.py in
-vllm-project/vllm (commit 00153c8b7948). The additional field `model` is for gateways with several
-models. The engine reads the adapter from a folder on the server. For security, clients can load
-only folders below the operator's `runtime_lora_dir`.
+vllm-project/vllm (commit 00153c8b7948). The additional `model` field selects the base model if the
+gateway serves several. The engine reads the adapter from a folder on the server. For security, this
+folder must be below the operator's `runtime_lora_dir`.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ async def load_adapter(request: Request) -> Response:
     base = _find_base(registry, body.model)
     _check_adapters_supported(base)
     folder = find_adapter_folder(root, body.lora_path)
-    # The engine caches adapters by name. Make the name in the engine unique, so that the engine
-    # does not use a cached adapter that a client loaded earlier with the same name.
+    # The engine caches adapters by name. Use a unique name, so that the engine does not reuse an
+    # adapter that a client loaded earlier under the same name.
     adapter = dataclasses.replace(
         base.with_adapter(body.lora_name, f"{body.lora_name}-{uuid.uuid4().hex[:8]}"),
         created=int(time.time()),
         lora_folder=str(folder),
     )
     await _try(adapter)
-    # Another request may have loaded an adapter with the same name in the meantime.
+    # Check again: another request may have loaded an adapter with the same name in the meantime.
     _check_name(registry, body)
     registry.add_runtime_adapter(adapter)
     return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' added successfully.")
 
 
 async def unload_adapter(request: Request) -> Response:
-    """Stop serving an adapter that was loaded at run time. Requests in flight are completed."""
+    """Stop serving an adapter that was loaded at run time. Let requests in flight finish."""
     _check_allowed(request)
     body = await read_json(request, UnloadAdapterBody)
     registry: ModelRegistry = request.app.state.models
@@ -91,11 +91,12 @@ async def unload_adapter(request: Request) -> Response:
 def find_adapter_folder(root: Path, path: str) -> Path:
     """Return the adapter's folder at `path`, which must be below `root`.
 
-    A relative path starts at `root`. Raise `ApiError` (400) if there is no such folder. The error
-    is the same for all paths outside `root`, so that clients cannot find out which files exist.
+    Relative paths are relative to `root`. Raise `ApiError` (400) if the folder does not exist or is
+    outside `root`. The message is the same in all cases, so that clients cannot probe which files
+    exist.
     """
     folder = None
-    # ValueError: the path contains a null character. RuntimeError: a loop of links.
+    # ValueError: the path contains a null character. RuntimeError: a symlink loop.
     with contextlib.suppress(OSError, ValueError, RuntimeError):
         root = root.resolve()
         folder = (root / path).resolve()
@@ -109,7 +110,7 @@ def find_adapter_folder(root: Path, path: str) -> Path:
 
 
 def _check_allowed(request: Request) -> Path:
-    """Return the folder that contains the adapters that clients may load.
+    """Return the folder from which clients may load adapters.
 
     Raise `ApiError` (403) if clients may not load adapters, or if the key may use only certain
     models.

@@ -40,7 +40,7 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class ChatPlan:
-    """A planned chat completion: the engine's request, and the settings of the response.
+    """A planned chat completion: the engine request and the response settings.
 
     `new_parser` returns a parser that finds tool calls and reasoning in the text of one sequence.
     """
@@ -130,7 +130,7 @@ def _template_variables(body: ChatBody) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Choice:
-    """The part of the message that has been generated for one sequence so far."""
+    """The part of the message generated so far for one sequence."""
 
     parser: OutputParser
     content: str = ""
@@ -151,7 +151,7 @@ class ChatWriter(Writer):
         self._choices = [_Choice(plan.new_parser()) for _ in range(plan.generation.num_sequences)]
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
-        # Encode the fields that are the same in all chunks only once.
+        # Pre-encode the fields that are the same in all chunks.
         head = {
             "id": self._id,
             "object": "chat.completion.chunk",
@@ -214,7 +214,7 @@ class ChatWriter(Writer):
         return b"".join(self._chunk(index, **part) for part in parts)
 
     def last_events(self, generation: Generation) -> bytes:
-        """Return the chunk with the usage, if the client requested it, and the end marker."""
+        """Return the usage chunk, if the client requested it, and the end marker."""
         events = b""
         if self._plan.includes_usage:
             usage = describe_usage(
@@ -274,10 +274,7 @@ class ChatWriter(Writer):
         return {"token": token, "logprob": log_prob, "bytes": list(token.encode())}
 
     def finish_reasons(self, generation: Generation) -> tuple[str, ...]:
-        """Return the finish reason of each choice.
-
-        The reason is "tool_calls" if the choice contains tool calls.
-        """
+        """Return the finish reason of each choice, for example "tool_calls"."""
         reasons = (choice.finish_reason for choice in self._choices)
         return tuple(reason for reason in reasons if reason is not None)
 

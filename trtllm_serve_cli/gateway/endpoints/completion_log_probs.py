@@ -1,4 +1,4 @@
-"""Describe the log probabilities of a completion in the format of OpenAI's API."""
+"""Convert the log probabilities of a completion to OpenAI's format."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def describe_log_probs(
     alternatives: Alternatives,
     start: int,
 ) -> dict[str, Any]:
-    """Return the log probabilities of tokens, and the tokens' positions in the text.
+    """Return the log probabilities of tokens, and the text offset of each token.
 
     `alternatives` contains the most likely tokens at the position of each token, or is empty.
     `start` is the number of characters before the first token.
@@ -44,8 +44,8 @@ def describe_prompt(
     """
     alternatives = ((), *facts.top_log_probs) if facts.top_log_probs else ()
     described = describe_log_probs(tokenizer, token_ids, [None, *facts.log_probs], alternatives, 0)
-    # The tokens may begin with a special token whose text is not part of `text`, so subtract the
-    # length of this token from the positions.
+    # The first token may be a special token that does not appear in `text`, so subtract its length
+    # from the offsets.
     excess = sum(map(len, described["tokens"])) - len(text)
     described["text_offset"] = [max(0, each - excess) for each in described["text_offset"]]
     return described
@@ -62,7 +62,7 @@ def join(first: dict[str, Any], second: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _join(first: dict[str, Any], second: dict[str, Any], key: str) -> list[Any]:
-    # A prompt of one token has no alternatives, but the generated tokens may have some.
+    # A one-token prompt has no alternatives, even if the generated tokens have some.
     values = (each[key] or [None] * len(each["tokens"]) for each in (first, second))
     return list(chain.from_iterable(values))
 
@@ -83,7 +83,7 @@ def _describe_alternatives(
     for text, log_prob, row in zip(texts, log_probs, alternatives, strict=True):
         entry: dict[str, float] = {}
         for _, value in row:
-            # Different tokens may have the same text. Keep the most likely one, which is first.
+            # Several tokens may have the same text; keep the most likely one, which comes first.
             entry.setdefault(next(decoded), value)
         if log_prob is not None:
             entry.setdefault(text, log_prob)

@@ -33,7 +33,7 @@ _encode = msgspec.json.encode
 
 @dataclass(frozen=True, slots=True)
 class CompletionPlan:
-    """A planned completion of one or several prompts.
+    """A planned completion of one or more prompts.
 
     The engine generates `num_generated` sequences for each prompt, and the response contains the
     best `num_choices` of them. If `scores_prompts` is set, the response contains the log
@@ -79,9 +79,8 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
         raise invalid(
             "max_tokens is 0. Request at least 1 token, or set echo to true.", "max_tokens"
         )
-    # The log probabilities of a prompt do not depend on the sampling parameters, so do not apply
-    # the model's defaults. If `max_tokens` is 0, the engine generates one token, which the response
-    # does not contain.
+    # Prompt log probabilities do not depend on sampling parameters, so do not apply the model's
+    # defaults. If `max_tokens` is 0, the engine still generates one token, which is discarded.
     sampled = body if scores_prompts else apply_defaults(model, body)
     if discards_output:
         sampled = _without_sampling(body)
@@ -117,9 +116,7 @@ def plan_completion(model: LoadedModel, body: CompletionBody) -> CompletionPlan:
 
 
 def _without_sampling(body: CompletionBody) -> CompletionBody:
-    """Return a copy of the request without sampling, so that the engine generates the most likely
-    tokens.
-    """
+    """Return a copy of the request that selects greedy decoding."""
     return msgspec.structs.replace(
         body,
         temperature=0,
@@ -143,7 +140,7 @@ def _encode_prompt(model: LoadedModel, prompt: str | list[int], body: Completion
     if isinstance(prompt, str):
         adds = True if body.add_special_tokens is None else body.add_special_tokens
         ids = model.tokenizer.encode(prompt, add_special_tokens=adds) if prompt else []
-        # As in OpenAI's API, the model starts a new text if the prompt is empty.
+        # As in OpenAI's API, an empty prompt starts a new document.
         return ids or [model.tokenizer.end_id]
     vocab_size = model.info.vocab_size
     if not prompt:
@@ -163,7 +160,7 @@ def _decode_prompt(model: LoadedModel, prompt: str | list[int]) -> str:
 
 @dataclass(slots=True)
 class _Choice:
-    """The output that has been generated for one sequence so far."""
+    """The output generated so far for one sequence."""
 
     text: str = ""
     token_ids: list[int] = field(default_factory=list)
@@ -174,7 +171,7 @@ class _Choice:
 
     @property
     def score(self) -> float:
-        """The mean log probability of the tokens, by which `best_of` ranks the sequences."""
+        """The mean log probability of the tokens; `best_of` ranks the sequences by it."""
         return sum(self.log_probs) / max(len(self.log_probs), 1)
 
 
@@ -194,11 +191,11 @@ class CompletionWriter(Writer):
         }
         self._start = b"data: " + _encode(self._head)[:-1] + b',"choices":['
         self._end = b'],"usage":null}\n\n' if plan.includes_usage else b"]}\n\n"
-        # The position of the next token in the text of each choice, for the field `text_offset`.
+        # The text offset of the next token of each choice, for the `text_offset` field.
         self._offsets = [0] * num_sequences
-        # The choices for which the prompt's token ids have not been sent yet.
+        # The choices whose prompt token ids have not been sent yet.
         self._without_prompt_ids = set(range(num_sequences if plan.returns_token_ids else 0))
-        # Index of a prompt -> the log probabilities that the engine reported for the prompt.
+        # Maps prompt indexes to the log probabilities that the engine reported for the prompts.
         self._prompts: dict[int, PromptFacts] = {}
 
     def first_events(self) -> bytes:
@@ -214,9 +211,7 @@ class CompletionWriter(Writer):
         return self._prompt_event(delta) + self._text_event(self._keep(delta))
 
     def _prompt_event(self, delta: TextDelta) -> bytes:
-        """Return the chunk with a prompt and its log probabilities, after the engine has returned
-        them.
-        """
+        """Return the chunk with a prompt and its log probabilities, if they have arrived."""
         if not self._plan.scores_prompts or delta.prompt is None:
             return b""
         self._prompts[delta.index // self._plan.num_generated] = delta.prompt
@@ -237,7 +232,7 @@ class CompletionWriter(Writer):
         )
 
     def last_events(self, generation: Generation) -> bytes:
-        """Return the chunk with the usage, if the client requested it, and the end marker."""
+        """Return the usage chunk, if the client requested it, and the end marker."""
         events = b""
         if self._plan.includes_usage:
             usage = self._describe_usage(generation)
@@ -262,7 +257,7 @@ class CompletionWriter(Writer):
         return _encode(self._head | {"choices": self._describe_choices(), "usage": usage})
 
     def _keep(self, delta: TextDelta) -> TextDelta:
-        """Return `delta`, without the generated text if the response contains only the prompts."""
+        """Return `delta`, without generated text if the response contains only the prompts."""
         if not self._plan.discards_output:
             return delta
         reason: FinishReason | None = None if delta.finish_reason is None else "length"

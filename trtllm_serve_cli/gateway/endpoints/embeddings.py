@@ -1,7 +1,7 @@
 """Handle `POST /v1/embeddings`.
 
-Source of the fields and limits: `CreateEmbeddingRequest` in OpenAI's openapi.yaml. `prompt_name` is
-an extension of sentence-transformers, and `truncate_prompt_tokens` is an extension of vLLM.
+Source of the fields and limits: `CreateEmbeddingRequest` in OpenAI's openapi.yaml. The
+`prompt_name` field comes from sentence-transformers, and `truncate_prompt_tokens` from vLLM.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from trtllm_serve_cli.runtime.embedding import decode_vector, encode_vector, sho
 from trtllm_serve_cli.runtime.embedding_settings import EmbeddingSettings
 from trtllm_serve_cli.runtime.engine import InvalidRequest
 
-# If the inputs have more characters than this, encode them in a thread, so that they do not delay
-# the tokens of other requests.
+# Encode inputs with more characters than this in a thread, so that they do not delay the tokens of
+# other requests.
 _MAX_LETTERS_IN_LOOP = 4096
 
 
@@ -136,9 +136,9 @@ def _encode(model: LoadedModel, each: str | list[int], prefix: str, limit: int |
 
 
 def cut_tokens(ids: list[int], plain: list[int], limit: int) -> list[int]:
-    """Truncate a text to `limit` tokens, and keep the special tokens before and after the text.
+    """Truncate a text to `limit` tokens, but keep the special tokens before and after it.
 
-    `ids` are the text's tokens with the special tokens, and `plain` are the tokens without them.
+    `ids` includes the special tokens; `plain` does not.
     """
     num_special = len(ids) - len(plain)
     for start in range(num_special + 1):

@@ -39,11 +39,10 @@ _encode = msgspec.json.encode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """A planned message of the assistant.
+    """A planned assistant message, which is generated as the chat completion `chat`.
 
-    The message is generated as the chat completion `chat`. `max_tokens_reason` is the stop reason
-    that is returned if the message reaches the maximum number of tokens. If `hides_thinking` is
-    set, the thinking blocks are empty.
+    `max_tokens_reason` is the stop reason to return if the message reaches the token limit. If
+    `hides_thinking` is set, the thinking blocks are empty.
     """
 
     chat: ChatPlan
@@ -79,8 +78,8 @@ async def count_tokens(request: Request) -> Response:
 def plan_message(model: LoadedModel, body: MessagesBody) -> MessagePlan:
     """Plan a message. Raise `ApiError` (400) if the request is not valid.
 
-    As in Anthropic's API, `max_tokens` may exceed the remaining context. The response then ends at
-    the end of the context.
+    As in Anthropic's API, `max_tokens` may exceed the remaining context; the response is then
+    limited by the context.
     """
     try:
         chat = plan_chat(model, convert_body(body))

@@ -58,7 +58,7 @@ async def retrieve_model(request: Request) -> Response:
 def describe_model(model: LoadedModel) -> dict[str, Any]:
     """Return a model in the format of OpenAI's API, with vLLM's additional fields.
 
-    `task` is a field of the gateway: "generate", or "embed" for models that compute embeddings.
+    The gateway adds the field `task`: "generate", or "embed" for models that compute embeddings.
     """
     return {
         "id": model.name,
@@ -93,7 +93,7 @@ def describe_anthropic_model(model: LoadedModel) -> dict[str, Any]:
 def describe_page(models: Sequence[LoadedModel], query: ModelsQuery) -> dict[str, Any]:
     """Return a page of Anthropic's list of models.
 
-    Raise `ApiError` (400) if both cursors are set, or if a cursor is not the name of a model.
+    Raise `ApiError` (400) if both cursors are set, or if a cursor is not a model name.
     """
     if query.after_id is not None and query.before_id is not None:
         raise invalid("after_id and before_id cannot be combined. Send one of them.", "after_id")

@@ -28,7 +28,7 @@ from trtllm_serve_cli.gateway.translate.responses import CHAT_PARAMS, convert_bo
 
 _encode = msgspec.json.encode
 Status = Literal["in_progress", "completed", "incomplete", "failed"]
-# Kind of an output block -> prefix of the id of the response item that contains the block.
+# Maps the kind of an output block to the id prefix of the response item that contains it.
 _PREFIXES = {"reasoning": "rs", "text": "msg", "call": "fc"}
 
 
@@ -142,8 +142,9 @@ class ResponseWriter(Writer):
         return "incomplete" if self._reader.finish_reason == "length" else "completed"
 
     def _item_status(self, block: Block) -> Status:
-        """Return the status of an item. The last item is incomplete if the maximum number of tokens
-        or an error ended the response.
+        """Return the status of an item.
+
+        The last item is incomplete if the response ended at the token limit or with an error.
         """
         is_last = block is self._reader.blocks[-1]
         return "incomplete" if is_last and self._reader.finish_reason != "stop" else "completed"
@@ -249,5 +250,5 @@ def _describe_part(block: Block, text: str) -> dict[str, Any]:
 
 
 def _text_fields(block: Block) -> dict[str, Any]:
-    """Return the fields that text events have, but reasoning events do not."""
+    """Return the fields that only text events have, not reasoning events."""
     return {} if block.kind == "reasoning" else {"logprobs": []}

@@ -20,7 +20,7 @@ async def metrics(request: Request) -> Response:
 
 
 async def health(request: Request) -> Response:
-    """Return the status 200 if every model can receive requests and the server responds.
+    """Return status 200 if all models can receive requests and the server responds.
 
     Otherwise, raise `ApiError` (503).
     """

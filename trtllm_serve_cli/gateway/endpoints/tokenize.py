@@ -1,8 +1,8 @@
 """Handle `POST /tokenize`, `POST /detokenize` and `GET /tokenizer_info`, as vLLM's server (0.26)
 does.
 
-lm-eval uses these endpoints instead of a local tokenizer. It does not send the name of a model, so
-the name is optional.
+lm-eval uses these endpoints instead of a local tokenizer. It does not send a model name, so the
+name is optional.
 """
 
 from __future__ import annotations

@@ -23,11 +23,12 @@ class Backend(Protocol):
         """True if the engine can read adapters from folders on the gateway's machine."""
 
     def submit(self, fields: Mapping[str, Any], on_update: OnUpdate) -> int:
-        """Send a request with these fields of `GenerationRequest`, and return its id.
+        """Submit a request, and return its id.
 
-        The event loop calls `on_update` for each update until the last sequence has ended or the
-        request is cancelled. An update with an error is the last update. Raise `ApiError` (503) if
-        the engine cannot receive requests.
+        `fields` are the fields of a `GenerationRequest`. `on_update` is called from the event loop
+        for each update until all sequences have finished or the request is cancelled. An update
+        with an error is always the last one. Raise `ApiError` (503) if the engine cannot receive
+        requests.
         """
 
     def cancel(self, request_id: int) -> None:
@@ -36,7 +37,7 @@ class Backend(Protocol):
     def open_decoder(
         self, request_id: int, sequence_index: int, *, skips_special_tokens: bool
     ) -> StreamDecoder:
-        """Return a decoder for the text of one sequence."""
+        """Return a decoder for the tokens of one sequence."""
 
     async def close(self) -> None:
         """Close the connection. Requests in flight fail."""

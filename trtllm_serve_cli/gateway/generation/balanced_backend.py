@@ -20,12 +20,11 @@ class BalancedBackend:
         self._backends: list[Backend] = []
         self._num_in_flight: list[int] = []
         self._ids = itertools.count(1)
-        # Request id -> index of the request's backend, and the id that this backend uses for the
-        # request.
+        # Maps request ids to the backend's index and the backend's own request id.
         self._requests: dict[int, tuple[int, int]] = {}
 
     def add(self, backend: Backend) -> None:
-        """Add a backend that receives a share of the requests."""
+        """Add a backend to distribute requests to."""
         self._backends.append(backend)
         self._num_in_flight.append(0)
 

@@ -1,4 +1,4 @@
-"""Run the requests of one API call on a backend, and yield their text in batches."""
+"""Run the requests of one API call on a backend, and yield the generated text in batches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from trtllm_serve_cli.runtime.engine import SequenceUpdate
 
 @dataclass(frozen=True, slots=True)
 class GenerationPlan:
-    """A request for an engine, and the settings for converting its tokens to text.
+    """An engine request, and the settings for converting the generated tokens to text.
 
-    `fields` are the fields of a `GenerationRequest`. The text ends at the first string of `stops`
-    that the model generates. `includes_stop` keeps this string in the text.
+    `fields` are the fields of a `GenerationRequest`. The text ends at the first stop string
+    (`stops`) that the model generates. If `includes_stop` is set, the text includes this string.
     """
 
     fields: Mapping[str, Any]
@@ -38,13 +38,13 @@ class GenerationPlan:
 class Generation:
     """The running requests of an API call.
 
-    All plans have the same number of sequences. The sequences are numbered across the requests:
-    the first sequence of the second request follows the last sequence of the first request.
-    `on_tokens` is called with the number of tokens in each batch of text. `trace_parent` is the W3C
-    `traceparent` of the call's span, or empty if the call is not traced.
+    All plans have the same number of sequences. Sequences are numbered consecutively across all
+    requests, starting with those of the first request. `on_tokens` is called with the number of
+    tokens in each batch of text. `trace_parent` is the W3C `traceparent` of the call's span, or
+    empty if the call is not traced.
 
-    Tokens become text as soon as they arrive, even if the client is slow. The backend has then just
-    decoded the tokens of all requests together, and keeps the result only until the next step.
+    Tokens are decoded as soon as they arrive, even if the client is slow, because the backend
+    decodes the new tokens of all requests together and keeps the result only until the next step.
     """
 
     def __init__(
@@ -61,8 +61,9 @@ class Generation:
         self._num_arrived_tokens = 0
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._write: Callable[[TextDelta], bool] | None = None
         self._sequences: dict[int, TextSequence] = {}
-        # Engine's request id -> index of its plan.
+        # Maps backend request ids to plan indexes.
         self._requests: dict[int, int] = {}
         self._num_cached_tokens: int | None = None
         try:
@@ -85,24 +86,32 @@ class Generation:
 
     @property
     def num_output_tokens(self) -> int:
-        """The number of tokens that have been generated for all sequences so far."""
+        """The number of tokens generated so far, across all sequences."""
         return sum(each.num_tokens for each in self._sequences.values())
 
     @property
     def finish_reasons(self) -> tuple[str, ...]:
-        """Why each sequence has ended. Sequences that are still running are omitted."""
+        """The finish reasons of all finished sequences."""
         ended = (self._sequences[index].finish_reason for index in sorted(self._sequences))
         return tuple(reason for reason in ended if reason is not None)
 
     @property
     def num_cached_tokens(self) -> int | None:
-        """The number of prompt tokens that were in the KV cache already, or None if unknown."""
+        """The number of prompt tokens that were already in the KV cache, or None if unknown."""
         return self._num_cached_tokens
 
-    async def batches(self) -> AsyncGenerator[list[TextDelta], None]:
-        """Yield the new text of the sequences until all of them have ended.
+    def write_directly(self, write: Callable[[TextDelta], bool]) -> None:
+        """Pass new text directly to `write` while the consumer of `batches` is waiting.
 
-        If the caller reads slowly, one batch contains the text of several engine steps. Closing the
+        This avoids waking the consumer's task for each token. `batches` still yields the last text
+        of each sequence, and any text for which `write` returns False.
+        """
+        self._write = write
+
+    async def batches(self) -> AsyncGenerator[list[TextDelta], None]:
+        """Yield new text until all sequences have finished.
+
+        If the caller reads slowly, one batch contains text from several engine steps. Closing the
         generator cancels the requests. Raise `ApiError` if the engine rejects or cannot complete a
         request.
         """
@@ -128,17 +137,29 @@ class Generation:
     def _on_update(self, update: SequenceUpdate) -> None:
         if self._error is not None:
             return
-        # An exception must fail this call only. The backend delivers to other calls, too.
+        # An exception must fail only this call, because the backend also delivers updates to other
+        # calls.
         try:
             if update.error is not None:
                 raise engine_error(update.error, is_rejected=update.rejected)
+            delta = self._push(update)
+            if delta is not None and self._has_written(delta):
+                self._on_tokens(len(update.token_ids))
+                return
             self._num_arrived_tokens += len(update.token_ids)
-            if (delta := self._push(update)) is not None:
+            if delta is not None:
                 self._arrived.append(delta)
         except Exception as error:
             self._error = error
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _has_written(self, delta: TextDelta) -> bool:
+        """Write `delta` directly if possible, and return whether it was written."""
+        is_reader_waiting = self._waiter is not None and not self._waiter.done()
+        if self._write is None or not is_reader_waiting or delta.finish_reason is not None:
+            return False
+        return self._write(delta)
 
     async def _wait(self) -> list[TextDelta]:
         """Wait until text has arrived or a request has failed, and return the text."""

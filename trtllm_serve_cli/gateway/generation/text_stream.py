@@ -1,4 +1,4 @@
-"""Convert the updates of a request's sequences to text, and end sequences at stop strings."""
+"""Convert sequence updates to text, and end sequences at stop strings."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from trtllm_serve_cli.runtime.engine import FinishReason, PromptFacts, SequenceU
 from trtllm_serve_cli.runtime.text.detokenize import StreamDecoder
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen, because `__init__` of a frozen dataclass takes four times as long, and an instance is
+# created for each token.
+@dataclass(slots=True)
 class TextDelta:
     """New text of one sequence.
 
     `finish_reason` is set in the last delta. If a stop string or a stop token ended the sequence,
     `stop_reason` is the stop string or the token's id. `log_probs` and `top_log_probs` have one
-    element for each id in `token_ids`, or are empty. An element of `top_log_probs` lists the most
-    likely tokens. `prompt` is what the engine reports about the prompt, and is set once per
+    element for each id in `token_ids`, or are empty. Each element of `top_log_probs` lists the most
+    likely tokens. `prompt` contains the engine's information about the prompt, and is set once per
     request.
     """
 
@@ -75,7 +77,7 @@ class TextSequence:
         return self.finish_reason is not None
 
     def push(self, update: SequenceUpdate) -> TextDelta:
-        """Return the text that an update adds. After the last delta, updates are ignored."""
+        """Convert an update to text. Do not call this method after the last delta."""
         self.num_tokens += len(update.token_ids)
         reason = update.finish_reason
         text = self.decoder.push(self._remove_stop_token(update))
@@ -107,7 +109,7 @@ class TextSequence:
         return ids[:-1] if is_stopped and not self.includes_stop else ids
 
     def _cut(self, new: str, *, is_last: bool) -> tuple[str, str | None]:
-        """Return the text to emit, and the stop string that ended the text, or None."""
+        """Return the text to emit, and the stop string that was found, or None."""
         text = self._held + new
         if (found := find_stop(text, self.stops)) is not None:
             start, stop = found

@@ -1,8 +1,8 @@
-"""Send token ids to the model `tensorrt_llm` of a Triton server over gRPC.
+"""Send token ids to the `tensorrt_llm` model of a Triton server over gRPC.
 
-The gateway uses this backend if it cannot connect to an engine worker directly. TensorRT-LLM
-engines have no worker because they run in Triton's C++ backend, and the workers of other machines
-are not reachable.
+The gateway uses this backend if it cannot connect to an engine worker directly: TensorRT-LLM
+engines run in Triton's C++ backend and have no worker, and workers on other machines are not
+reachable.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from trtllm_serve_cli.runtime.triton.word_lists import encode_words
 
 _READY_PERIOD_S = 1.0
 _READY_TIMEOUT_S = 5.0
-# Field of a `GenerationRequest` -> name and type of the `tensorrt_llm` input. `input_ids` and the
-# word lists are not in this table because they are not scalars.
+# Maps a field of `GenerationRequest` to the name and type of the `tensorrt_llm` input. `input_ids`
+# and the word lists are not in this table because they are not scalars.
 _SCALARS: Mapping[str, tuple[str, str]] = {
     "max_new_tokens": ("request_output_len", "INT32"),
     "end_id": ("end_id", "INT32"),
@@ -55,7 +55,7 @@ _SCALARS: Mapping[str, tuple[str, str]] = {
     "guide": ("guided_decoding_guide", "BYTES"),
     "lora_task_id": ("lora_task_id", "UINT64"),
 }
-# Fields that Triton has no input for, and their description for the error message.
+# Maps fields without a Triton input to their descriptions in the error message.
 _WITHOUT_INPUT = {
     "min_p": "Requests with min_p",
     "num_top_log_probs": "Alternatives (top_logprobs, or logprobs above 0)",
@@ -64,12 +64,12 @@ _WITHOUT_INPUT = {
 }
 _WORD_LISTS = {"stop_words": "stop_words_list", "bad_words": "bad_words_list"}
 _FORMATS = {"INT32": "<i", "UINT64": "<Q", "FP32": "<f", "BOOL": "<?"}
-# Default values of fields. The input is omitted for a field with its default value.
+# Maps fields to their default values. If a field has its default value, its input is omitted.
 _WITHOUT_EFFECT = {"num_return_sequences": 1, "return_log_probs": False}
 
 
 class TritonBackend:
-    """A connection to the model `core` of a Triton server."""
+    """A connection to the `core` model of a Triton server."""
 
     def __init__(self, endpoint: Endpoint, core: ModelInfo, tokenizer: Tokenizer) -> None:
         self._core = core
@@ -152,8 +152,8 @@ class TritonBackend:
         try:
             async for response in call:
                 if response.error_message:
-                    # Do not cancel the call after an error. Triton 2.51 never releases a call that
-                    # is cancelled between its last response and its end.
+                    # Do not cancel the call after an error, because Triton 2.51 never releases a
+                    # call that is cancelled after its last response but before it ends.
                     error = response.error_message
                 elif error is None:
                     for update in reader.read(response.infer_response):
@@ -252,33 +252,33 @@ def plan_embedding(model: str, fields: Mapping[str, Any]) -> Any:
 
 
 class _Reader(Protocol):
-    """Converts the responses to one request to updates."""
+    """Converts the responses to a request into sequence updates."""
 
     def read(self, response: Any) -> list[SequenceUpdate]:
         """Return the updates in a response."""
 
     def finish(self, error: str | None) -> list[SequenceUpdate]:
-        """Return the last updates: the error, or the ends of all sequences."""
+        """Return the final updates: an error, or the finish reason of each sequence."""
 
 
 class _EmbeddingReader:
-    """Converts the response of an embedding model to an update."""
+    """Converts the response of an embedding model into a sequence update."""
 
     def __init__(self, request_id: int) -> None:
         self._request_id = request_id
         self._embedding = ""
 
     def read(self, response: Any) -> list[SequenceUpdate]:
-        """Store the embedding, and return no updates, because `finish` returns the embedding."""
+        """Store the embedding for `finish`, and return no updates."""
         for output, content in zip(response.outputs, response.raw_output_contents, strict=True):
             if output.name == "embedding":
                 self._embedding = base64.b64encode(content).decode()
         return []
 
     def finish(self, error: str | None) -> list[SequenceUpdate]:
-        """Return the last update: the error or the embedding."""
+        """Return the final update: an error or the embedding."""
         if error is None and not self._embedding:
-            error = "the server's response is invalid: it has no embedding"
+            error = "the server's response is invalid: it does not contain an embedding"
         if error is not None:
             return [SequenceUpdate(self._request_id, error=error, rejected="max_seq_len" in error)]
         update = SequenceUpdate(self._request_id, finish_reason="stop", embedding=self._embedding)
@@ -286,10 +286,10 @@ class _EmbeddingReader:
 
 
 class _ResponseReader:
-    """Converts the responses of `tensorrt_llm` to updates.
+    """Converts `tensorrt_llm` responses into sequence updates.
 
-    `tensorrt_llm` does not report why a sequence ended. If a sequence has fewer tokens than
-    requested, it ended at its end token or at a stop word.
+    `tensorrt_llm` does not report why a sequence finished. A sequence with fewer tokens than
+    requested must have reached its end token or a stop word.
     """
 
     def __init__(self, core: ModelInfo, fields: Mapping[str, Any], request_id: int) -> None:
@@ -325,7 +325,7 @@ class _ResponseReader:
         return updates
 
     def finish(self, error: str | None) -> list[SequenceUpdate]:
-        """Return the last updates: the error, or the ends of all sequences."""
+        """Return the final updates: an error, or the finish reason of each sequence."""
         if error is not None:
             is_rejected = not any(self._num_tokens.values())
             return [SequenceUpdate(self._request_id, error=error, rejected=is_rejected)]

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class WorkerBackend:
-    """A connection to an engine worker. A lost connection is opened again.
+    """A connection to an engine worker. If it is lost, it is reopened automatically.
 
     `find_socket` returns the name of the worker's abstract socket, or None if the worker's server
     is not running.
@@ -54,12 +54,13 @@ class WorkerBackend:
             skips: StepDecoder(
                 lambda sequences, skips=skips: tokenizer.decode_all(  # type: ignore[misc]
                     sequences, skip_special_tokens=skips
-                )
+                ),
+                tokenizer.unfinished_ids,
             )
             for skips in (True, False)
         }
         self._handlers: dict[int, OnUpdate] = {}
-        # Request id -> number of its sequences that have not ended.
+        # Maps request ids to the number of unfinished sequences.
         self._open_sequences: dict[int, int] = {}
         self._ids = itertools.count(1)
         self._connection: _WorkerConnection | None = None
@@ -118,8 +119,8 @@ class WorkerBackend:
             if (name := self._find_socket()) is not None:
                 connection = _WorkerConnection(self._receive)
                 with contextlib.suppress(OSError):
-                    # The standard library opens the connection, because uvloop cannot connect to
-                    # abstract sockets.
+                    # Connect with the standard library, because uvloop cannot connect to abstract
+                    # sockets.
                     sock = connect(name, timeout_s=0)
                     await loop.create_unix_connection(lambda: connection, sock=sock)  # noqa: B023
                     self._connection = connection
@@ -139,7 +140,7 @@ class WorkerBackend:
             handler(SequenceUpdate(request_id, error=why))
 
     def _receive(self, messages: list[dict[str, Any]]) -> None:
-        """Handle the messages that arrived together, and merge their updates for each sequence.
+        """Handle a batch of messages, and merge the updates of each sequence.
 
         Raise `ProtocolError` if a message is invalid.
         """
@@ -175,7 +176,7 @@ class WorkerBackend:
 
 
 def _encode_frame(message: dict[str, Any]) -> bytes:
-    """Return a frame of the worker's protocol. Raise `ApiError` (413) if it is too long.
+    """Encode a message as a frame for the worker. Raise `ApiError` (413) if it is too long.
 
     msgspec encodes a prompt's token ids about five times as fast as `protocol.encode_frame`, which
     uses the standard library.
@@ -187,9 +188,9 @@ def _encode_frame(message: dict[str, Any]) -> bytes:
 
 
 class _WorkerConnection(asyncio.Protocol):
-    """A socket to an engine worker. `receive` is called with the messages of complete frames.
+    """A socket connection to an engine worker. `receive` is called with each batch of messages.
 
-    If a frame is invalid, `failure` contains the reason, and the connection ends.
+    If a frame is invalid, `failure` is set to the reason and the connection is closed.
     """
 
     def __init__(self, receive: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -216,7 +217,7 @@ class _WorkerConnection(asyncio.Protocol):
             self.abort()
 
     def _take_messages(self) -> list[dict[str, Any]]:
-        """Remove the complete frames from the buffer, and return their messages except pings."""
+        """Remove complete frames from the buffer, answer pings, and return the other messages."""
         messages = []
         start, size = 0, len(self._buffer)
         while size - start >= _LENGTH_BYTES:

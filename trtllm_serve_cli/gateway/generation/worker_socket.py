@@ -15,7 +15,7 @@ _SOCKETS = Path("/proc/net/unix")
 
 
 def find_worker_socket(server_directory: Path, core_model: str) -> str | None:
-    """Return the name of the abstract socket on which the worker of `core_model` listens.
+    """Return the name of the abstract socket that the worker of `core_model` listens on.
 
     Return None if the server is not running, or if its engine has no worker that accepts
     connections. `server_directory` is the server's state folder.
@@ -29,9 +29,9 @@ def find_worker_socket(server_directory: Path, core_model: str) -> str | None:
 
 
 def _list_tritons(server_directory: Path) -> Iterator[int]:
-    """Yield the ids of the `tritonserver` processes.
+    """Yield the ids of the server's `tritonserver` processes.
 
-    Such a process is the server's first process or its descendant, for example an MPI rank.
+    These can be the server's first process or its descendants, for example MPI ranks.
     """
     try:
         pid = json.loads((server_directory / "state.json").read_text())["server_pid"]

@@ -19,10 +19,10 @@ from trtllm_serve_cli.gateway.prompts.tools.formats import FORMATS, ToolFormat, 
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A model's chat template, with the tokenizer's special tokens.
+    """A model's chat template and the tokenizer's special tokens.
 
-    `tool_parser` is the name of the format in which the model writes tool calls. If it is None, the
-    format is derived from the template.
+    `tool_parser` is the name of the model's tool call format. If it is None, the format is inferred
+    from the chat template.
     """
 
     source: str
@@ -35,7 +35,7 @@ class ChatTemplate:
     def of(
         cls, info: ModelInfo, override: str | None = None, tool_parser: str | None = None
     ) -> ChatTemplate | None:
-        """Return the chat template `override`, or the one in the model's configuration.
+        """Return the chat template from `override` or, by default, from the model's configuration.
 
         Return None if the model has no template. Raise `BadInput` if `tool_parser` is unknown.
         """
@@ -51,7 +51,7 @@ class ChatTemplate:
 
     @cached_property
     def tool_format(self) -> ToolFormat | None:
-        """The format in which the model writes tool calls, or None if it is not known."""
+        """The model's tool call format, or None if it is unknown."""
         return FORMATS[self.tool_parser] if self.tool_parser else find_format(self.source)
 
     @cached_property

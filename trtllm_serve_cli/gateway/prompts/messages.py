@@ -1,4 +1,4 @@
-"""Convert the messages of API requests to the messages that chat templates expect."""
+"""Convert API messages to the form that chat templates expect."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trtllm_serve_cli.gateway.schema.chat import ChatMessage, ContentPart
 def convert_message(message: ChatMessage) -> dict[str, Any]:
     """Return a message in the form that chat templates expect.
 
-    The content is one string: as in vLLM's server, its parts are joined with line breaks. The
-    arguments of a tool call become an object, or remain a string if they are not valid JSON.
+    Content parts are joined with line breaks, as in vLLM's server. Tool call arguments are parsed
+    into an object, or left as a string if they are not a valid JSON object.
     """
     converted: dict[str, Any] = msgspec.to_builtins(message)
     if isinstance(message.content, list):

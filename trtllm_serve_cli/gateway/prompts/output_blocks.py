@@ -1,8 +1,8 @@
-"""Arrange the output of a model as a list of blocks: reasoning, text and tool calls.
+"""Convert model output to a list of blocks: reasoning, text and tool calls.
 
-A chat completion has one field for each kind of output. Anthropic's messages and OpenAI's responses
-instead contain a list of blocks in the order of generation, and a stream of them opens and closes
-each block.
+A chat completion has one field for each kind of output. Anthropic's Messages API and OpenAI's
+Responses API instead return a list of blocks in the order of generation. In a stream, events mark
+the start and the end of each block.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trtllm_serve_cli.runtime.text.tokenizer import Tokenizer
 
 @dataclass(slots=True)
 class Block:
-    """A block of a response. Only the blocks of tool calls have an `id` and a `name`."""
+    """A block of a response. Only tool call blocks have an `id` and a `name`."""
 
     index: int
     kind: Literal["reasoning", "text", "call"]
@@ -27,13 +27,13 @@ class Block:
 
     @property
     def text(self) -> str:
-        """The text that has been generated so far. For a tool call, it contains the arguments."""
+        """The text or, for a tool call, the arguments generated so far."""
         return "".join(self.pieces)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockEvent:
-    """A change of a block: it was opened, `text` was added to it, or it was closed."""
+    """A change to a block: it was opened, `text` was added to it, or it was closed."""
 
     kind: Literal["opened", "added", "closed"]
     block: Block
@@ -43,8 +43,8 @@ class BlockEvent:
 class BlockReader:
     """Converts the text of one sequence to blocks. At most one block is open at a time.
 
-    `finish_reason` is set after the last delta. `stop_sequence` is also set then if a stop string
-    ended the sequence.
+    The last delta sets `finish_reason`. If a stop string ended the sequence, it also sets
+    `stop_sequence`.
     """
 
     def __init__(self, parser: OutputParser) -> None:
@@ -61,12 +61,12 @@ class BlockReader:
         return self._call_index >= 0
 
     def count_reasoning_tokens(self, tokenizer: Tokenizer) -> int:
-        """Return the number of tokens in the reasoning blocks. The tags are not counted."""
+        """Return the number of tokens in the reasoning blocks, excluding the tags."""
         texts = [each.text for each in self.blocks if each.kind == "reasoning"]
         return sum(len(tokenizer.encode(text, add_special_tokens=False)) for text in texts)
 
     def push(self, delta: TextDelta) -> list[BlockEvent]:
-        """Add generated text, and return the changes. The last delta closes the last block."""
+        """Add generated text, and return the events. The last delta closes the open block."""
         is_last = delta.finish_reason is not None
         self._add(self._parser.push(delta.text, is_last=is_last))
         if is_last:

@@ -8,10 +8,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """A part of a tool call.
+    """Part of a streamed tool call.
 
-    The first part of a call has the `id` and the `name`. The `arguments` of all parts together form
-    a JSON object. `index` is the position of the call in the response, from 0.
+    Only the first part of a call contains the `id` and the `name`. The concatenated `arguments` of
+    all parts are a JSON object. `index` is the zero-based position of the call in the response.
     """
 
     index: int
@@ -30,16 +30,17 @@ class OutputDelta:
 
 
 class OutputParser(Protocol):
-    """A parser for the text of one sequence, which arrives in pieces of any length."""
+    """A parser for the text of one sequence, which arrives in chunks of any length."""
 
     def push(self, text: str, *, is_last: bool) -> OutputDelta:
-        """Return the output that `text` adds. Text that may be the start of a tag is held back
-        until later text shows whether it is a tag.
+        """Parse `text`, and return the new output.
+
+        Text that may be the start of a tag is held back until later text shows whether it is one.
         """
 
 
 class PlainParser:
-    """A parser for responses that consist only of content."""
+    """A parser for responses without reasoning and tool calls."""
 
     def push(self, text: str, *, is_last: bool) -> OutputDelta:
         return OutputDelta(content=text)

@@ -36,8 +36,9 @@ from trtllm_serve_cli.gateway.schema.chat import (
 class ToolPlan:
     """The tools to render in the prompt, and how to parse the response.
 
-    `new_parser` creates a parser for tool calls, or is None if the response contains none. `guide`
-    is the type and the text of the guide (such as a JSON schema) that forces tool calls, or None.
+    `new_parser` creates a parser for tool calls, or is None if the response cannot contain any.
+    `guide` is the type and the text of the guide (such as a JSON schema) that forces tool calls, or
+    None.
     """
 
     tools: tuple[dict[str, Any], ...] = ()
@@ -81,8 +82,8 @@ def plan_parser(
 ) -> tuple[Callable[[], OutputParser], bool]:
     """Return a function that creates the parser, and whether the parser needs special tokens.
 
-    A guide forces the format of the whole response. A guided response therefore has no reasoning,
-    and has tool calls only if the guide forces them.
+    A guide constrains the whole response, so guided responses do not contain reasoning, and they
+    contain tool calls only if the guide forces them.
     """
     if is_guided:
         return (tools.new_parser if tools.guide else None) or PlainParser, False
@@ -121,7 +122,7 @@ def _check_tools(body: ChatBody, functions: list[FunctionDefinition]) -> None:
 
 
 def _list_chosen(choice: str | NamedTool | AllowedTools | None) -> list[str]:
-    """Return the names of the functions that `tool_choice` names."""
+    """Return the names of the functions that `tool_choice` selects."""
     if isinstance(choice, AllowedTools):
         return [each.function.name for each in choice.allowed_tools.tools]
     return [choice.function.name] if isinstance(choice, NamedTool) else []

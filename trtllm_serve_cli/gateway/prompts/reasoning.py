@@ -1,4 +1,4 @@
-"""Split generated text into reasoning and the response after it."""
+"""Split generated text into reasoning and the response that follows."""
 
 from __future__ import annotations
 
@@ -25,16 +25,15 @@ _TAGS = (ReasoningTags("<think>", "</think>"), ReasoningTags("[THINK]", "[/THINK
 
 
 def find_reasoning(template: str) -> ReasoningTags | None:
-    """Return the reasoning tags that a chat template contains, or None if it contains none."""
+    """Return the reasoning tags in a chat template, or None if it does not contain any."""
     return next((each for each in _TAGS if each.end in template), None)
 
 
 class ReasoningParser:
-    """A parser for reasoning at the start of a response. `after` parses the text after the
-    reasoning.
+    """A parser for reasoning at the start of a response.
 
-    `is_open` is set if the prompt ends with the start tag, so that the response starts inside the
-    reasoning. Whitespace next to the tags is neither reasoning nor content.
+    `after` parses the text that follows the reasoning. `is_open` is set if the prompt ends with the
+    start tag, so the response starts inside the reasoning. Whitespace around the tags is discarded.
     """
 
     def __init__(self, tags: ReasoningTags, after: OutputParser, *, is_open: bool) -> None:
@@ -74,7 +73,7 @@ class ReasoningParser:
 
     def _read_reasoning(self) -> bool:
         if self._is_trimming:
-            # Skip the start tag. Some models repeat it even if the prompt ends with it.
+            # Skip the start tag, which some models repeat even if the prompt ends with it.
             self._buffer = self._buffer.lstrip()
             if self._buffer.startswith(self._tags.start):
                 self._buffer = self._buffer.removeprefix(self._tags.start)

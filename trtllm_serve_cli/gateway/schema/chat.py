@@ -16,7 +16,7 @@ Role = Literal["developer", "system", "user", "assistant", "tool", "function"]
 
 
 class ContentPart(msgspec.Struct, kw_only=True):
-    """A part of a message. Only parts with text are supported."""
+    """A part of a message. Only text parts are supported."""
 
     type: str
     text: str | None = None
@@ -24,7 +24,7 @@ class ContentPart(msgspec.Struct, kw_only=True):
 
 
 class FunctionCall(msgspec.Struct, kw_only=True):
-    """A call of a function by the model. The arguments are JSON."""
+    """A function call. The arguments are a JSON string."""
 
     name: str
     arguments: str = ""
@@ -39,7 +39,7 @@ class ToolCall(msgspec.Struct, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A message of the conversation."""
+    """A message in the conversation."""
 
     role: Role
     content: str | list[ContentPart] | None = None
@@ -67,7 +67,7 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class NamedFunction(msgspec.Struct, kw_only=True):
-    """A reference to one of the request's functions, by its name."""
+    """The name of one of the request's functions."""
 
     name: str
 
@@ -79,7 +79,7 @@ class NamedTool(msgspec.Struct, kw_only=True, tag_field="type", tag="function"):
 
 
 class AllowedToolList(msgspec.Struct, kw_only=True):
-    """The tools that the model may call. It must call one of them if `mode` is `required`."""
+    """The tools that the model may call. If `mode` is `required`, it must call one of them."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], msgspec.Meta(min_length=1)]

@@ -1,4 +1,4 @@
-"""Define the body of a request for embeddings."""
+"""Define the body of an embeddings request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True):
 
     The input is a string, a list of strings, a list of token ids, or a list of lists of token ids.
     `prompt_name` selects one of the model's prompts, which is prepended to each string. As in vLLM,
-    inputs with more than `truncate_prompt_tokens` tokens are truncated. -1 stands for the model's
-    maximum length.
+    inputs with more than `truncate_prompt_tokens` tokens are truncated. The value -1 selects the
+    model's maximum length.
     """
 
     model: str

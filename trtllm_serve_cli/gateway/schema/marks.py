@@ -1,7 +1,7 @@
-"""Mark the fields of request bodies that have no effect or are rejected.
+"""Mark request fields that have no effect or are rejected.
 
-The marks are annotations of the fields. The gateway rejects a request if a field that is marked as
-rejected is set. `docs/reference/openai-parameters.md` is generated from the marks.
+The marks are type annotations. If a request sets a field that is marked as rejected, the gateway
+rejects the request. `docs/reference/openai-parameters.md` is generated from the marks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from trtllm_serve_cli.gateway.errors import invalid
 
-# The annotation of a field that has no effect on the response.
+# Annotation for a field that has no effect on the response.
 IGNORED = msgspec.Meta(extra={"is_ignored": True})
 
 
@@ -37,10 +37,10 @@ class Marks:
 
 
 def rejected(why: str, next_step: str = "Omit it.") -> msgspec.Meta:
-    """Return the annotation of a field that requests must not set.
+    """Return an annotation for a field that requests must not set.
 
-    Null, empty values and the field's default are accepted. `why` and `next_step` are parts of the
-    error message.
+    Null, empty values and the field's default are still accepted. `why` and `next_step` are
+    included in the error message.
     """
     return msgspec.Meta(extra={"why": why, "next_step": next_step})
 
@@ -66,7 +66,7 @@ def find_marks(kind: type[msgspec.Struct]) -> Marks:
 
 
 def check_rejected(body: msgspec.Struct) -> None:
-    """Raise `ApiError` (400) if a field that the gateway does not support is set."""
+    """Raise `ApiError` (400) if the request sets a field that the gateway does not support."""
     for name, rejection in find_marks(type(body)).rejected.items():
         value = getattr(body, name)
         if value is not None and value not in (rejection.default, "", [], {}):

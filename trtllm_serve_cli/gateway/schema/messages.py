@@ -15,13 +15,13 @@ from trtllm_serve_cli.gateway.schema.sampling import Probability
 
 
 class TextBlock(msgspec.Struct, kw_only=True, tag="text"):
-    """A text in a message."""
+    """A text block in a message."""
 
     text: str
 
 
 class ToolUseBlock(msgspec.Struct, kw_only=True, tag="tool_use"):
-    """A tool call of the model."""
+    """A tool call from the model."""
 
     id: str
     name: str
@@ -29,7 +29,7 @@ class ToolUseBlock(msgspec.Struct, kw_only=True, tag="tool_use"):
 
 
 class ThinkingBlock(msgspec.Struct, kw_only=True, tag="thinking"):
-    """Reasoning of the model. The signature is not verified."""
+    """The model's reasoning. The signature is not verified."""
 
     thinking: str
     signature: str = ""
@@ -77,7 +77,7 @@ ContentBlock = (
 
 
 class Message(msgspec.Struct, kw_only=True):
-    """A message of the conversation."""
+    """A message in the conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | list[ContentBlock]
@@ -94,9 +94,9 @@ class Tool(msgspec.Struct, kw_only=True):
 
 
 class ToolChoice(msgspec.Struct, kw_only=True):
-    """The choice of tools: the model may call any tool, must call one, or must not call any.
+    """The tool choice: the model may call any tool, must call one, or must not call any.
 
-    With the type `tool`, the model must call the tool `name`.
+    If `type` is `tool`, the model must call the tool that `name` specifies.
     """
 
     type: Literal["auto", "any", "tool", "none"]
@@ -105,7 +105,7 @@ class ToolChoice(msgspec.Struct, kw_only=True):
 
 
 class Thinking(msgspec.Struct, kw_only=True):
-    """The setting for reasoning before the response. `budget_tokens` has no effect."""
+    """Settings for reasoning. `budget_tokens` has no effect."""
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"]
     budget_tokens: int | None = None

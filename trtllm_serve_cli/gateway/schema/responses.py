@@ -17,7 +17,7 @@ from trtllm_serve_cli.gateway.schema.sampling import Probability, Temperature
 
 
 class Part(msgspec.Struct, kw_only=True):
-    """A part of a message, of a tool's output, or of reasoning."""
+    """A part of a message, a tool output, or reasoning."""
 
     type: str
     text: str | None = None
@@ -25,13 +25,13 @@ class Part(msgspec.Struct, kw_only=True):
 
 
 class InputItem(msgspec.Struct, kw_only=True):
-    """An item of the conversation: a message, a tool call, a tool's output, or reasoning."""
+    """An item in the conversation: a message, a tool call, a tool output, or reasoning."""
 
     type: str = "message"
     # Fields of messages.
     role: Literal["user", "assistant", "system", "developer"] | None = None
     content: str | list[Part] | None = None
-    # Fields of tool calls and of the tools' output.
+    # Fields of tool calls and tool outputs.
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
@@ -60,7 +60,7 @@ class SelectedTool(msgspec.Struct, kw_only=True):
 class ToolChoice(msgspec.Struct, kw_only=True):
     """The function that the model must call, or the tools that it may call.
 
-    `tools` lists the tools that it may call. With the mode `required`, it must call one of them.
+    If `mode` is `required`, the model must call one of `tools`.
     """
 
     type: str
@@ -80,7 +80,7 @@ class TextFormat(msgspec.Struct, kw_only=True):
 
 
 class TextConfig(msgspec.Struct, kw_only=True):
-    """Settings for the text of the response. `verbosity` has no effect."""
+    """Text settings of the response. `verbosity` has no effect."""
 
     format: TextFormat | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -144,7 +144,7 @@ class ResponsesBody(msgspec.Struct, kw_only=True):
     top_logprobs: Annotated[
         Annotated[int, msgspec.Meta(ge=0, le=20)] | None,
         rejected(
-            "responses do not have log probabilities", "Omit it, or use /v1/chat/completions."
+            "responses do not contain log probabilities", "Omit it, or use /v1/chat/completions."
         ),
     ] = 0
     moderation: Annotated[dict[str, Any] | None, rejected(NO_MODERATION)] = None

@@ -1,8 +1,8 @@
 """Define the fields that chat completions and completions have in common.
 
-The names and the ranges are from OpenAI's API reference
-(https://platform.openai.com/docs/api-reference). Those of the extensions are from vLLM's
-OpenAI-compatible server (0.26).
+The names and ranges are from OpenAI's API reference
+(https://platform.openai.com/docs/api-reference) and, for extensions, from vLLM's OpenAI-compatible
+server (0.26).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TokenId = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class StreamOptions(msgspec.Struct, kw_only=True):
-    """Options for streams. If `include_usage` is set, the last chunk contains the token counts."""
+    """Stream options. If `include_usage` is set, the last chunk contains the token counts."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -42,7 +42,7 @@ class JsonSchema(msgspec.Struct, kw_only=True):
 class ResponseFormat(msgspec.Struct, kw_only=True):
     """The format of the response.
 
-    `schema` is an extension of llama.cpp: a schema for the type `json_object`.
+    `schema` is an extension from llama.cpp: a JSON schema for the type `json_object`.
     """
 
     type: Literal["text", "json_object", "json_schema"]
@@ -51,7 +51,7 @@ class ResponseFormat(msgspec.Struct, kw_only=True):
 
 
 class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
-    """The sampling parameters that a model recommends."""
+    """The default sampling parameters of a model."""
 
     temperature: Temperature | None = None
     top_p: Probability | None = None
@@ -63,7 +63,7 @@ class SamplingDefaults(msgspec.Struct, kw_only=True, frozen=True):
 class SamplingBody(msgspec.Struct, kw_only=True):
     """The fields that chat completions and completions have in common.
 
-    They select a model and set sampling parameters. Some fields have no effect.
+    These are the model, the sampling parameters and some fields that have no effect.
     """
 
     model: str
@@ -123,7 +123,7 @@ class SamplingBody(msgspec.Struct, kw_only=True):
     logprob_token_ids: Annotated[
         list[int] | None,
         rejected(
-            "the engines return log probabilities of likely tokens only",
+            "the engines return log probabilities only for the most likely tokens",
             "Send top_logprobs or logprobs.",
         ),
     ] = None
@@ -131,9 +131,9 @@ class SamplingBody(msgspec.Struct, kw_only=True):
         list[int] | None,
         rejected("the engines do not filter tokens", "Send logit_bias or guided_choice."),
     ] = None
-    priority: Annotated[int | None, rejected("requests run in the order of their arrival")] = 0
+    priority: Annotated[int | None, rejected("requests run in the order in which they arrive")] = 0
     return_tokens_as_token_ids: Annotated[
-        bool | None, rejected("tokens are always text", "Send return_token_ids.")
+        bool | None, rejected("tokens are always returned as text", "Send return_token_ids.")
     ] = False
     cache_salt: Annotated[str | None, rejected("all requests share the engine's prefix cache")] = (
         None

@@ -1,4 +1,7 @@
-"""Write one line per request to the gateway's log. The lines never contain prompts or keys."""
+"""Write one line per request to the gateway's log. The lines never contain prompts or keys.
+
+When a model becomes ready, the gateway also logs the duration of each startup stage.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,19 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+import psutil
+
 from trtllm_serve_cli.choices import LogFormat
 from trtllm_serve_cli.gateway.access.call import Call
+from trtllm_serve_cli.runtime.stages import GATEWAY_READY, stage_fields
 
-# The paths that health checks and Prometheus request every few seconds. Requests for these paths
-# are logged only if they fail.
+# Paths that health checks and Prometheus request every few seconds. These requests are logged only
+# if they fail.
 _PROBES = frozenset({"/health", "/metrics", "/ping"})
 
 
@@ -22,20 +29,34 @@ class AccessLog:
     """The access log in the format "text" or "json". `write` receives each line."""
 
     def __init__(self, log_format: LogFormat, write: Callable[[str], None] | None = None) -> None:
-        self._format = format_json if log_format == "json" else format_text
+        self._is_json = log_format == "json"
         self._write = _write_stdout if write is None else write
 
     def record(self, call: Call) -> None:
-        """Log a request that has ended."""
+        """Log a finished request."""
         if call.path in _PROBES and not call.error_type:
             return
-        self._write(self._format(describe(call, datetime.now(timezone.utc))) + "\n")
+        fields = describe(call, datetime.now(timezone.utc))
+        self._write((format_json(fields) if self._is_json else format_text(fields)) + "\n")
+
+    def record_start(self, model: str, stages_s: Mapping[str, float]) -> None:
+        """Log that this process can serve `model`, and how long its startup stages took."""
+        started_at = psutil.Process().create_time()
+        start_program_s = time.time() - started_at - sum(stages_s.values())
+        stages = stage_fields(started_at, {"start_program": start_program_s, **stages_s})
+        fields = {
+            "time": _format_time(datetime.now(timezone.utc)),
+            "message": GATEWAY_READY,
+            "model": model,
+            **stages,
+        }
+        self._write((format_json(fields) if self._is_json else _format_event(fields)) + "\n")
 
 
 def describe(call: Call, now: datetime) -> dict[str, Any]:
     """Return the log fields of a request. Fields with empty values are omitted."""
     fields = {
-        "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "time": _format_time(now),
         "request_id": call.request_id,
         "key": call.key_name,
         "method": call.method,
@@ -53,20 +74,33 @@ def describe(call: Call, now: datetime) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in ("", None)}
 
 
+def _format_time(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)
 
 
 def format_json(fields: Mapping[str, Any]) -> str:
-    """Return a line with the fields as a JSON object."""
+    """Return the fields as a line of JSON."""
     return json.dumps(fields)
 
 
 def format_text(fields: Mapping[str, Any]) -> str:
-    """Return a line with the time, the request and the status, and then name=value pairs."""
+    """Return the fields as a line: the time, request and status, followed by name=value pairs."""
     rest = dict(fields)
     start = [rest.pop(name, "-") for name in ("time", "method", "path", "status")]
-    words = [*start, *(f"{name}={value}" for name, value in rest.items())]
+    return _join(start, rest)
+
+
+def _format_event(fields: Mapping[str, Any]) -> str:
+    rest = dict(fields)
+    return _join([rest.pop("time"), rest.pop("message")], rest)
+
+
+def _join(start: Iterable[Any], fields: Mapping[str, Any]) -> str:
+    words = [*start, *(f"{name}={value}" for name, value in fields.items())]
     return " ".join(_printable(str(word)) for word in words)
 
 
@@ -76,7 +110,7 @@ def _printable(word: str) -> str:
 
 
 def _write_stdout(line: str) -> None:
-    # Write the line with one system call, so that the lines of several gateway processes are not
-    # mixed. Ignore errors, because a full disk must not stop the gateway.
+    # Write the line with one system call, so that lines of several gateway processes do not
+    # interleave. Ignore errors, because a full disk must not stop the gateway.
     with contextlib.suppress(OSError):
         os.write(sys.stdout.fileno(), line.encode())

@@ -1,14 +1,14 @@
-"""Count and time the gateway's requests for Prometheus.
+"""Collect Prometheus metrics about the gateway's requests.
 
-The names, the attributes and the buckets of the families `gen_ai_server_…` are those of
-OpenTelemetry's semantic conventions for generative AI model servers. Source:
+The `gen_ai_server_…` families take their names, attributes and buckets from OpenTelemetry's
+semantic conventions for generative AI model servers. Source:
 https://github.com/open-telemetry/semantic-conventions, docs/gen-ai/gen-ai-metrics.md at 01d94504.
-In the names, dots are replaced with underscores and the unit is appended, as is usual in
-Prometheus. The conventions define token counts only for clients, so the gateway counts tokens in
-its own family `tllm_gateway_tokens`.
+Following Prometheus conventions, the names use underscores instead of dots and end with the unit.
+The conventions define token counts only for clients, so the gateway uses its own family,
+`tllm_gateway_tokens`.
 
-With several gateway processes, prometheus_client stores the values of each process in the folder
-PROMETHEUS_MULTIPROC_DIR. Each process can then report the sums over all processes.
+With several gateway processes, prometheus_client stores each process's values in the folder that
+PROMETHEUS_MULTIPROC_DIR specifies. Each process can then report the sums over all processes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 PROVIDER = "tllm"
 _SHARE_PERIOD_S = 1.0
-# Path -> value of `gen_ai.operation.name`.
+# Maps paths to values of `gen_ai.operation.name`.
 OPERATIONS: Mapping[str, str] = {
     "/v1/chat/completions": "chat",
     "/v1/messages": "chat",
@@ -39,7 +39,7 @@ OPERATIONS: Mapping[str, str] = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
 }
-# Value of `gen_ai.operation.name` for requests that the gateway passes to Triton.
+# The value of `gen_ai.operation.name` for requests that the gateway forwards to Triton.
 _TRITON_OPERATION = "kserve"
 _DURATION_BUCKETS = (
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
@@ -51,13 +51,13 @@ _FIRST_TOKEN_BUCKETS = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
 )  # fmt: skip
 SERVER_READY = "1 if the server is ready, 0 if it is starting, restarting or unresponsive."
-SERVER_HANGS = "Processes of the server that were killed because they did not respond."
-SERVER_RESTARTS = "Restarts of the server."
+SERVER_HANGS = "Server processes that were killed because they did not respond."
+SERVER_RESTARTS = "Server restarts."
 _LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model", "key")
 
 
 class _ServerCollector(Collector):
-    """The metrics of the server in `directory`, as its supervisor has recorded them."""
+    """The metrics that the supervisor has recorded for the server in `directory`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -102,14 +102,14 @@ class Metrics:
         )
         self._per_token = Histogram(
             "gen_ai_server_time_per_output_token_seconds",
-            "Time per generated token after the first token, as the mean of a request.",
+            "Mean time per generated token of a request, excluding the first token.",
             _LABELS,
             buckets=_PER_TOKEN_BUCKETS,
             registry=self._registry,
         )
         self._tokens = Counter(
             "tllm_gateway_tokens",
-            "Tokens of prompts (input) and generated tokens (output).",
+            "Prompt tokens (input) and generated tokens (output).",
             ("gen_ai_token_type", "gen_ai_request_model", "key"),
             registry=self._registry,
         )
@@ -121,7 +121,7 @@ class Metrics:
         )
         self._rejected = Counter(
             "tllm_gateway_rejected_requests",
-            "Requests that a limit or a missing API key rejected.",
+            "Requests rejected because of a limit, or because of a missing or invalid API key.",
             ("reason", "key"),
             registry=self._registry,
         )
@@ -133,7 +133,7 @@ class Metrics:
         )
         self._waiting = Gauge(
             "tllm_gateway_requests_waiting",
-            "Requests in the queue of the gateway.",
+            "Requests in the gateway's queue.",
             registry=self._registry,
             multiprocess_mode="livesum",
         )
@@ -142,7 +142,7 @@ class Metrics:
             self._waiting.set_function(lambda: limits.num_waiting)
 
     def observe(self, call: Call) -> None:
-        """Record a request that has ended."""
+        """Record a finished request."""
         self._responses.labels(str(call.status or 499)).inc()
         if call.rejected_by:
             self._rejected.labels(call.rejected_by, call.key_name).inc()
@@ -163,9 +163,9 @@ class Metrics:
             self._per_token.labels(*labels).observe(decoding_s / (call.num_output_tokens - 1))
 
     async def share_gauges(self) -> None:
-        """Store the numbers of running and waiting requests once per second.
+        """Update the gauges for running and waiting requests once per second.
 
-        The other gateway processes read these numbers when they report metrics.
+        The other gateway processes read the stored values when they report metrics.
         """
         while MULTIPROCESS_FOLDER in os.environ:
             self._update_gauges()

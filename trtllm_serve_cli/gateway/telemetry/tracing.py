@@ -1,9 +1,9 @@
 """Send an OpenTelemetry span for each request that generates tokens.
 
-The names of the attributes `gen_ai.…` are those of OpenTelemetry's semantic conventions for
-generative AI. Source: https://github.com/open-telemetry/semantic-conventions,
-docs/registry/attributes/gen-ai.md. The conventions have no attribute for the time until the server
-generates the first token. The span's attribute has the name of the metric for this time,
+The names of the `gen_ai.…` attributes are from OpenTelemetry's semantic conventions for generative
+AI. Source: https://github.com/open-telemetry/semantic-conventions,
+docs/registry/attributes/gen-ai.md. The conventions do not define an attribute for the time to first
+token, so the span's attribute has the name of the corresponding metric,
 `gen_ai.server.time_to_first_token`.
 """
 
@@ -22,15 +22,15 @@ from trtllm_serve_cli.runtime.telemetry.spans import (
     new_span_id,
 )
 
-# Spans contain the name of a model, or this name if the gateway sends them.
+# The value of `tllm.model` in the gateway's spans. Models use their own name instead.
 _NAME = "gateway"
 
 
 class Tracer:
     """Traces the requests of a gateway process.
 
-    A request with a `traceparent` is traced if the client marked the trace as recorded. Of the
-    requests without a `traceparent`, the first and then every `rate`-th are traced.
+    A request with a `traceparent` header is traced if the header's sampled flag is set. One in
+    `rate` requests without the header is traced, starting with the first.
     """
 
     def __init__(self, exporter: SpanExporter, rate: int = 1) -> None:
@@ -39,7 +39,7 @@ class Tracer:
         self._num_untraced = 0
 
     def begin(self, call: Call) -> None:
-        """Start the span of a request that has arrived, if the request is to be traced."""
+        """Start the span of a new request if the request is selected for tracing."""
         if call.path not in OPERATIONS or not self._is_chosen(call):
             return
         call.trace_id = call.trace_id or secrets.token_hex(16)
@@ -53,7 +53,7 @@ class Tracer:
         return is_chosen
 
     def record(self, call: Call) -> None:
-        """Send the span of a request that has ended."""
+        """Send the span of a finished request."""
         self._exporter.add(make_span(call))
 
     def close(self) -> None:
@@ -62,26 +62,27 @@ class Tracer:
 
 
 def open_tracer(config: GatewayConfig) -> Tracer | None:
-    """Return a tracer, or None if the gateway sends no spans."""
+    """Return a tracer, or None if tracing is disabled."""
     if config.otlp_traces is None:
         return None
     return Tracer(SpanExporter(config.otlp_traces, _NAME), config.trace_rate)
 
 
 def make_span(call: Call) -> Span:
-    """Return the span of a request that has ended."""
+    """Return the span of a finished request."""
     operation = OPERATIONS[call.path]
     end_s = call.started_s + call.duration_s
     events = {} if call.first_token_s is None else {"first token": _nanoseconds(call.first_token_s)}
     return Span(
         f"00-{call.trace_id}-{call.parent_span_id}-01",
         f"{operation} {call.model}".rstrip(),
-        # Spans use the monotonic clock, which is the clock of `time.perf_counter` on Linux.
+        # Spans use the monotonic clock. On Linux, this is the clock of `time.perf_counter`.
         _nanoseconds(call.started_s),
         _nanoseconds(end_s),
         _describe(call, operation),
         events,
-        # By the conventions for HTTP servers, a client error (4xx) does not make the span fail.
+        # The conventions for HTTP servers do not treat a client error (4xx) as an error of the
+        # span.
         call.error_type if (call.late_error or call.status) >= 500 else "",
         call.span_id,
         SERVER,

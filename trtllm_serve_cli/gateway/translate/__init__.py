@@ -1,1 +1,1 @@
-"""Convert the requests of other APIs to chat completions."""
+"""Convert requests from other APIs to chat completions."""

@@ -1,4 +1,4 @@
-"""Convert requests of Anthropic's Messages API to chat completions."""
+"""Convert Anthropic Messages API requests to chat completions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trtllm_serve_cli.gateway.schema.chat import (
 )
 from trtllm_serve_cli.gateway.schema.sampling import JsonSchema, ResponseFormat
 
-# Field of a chat completion request -> field of a Messages request, for error messages.
+# Maps fields of chat completion requests to fields of Messages requests, for error messages.
 CHAT_PARAMS = {"response_format": "output_config.format"}
 _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
@@ -29,9 +29,9 @@ _TOOL_CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 def convert_body(body: anthropic.CountTokensBody) -> ChatBody:
     """Return the chat completion request that is equivalent to a Messages request.
 
-    The maximum number of tokens is not set. If the last message is from the assistant, the model
-    continues this message. Raise `ApiError` (400) if the request has content or tools that are not
-    supported.
+    The result does not set the maximum number of tokens. If the last message is from the assistant,
+    the model continues this message. Raise `ApiError` (400) if the request contains unsupported
+    content or tools.
     """
     messages = [*_convert_system(body.system)]
     for each in body.messages:

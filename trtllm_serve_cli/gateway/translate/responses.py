@@ -1,4 +1,4 @@
-"""Convert requests of OpenAI's Responses API to chat completions."""
+"""Convert OpenAI Responses API requests to chat completions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from trtllm_serve_cli.gateway.schema.responses import (
 )
 from trtllm_serve_cli.gateway.schema.sampling import JsonSchema, ResponseFormat
 
-# Field of a chat completion request -> field of a Responses request, for error messages.
+# Maps fields of chat completion requests to fields of Responses requests, for error messages.
 CHAT_PARAMS = {"messages": "input", "response_format": "text.format"}
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 _LOG_PROBS = "message.output_text.logprobs"
@@ -36,7 +36,7 @@ _LOG_PROBS = "message.output_text.logprobs"
 def convert_body(body: ResponsesBody) -> ChatBody:
     """Return the chat completion request that is equivalent to a Responses request.
 
-    Raise `ApiError` (400) if the request has parameters, items or tools that are not supported.
+    Raise `ApiError` (400) if the request contains unsupported parameters, items or tools.
     """
     _check_include(body)
     messages = _convert_input(body)
@@ -61,8 +61,8 @@ def _check_include(body: ResponsesBody) -> None:
     if _LOG_PROBS in (body.include or ()):
         raise _unsupported(
             "include",
-            f"include contains {_LOG_PROBS}, but responses do not have log probabilities. Omit it, "
-            "or use /v1/chat/completions.",
+            f"include contains {_LOG_PROBS}, but responses do not contain log probabilities. Omit "
+            "it, or use /v1/chat/completions.",
         )
 
 
@@ -121,11 +121,11 @@ def _add_item(messages: list[ChatMessage], item: InputItem, path: str) -> None:
 
 
 def _open_assistant(messages: list[ChatMessage], *, has_content: bool = False) -> ChatMessage:
-    """Return the message to add the assistant's next item to.
+    """Return the message that the assistant's next item belongs to.
 
-    The last message is returned if it is the assistant's. Content follows reasoning and precedes
-    tool calls, so content starts a new message if the last message already has content or tool
-    calls.
+    Reuse the last message if it is from the assistant; otherwise, add a new one. Content must come
+    after reasoning and before tool calls, so it also starts a new message if the last one already
+    has content or tool calls.
     """
     last = messages[-1] if messages else None
     if (

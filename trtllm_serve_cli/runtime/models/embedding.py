@@ -1,7 +1,7 @@
 """The model of the embedding layout, which returns the embedding of a text or of token ids.
 
-Each row of a request becomes one request for the engine worker, which batches the rows of all
-requests. The response has one row per input.
+Each row of a request is sent to the engine worker as a separate request. The worker batches the
+rows of all requests. The response has one row per input.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         dimensions = self._read_dimensions(get("dimensions"))
         if ids is not None and texts is None:
             if get("prompt_name") is not None:
-                raise InvalidRequest("prompt_name requires text_input; send a text, or omit it")
+                raise InvalidRequest(
+                    "prompt_name requires text_input; send text_input, or omit prompt_name"
+                )
             rows = ids.tolist()
         elif texts is not None and ids is None:
             rows = self._encode(texts, get("prompt_name"))
@@ -114,7 +116,7 @@ class EmbeddingResponseBuilder:
         }
 
     def end_early(self) -> list[dict[str, Array]]:
-        """End the row without a response, because an embedding has no parts."""
+        """End the row without a response, because an embedding cannot be sent in parts."""
         self.is_done = True
         return []
 

@@ -1,6 +1,6 @@
 """The `tensorrt_llm` model in the gpt layout, which returns all rows in one response.
 
-Unlike in the `inflight` layout, a response does not contain the lengths of the sequences. Source:
+Unlike in the `inflight` layout, a response does not contain sequence lengths. Source:
 all_models/gpt/tensorrt_llm in triton-inference-server/tensorrtllm_backend, tags v0.5.0 to v0.19.0.
 """
 

@@ -29,7 +29,7 @@ from ..triton.model_yaml import as_parameters, parse_model_yaml
 from ..triton.parameters import Parameters
 from ..triton.tensors import Array, GetTensor
 
-# Maps each tensor that contains one value to the field of GenerationRequest and the value's type.
+# Maps each scalar tensor to its `GenerationRequest` field and the value's type.
 _SCALARS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "sampling_param_max_tokens": ("max_new_tokens", int),
     "sampling_param_best_of": ("num_return_sequences", int),
@@ -51,9 +51,9 @@ _LORA_NAME = "lora_name"
 _SUPPORTED_INPUTS = frozenset(
     (*_SCALARS, *_FLAGS, "text_input", "streaming", "stop", "sampling_param_stop", _LORA_NAME)
 )
-# The section of model.yaml that configures NVIDIA's model. The section is not an argument of `LLM`.
+# A section of model.yaml that configures NVIDIA's model. It is not an argument of `LLM`.
 _PROCESSORS = "logits_post_processors"
-# The default for `max_tokens` in the class `SamplingParams` of TensorRT-LLM.
+# The default of `max_tokens` in TensorRT-LLM's `SamplingParams` class.
 _MAX_TOKENS = 32
 
 

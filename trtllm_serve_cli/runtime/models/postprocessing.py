@@ -16,7 +16,7 @@ from ..triton.parameters import Parameters
 from ..triton.stub_workarounds import pick_requested, read_inputs
 
 # Up to TensorRT-LLM 0.13, NVIDIA's ensemble passes these outputs of `tensorrt_llm` through this
-# model, which returns them under names with the prefix OUT_.
+# model, which prefixes their names with OUT_.
 _RETURNED_INPUTS = (
     "CUM_LOG_PROBS",
     "OUTPUT_LOG_PROBS",
@@ -41,13 +41,14 @@ class TritonPythonModel:
     def _respond(self, request: Any) -> Any:
         inputs = read_inputs(request)
         tokens = inputs["TOKENS_BATCH"]
-        # In the gpt layout, requests do not contain the sequence lengths. Negative ids are padding,
-        # so count the other ids.
+        # In the gpt layout, requests do not contain sequence lengths. Count the ids that are not
+        # padding, which is negative.
         lengths = inputs.get("SEQUENCE_LENGTH", np.sum(tokens >= 0, axis=-1))
         if lengths.shape != tokens.shape[:2] or np.any(lengths > tokens.shape[2]):
             why = (
                 f"SEQUENCE_LENGTH {list(lengths.shape)} does not match TOKENS_BATCH "
-                f"{list(tokens.shape)}; send one length per sequence, at most the last dimension"
+                f"{list(tokens.shape)}; send one length per sequence, and no length above the "
+                "last dimension of TOKENS_BATCH"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
         used = np.arange(tokens.shape[2]) < lengths[..., np.newaxis]
@@ -57,7 +58,7 @@ class TritonPythonModel:
                 "at 0, and padding must follow the SEQUENCE_LENGTH tokens of a sequence"
             )
             return pb_utils.InferenceResponse(error=pb_utils.TritonError(why))
-        # Put the texts of all rows into a tensor with one dimension, as NVIDIA's model does.
+        # Like NVIDIA's model, return the texts of all rows in a one-dimensional tensor.
         texts = [
             decode_whole(self._decode, beam[: max(length, 0)].tolist()).encode()
             for row, row_lengths in zip(tokens, lengths, strict=True)

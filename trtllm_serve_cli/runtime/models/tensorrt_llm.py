@@ -5,9 +5,9 @@ a worker, and the other instances connect to that worker. Several instances are 
 GPU may generate more tokens than one Python stub can send (about 8000 responses per second).
 
 Each row of a request becomes one generation request for the engine worker. A decoupled model sends
-a response per update if the request sets `streaming`, or otherwise a response per sequence. A model
-that is not decoupled sends one response with all rows. When the client cancels the request, or
-sends a stop request with the same id, the slots of all rows are freed.
+a response per update if the request sets `streaming`, and otherwise a response per sequence. A
+model that is not decoupled sends one response with all rows. If the client cancels the request or
+sends a stop request with the same id, the slots of all its rows are freed.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class TritonPythonModel:
             except (InvalidRequest, WorkerFailed) as error:
                 reject(request, sender, error)
         if self._has_queue_policy:
-            # Wait until a slot is free. Later requests then wait in Triton's queue, which applies
-            # priorities and timeouts.
+            # Wait until a slot is free, so that later requests wait in Triton's queue, which
+            # applies priorities and timeouts.
             self._in_flight.wait_below(self._num_slots)
 
     def finalize(self) -> None:
@@ -214,9 +214,9 @@ def _create_metrics(parameters: Parameters) -> EngineMetrics:
 
 
 def _name_shared_socket(parameters: Parameters) -> str:
-    """Return the name of the socket to which other models and instances connect.
+    """Return the name of the socket for connections from other models and instances.
 
-    The name is empty if other models and instances must not connect.
+    The name is empty if they must not connect.
     """
     is_shared = not parameters.has_queue_policy and parameters.num_engines == 1
     return shared_socket_name(parameters.model_name) if is_shared else ""

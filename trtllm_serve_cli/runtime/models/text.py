@@ -1,11 +1,11 @@
-"""The text models: `ensemble`, `tensorrt_llm_bls` and the model with the name that the user chose.
+"""The text models: `ensemble`, `tensorrt_llm_bls` and the model named by the user.
 
 A text model encodes text to token ids (`text_encoder.py`), sends them to `tensorrt_llm`, and
 decodes the generated tokens. It keeps a decoder per sequence, because streaming would otherwise
 lose spaces and characters. Tokens come directly from the engine worker of `tensorrt_llm` if the
-worker accepts connections, otherwise through business-logic scripting (BLS). For requests with
-`num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). The `ensemble` is a
-text model, too, because Triton's ensemble scheduler keeps no such state and does not cancel a
+worker accepts connections, and otherwise through business-logic scripting (BLS). For requests with
+`num_draft_tokens`, a text model also calls a draft model (`draft_decoding.py`). The `ensemble` is
+also a text model, because Triton's ensemble scheduler keeps no decoders and does not cancel a
 running step.
 """
 
@@ -118,14 +118,14 @@ class TritonPythonModel:
         )
         self._threads = ThreadPoolExecutor(MAX_THREADS, thread_name_prefix="text")
         self._watch = CancelWatch(parameters.number("cancellation_check_period_ms", 100) / 1000)
-        self._decoder = StepDecoder(self._decode_all)
+        self._decoder = StepDecoder(self._decode_all, self._tokenizer.unfinished_ids)
         self._worker = SharedWorkerClient(
             shared_socket_name(self._engine), self._decoder.decode_ahead
         )
         self._in_flight = InFlight(self._worker, self._watch, is_decoupled=self._is_decoupled)
         start_beating("model", parameters.model_name)
-        # Otherwise, each full garbage collection would visit the objects of the imported libraries,
-        # and delay the tokens of all streams.
+        # Exclude the imported libraries' objects from garbage collection. Otherwise, each full
+        # collection would visit these objects and delay the tokens of all streams.
         gc.collect()
         gc.freeze()
 
@@ -145,8 +145,8 @@ class TritonPythonModel:
         sender = request.get_response_sender()
         try:
             if sender.is_cancelled():
-                # The client cancelled the request while it waited for a thread, so do not use the
-                # tokenizer or the engine for it.
+                # The client cancelled the request while it was waiting for a thread, so skip
+                # tokenization and generation.
                 record.end("cancelled")
                 send_error(sender, "the client cancelled the request")
                 return
@@ -369,7 +369,7 @@ def _as_prompt(texts: Array | None) -> str:
 
 
 def _as_strings(rows: list[list[str]]) -> Any:
-    """Return `texts`, which has one list per row, as a tensor with one dimension.
+    """Return the texts of all rows as a one-dimensional tensor.
 
     NVIDIA's clients expect this shape.
     """

@@ -31,7 +31,7 @@ from ..triton.tensors import Array, GetTensor
 
 _SAMPLING = "sampling_parameters"
 _OUTPUTS = Outputs.__slots__
-# Sampling parameters without a tensor in other layouts, and the features that they require.
+# Maps sampling parameters that have no tensor in other layouts to the features that they require.
 _FEATURES = {"min_p": MIN_P, "logit_bias": EMBEDDING_BIAS}
 _SUPPORTED_INPUTS = frozenset(
     (
@@ -63,11 +63,11 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         images = get("image")
         if images is not None and images.size:
             raise InvalidRequest(
-                f"the engine kind {self._engine_kind} does not support the input image; omit the "
-                "input, or serve a multimodal model with the engine kind vllm"
+                f"the {self._engine_kind} engine kind does not support the image input; omit the "
+                "input, or serve a multimodal model with the vllm engine kind"
             )
-        # As in Triton's vLLM backend, a client may send the sampling parameters as request
-        # parameters instead of in an input.
+        # Like Triton's vLLM backend, accept sampling parameters as request parameters if the input
+        # is missing.
         get = partial(_get_or_parameters, get, request.parameters())
         super()._start_request(request, sender, get, record)
 
@@ -103,8 +103,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         for field, feature in _FEATURES.items():
             if sampling.fields.get(field) and (why := unsupported.get(feature)):
                 raise InvalidRequest(
-                    f"sampling_parameters contains {field}, which the engine kind "
-                    f"{self._engine_kind} does not support, because {why}; omit {field}"
+                    f"sampling_parameters contains {field}, which the {self._engine_kind} engine "
+                    f"kind does not support, because {why}; omit {field}"
                 )
 
     def _new_response_builder(
@@ -123,7 +123,8 @@ class TritonPythonModel(tensorrt_llm.TritonPythonModel):
         check_word_lengths("stop", sampling.stops)
         check_word_lengths("bad_words", sampling.bad_words)
         input_ids = encode(prompt, add_special_tokens=self._adds_special_tokens)
-        # If the request does not limit the tokens, generate until the model's maximum length.
+        # If the request does not limit the number of tokens, generate up to the model's maximum
+        # length.
         room = max(1, max_seq_len - len(input_ids))
         return {
             "max_new_tokens": room,

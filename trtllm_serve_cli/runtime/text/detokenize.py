@@ -5,33 +5,43 @@ tokens decoded in one call, regardless of how the tokens are split across calls 
 
 A token cannot be decoded alone: its leading space may depend on the previous token, and one
 character may consist of several tokens. `StreamDecoder` therefore decodes a window of the latest
-tokens, without and with the new tokens. The difference between the two texts is the next piece. A
-piece that ends inside a character is held back until the character is complete.
+tokens twice: without and with the new tokens. The difference between the two texts is the next
+piece. A piece that ends inside a character is held back until the character is complete.
 
 The window restarts where an earlier piece started, so that its length is limited. A space or part
 of a character may then be missing at the window's start, but it is missing from both texts.
 
 Some decoders change earlier text when more tokens follow. In Transformers' byte fallback, one
 invalid byte changes the text of the bytes before it. `clean_up_tokenization_spaces` removes the
-space before a full stop. `StreamDecoder` cannot change text that it has already emitted. In such
-cases, it decodes the new tokens without the earlier tokens and emits their text as the next piece.
+space before a full stop. `StreamDecoder` cannot change text that it has already emitted, so in such
+cases it decodes the new tokens without the earlier tokens and emits their text as the next piece.
+
+With `TokenTexts`, the window is empty after each complete character, and tokens whose text is
+cached are not decoded again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-_UNFINISHED_CHARACTER = "\ufffd"
+from .token_texts import UNFINISHED_CHARACTER, TokenTexts
+
 # Windows shorter than this number of tokens are not shortened, because shortening requires another
 # decode call.
 _LONG_WINDOW = 16
 
 
 class StreamDecoder:
-    """A decoder that returns the text of one growing sequence in pieces."""
+    """A decoder that returns the text of one growing sequence in pieces.
 
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
+    `token_texts` is set if the vocabulary is byte-level.
+    """
+
+    def __init__(
+        self, decode: Callable[[list[int]], str], token_texts: TokenTexts | None = None
+    ) -> None:
         self._decode = decode
+        self._token_texts = token_texts
         self._window: list[int] = []
         # The number of tokens at the window's start whose text has already been emitted.
         self._num_emitted = 0
@@ -65,11 +75,17 @@ class StreamDecoder:
         return piece
 
     def _push_one(self, token_id: int) -> str:
+        text = None if self._token_texts is None else self._token_texts.find(token_id)
+        if text is not None and not self._window:
+            return text
         self._window.append(token_id)
         piece = self._pending()
-        if not piece or piece.endswith(_UNFINISHED_CHARACTER):
+        if not piece or piece.endswith(UNFINISHED_CHARACTER):
             return ""
-        self._advance(piece)
+        if text is None:
+            self._advance(piece)
+        else:
+            self._restart([], 0, "")
         return piece
 
     def _pending(self) -> str:
@@ -108,7 +124,7 @@ class TextStream:
         self._text = ""
 
     def push(self, token_ids: Iterable[int], *, is_last: bool = False) -> str:
-        """Return the piece for `token_ids`, including text that is held back if `is_last`."""
+        """Return the piece for `token_ids`, including any held-back text if `is_last` is set."""
         new = self._decoder.push(token_ids)
         return self._piece(new + self._decoder.finish() if is_last else new)
 
@@ -130,7 +146,7 @@ def decode_whole(decode: Callable[[list[int]], str], token_ids: list[int]) -> st
     This text may differ from the result of `decode` if the tokens contain invalid bytes.
     """
     text = decode(token_ids) if token_ids else ""
-    if _UNFINISHED_CHARACTER not in text:
+    if UNFINISHED_CHARACTER not in text:
         return text
     decoder = StreamDecoder(decode)
     return decoder.push(token_ids) + decoder.finish()

@@ -1,4 +1,4 @@
-"""Convert the text inputs of a request to token ids, as the model `preprocessing` does."""
+"""Convert a request's text inputs to token ids, for `preprocessing` and the text models."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ Encode = Callable[[GetTensor], dict[str, Array]]
 def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
     """Return the inputs of `tensorrt_llm` for the text inputs that `get` returns.
 
-    `preprocess` converts the inputs of `preprocessing` to the outputs of `preprocessing`. Raise
-    `InvalidRequest` if an input is invalid.
+    `preprocess` converts the inputs of `preprocessing` to its outputs. Raise `InvalidRequest` if an
+    input is invalid.
     """
     outputs = preprocess(lambda name: get(PREPROCESSING_INPUTS[name]))
     return {
@@ -57,8 +57,8 @@ def encode_text(preprocess: Encode, get: GetTensor) -> dict[str, Array]:
 class Preprocessor:
     """An encoder that converts a request's text inputs to token ids.
 
-    The input and output tensors have the same names as in the model `preprocessing`. `max_seq_len`
-    is the length of the model's context in tokens, or 0 if it is unknown.
+    The input and output tensors have the same names as in the `preprocessing` model. `max_seq_len`
+    is the model's context length in tokens, or 0 if it is unknown.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Preprocessor:
     def of(cls, parameters: Parameters, tokenizer: Tokenizer | None = None) -> Preprocessor:
         """Create a preprocessor from a model's parameters.
 
-        If `tokenizer` is None, load the tokenizer from the folder in the parameter `tokenizer_dir`.
+        If `tokenizer` is None, load it from the folder in the `tokenizer_dir` parameter.
         """
         if tokenizer is None:
             tokenizer = load_tokenizer(Path(parameters.text("tokenizer_dir")))
@@ -113,9 +113,9 @@ class Preprocessor:
         }
 
     def _embedding_bias(self, get: GetTensor, num_rows: int) -> dict[str, Array]:
-        """Return the output EMBEDDING_BIAS, which has the shape [rows, vocabulary].
+        """Return the EMBEDDING_BIAS output, which has the shape [rows, vocabulary].
 
-        Return an empty mapping if the request does not set weights for words.
+        Return an empty mapping if the request contains no word weights.
         """
         words, weights = get("EMBEDDING_BIAS_WORDS"), get("EMBEDDING_BIAS_WEIGHTS")
         if words is None and weights is None:
@@ -130,7 +130,7 @@ class Preprocessor:
             for text, value in zip(texts, values, strict=True):
                 word = _as_text(text, "embedding_bias_words")
                 check_prompt_length("embedding_bias_words", word, self._max_seq_len)
-                # Add the weight to each token of the word, as NVIDIA's model does.
+                # Like NVIDIA's model, add the weight to each token of the word.
                 for token in self._tokenizer.encode(word, add_special_tokens=False):
                     bias[row, token] += value
         return {"EMBEDDING_BIAS": bias}
@@ -146,8 +146,7 @@ class Preprocessor:
         words = get(tensor)
         if words is None:
             return encode_words([[]] * num_rows)
-        # Start error messages with the name that the input has in text models, for example
-        # stop_words.
+        # Start error messages with the input's name in text models, for example stop_words.
         name = f"{tensor.removesuffix('_DICT').lower()} ({tensor})"
         return encode_words(
             [self._encode_row_of_words(name, row) for row in words.reshape(num_rows, -1)]

@@ -1,8 +1,8 @@
 """Convert the text inputs of requests to token ids, for text models.
 
 By default, the text model encodes requests itself, because a call to another model through Triton
-takes longer than the encoding. If `ask_preprocessing` is set, the text model calls the model
-`preprocessing`, which users can replace with their own model.
+takes longer than the encoding. If `ask_preprocessing` is set, the text model calls the
+`preprocessing` model, which users can replace with their own model.
 """
 
 from __future__ import annotations

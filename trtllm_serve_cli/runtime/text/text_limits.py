@@ -1,8 +1,7 @@
-"""Reject texts that are too long before they are encoded.
+"""Reject texts that are too long to encode.
 
-Encoding a text of 20 MB takes 10 s, during which a model's process does not respond to other
-requests. A text that is certainly too long for the model's context is therefore rejected before it
-is encoded.
+Encoding 20 MB of text takes 10 s and blocks all other requests to the model's process. Texts with
+too many characters for the model's context are therefore rejected before they are encoded.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ _MAX_TOKEN_LENGTH = 128
 
 
 def check_prompt_length(name: str, text: str, max_seq_len: int) -> None:
-    """Raise `InvalidRequest` if `text` certainly has more than `max_seq_len` tokens.
+    """Raise `InvalidRequest` if `text` has too many characters for `max_seq_len` tokens.
 
-    `name` is the name of the input. If `max_seq_len` is 0, the length of the context is unknown,
-    and any text is accepted.
+    `name` is the name of the input. If `max_seq_len` is 0, the context length is unknown, and any
+    text is accepted.
     """
     limit = max_seq_len * _MAX_TOKEN_LENGTH
     if max_seq_len and len(text) > limit:
@@ -31,7 +30,7 @@ def check_prompt_length(name: str, text: str, max_seq_len: int) -> None:
 
 
 def check_word_lengths(name: str, words: Sequence[str]) -> None:
-    """Raise `InvalidRequest` if `words` certainly have more tokens than a word list may have."""
+    """Raise `InvalidRequest` if there are too many words or characters for a word list."""
     length = sum(map(len, words))
     if len(words) > MAX_WORD_TOKENS or length > MAX_WORD_TOKENS * _MAX_TOKEN_LENGTH:
         raise InvalidRequest(

@@ -1,1 +1,1 @@
-"""Parse tool calls in generated text, in the formats of the model families."""
+"""Parse tool calls in generated text, in the formats of different model families."""

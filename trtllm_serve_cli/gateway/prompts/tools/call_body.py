@@ -1,4 +1,4 @@
-"""Parse the body of one tool call, which arrives one character at a time."""
+"""Parse the body of a tool call one character at a time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trtllm_serve_cli.gateway.prompts.tools.json_scanner import InvalidCall, Jso
 _NAME_KEYS = ("name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _OTHER_KEYS = ("type", "id")
-# The maximum length of a tag that contains the name of a function or of an argument.
+# The maximum length of a tag with a function name or argument name.
 _MAX_TAG = 512
 
 
 class CallBody(Protocol):
     """A tool call that is being parsed.
 
-    `is_started` is true when the text is known to be a call. From then on, `name` is set.
-    `has_arguments` is true when the arguments are complete. `is_done` is true when the call is
-    complete, which may be later.
+    `is_started` becomes true, and `name` is set, once the text is known to be a call.
+    `has_arguments` becomes true once the arguments are complete. `is_done` becomes true once the
+    whole call is complete, which may be later.
     """
 
     name: str
@@ -39,13 +39,11 @@ class CallBody(Protocol):
         """Parse the next character. Raise `InvalidCall` if the text is not a call."""
 
     def take(self) -> str:
-        """Return the part of the arguments, as JSON, that was parsed since the previous call of
-        `take`.
-        """
+        """Return the JSON of the arguments parsed since the previous call to `take`."""
 
 
 class ArgumentsBody:
-    """A call whose name is already known. The text is the JSON object with the arguments."""
+    """A call whose name is already known. The text is a JSON object with the arguments."""
 
     def __init__(self, name: str, id: str | None = None) -> None:
         self.name = name
@@ -70,7 +68,7 @@ class ArgumentsBody:
         if not scanner.closers and not scanner.is_done:
             return
         self._new.append(text)
-        # After the first key, the text is certainly JSON.
+        # Until the first key is complete, the text may turn out not to be JSON.
         if scanner.expects in ("value", "done"):
             self.is_started = True
 
@@ -80,10 +78,10 @@ class ArgumentsBody:
 
 
 class ObjectBody:
-    """A call that is a JSON object with the name and the arguments.
+    """A call in the form of a JSON object that contains the name and the arguments.
 
     The arguments are a JSON object or a string that contains one. If `names` is not None, only
-    calls of the functions in `names` are valid.
+    calls to the functions in `names` are valid.
     """
 
     def __init__(self, names: Collection[str] | None = None) -> None:
@@ -92,7 +90,7 @@ class ObjectBody:
         self._names = names
         self._scanner = JsonScanner()
         self._key = ""
-        # The characters so far of the top-level key or value that is being read.
+        # The characters of the current top-level key or value that have been read so far.
         self._text: list[str] | None = None
         self._arguments: ArgumentsBody | None = None
 
@@ -169,9 +167,10 @@ class ObjectBody:
 
 
 def _read_arguments(value: Any) -> ArgumentsBody:
-    """Return the arguments.
+    """Parse the arguments.
 
-    `value` is a string with a JSON object, an object, or None if the call has no arguments.
+    `value` is an object, a string that contains a JSON object, or None if the call has no
+    arguments.
     """
     text = value if isinstance(value, str) else json.dumps(value or {})
     arguments = ArgumentsBody("")
@@ -183,12 +182,12 @@ def _read_arguments(value: Any) -> ArgumentsBody:
 
 
 class XmlBody:
-    """A call in the format of Qwen3-Coder, with each argument in a tag.
+    """A call in Qwen3-Coder's format, with one tag per argument.
 
     <function=NAME> <parameter=NAME> VALUE </parameter> </function>
 
-    `tools` maps the names of functions to the JSON schemas of their parameters. The schema shows
-    which values are strings and which are JSON.
+    `tools` maps function names to the JSON schemas of their parameters. The schemas determine which
+    values are strings and which are JSON.
     """
 
     _FUNCTION, _PARAMETER = "<function=", "<parameter="

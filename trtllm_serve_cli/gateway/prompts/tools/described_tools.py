@@ -1,7 +1,7 @@
-"""Describe tools in the messages, for chat templates that do not support tools.
+"""Describe tools in the messages if the chat template does not support tools.
 
-The description specifies the format that `HermesParser` parses. Tool calls and their results in the
-conversation's history become text in the same format.
+The description specifies the format that `HermesParser` parses. Earlier tool calls and their
+results are converted to text in the same format.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ needed, answer without these tags."""
 def describe_tools(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> list[dict[str, Any]]:
-    """Return messages that describe `tools` in the system message and do not use tool roles."""
+    """Return the messages with `tools` described in the system message, and without tool roles."""
     described: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] not in ("tool", "function"):

@@ -17,7 +17,7 @@ NO_ARGUMENTS: Mapping[str, Any] = {
 
 
 class NamedCallParser(ToolParser):
-    """A parser for text that consists of the arguments of one function."""
+    """A parser for text that contains only the arguments of one function."""
 
     def __init__(self, options: ToolOptions, name: str) -> None:
         super().__init__(options)
@@ -28,7 +28,7 @@ class NamedCallParser(ToolParser):
 
 
 class CallListParser(ToolParser):
-    """A parser for text that consists of one call or of an array of calls."""
+    """A parser for text that is either one call or an array of calls."""
 
     def __init__(self, options: ToolOptions) -> None:
         super().__init__(options)
@@ -46,7 +46,7 @@ class CallListParser(ToolParser):
 
 
 def guide_named_call(options: ToolOptions, name: str) -> tuple[str, str]:
-    """Return the guide that forces the arguments of one function."""
+    """Return the guide that restricts the response to the arguments of one function."""
     return "json_schema", json.dumps(options.schemas[name])
 
 
@@ -71,10 +71,10 @@ def guide_any_call(options: ToolOptions) -> tuple[str, str]:
 
 
 def _embed(schema: Mapping[str, Any], name: str, definitions: dict[str, Any]) -> Any:
-    """Move the definitions of a function's schema to `definitions`, and return the other keys.
+    """Move the definitions from a function's schema to `definitions`, and return the other keys.
 
-    The name of the function is added to the names of its definitions, because the definitions of
-    all functions share a schema.
+    The definitions of all functions share one schema, so their names are prefixed with the
+    function's name.
     """
     moved = ("$defs", "definitions")
     for key in moved:

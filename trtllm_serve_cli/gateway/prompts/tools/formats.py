@@ -1,4 +1,4 @@
-"""Choose the format of tool calls for a chat template."""
+"""Choose the tool call format for a chat template."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trtllm_serve_cli.gateway.prompts.tools.tool_parser import (
 
 @dataclass(frozen=True, slots=True)
 class ToolFormat:
-    """A format in which models write tool calls.
+    """A format for tool calls in generated text.
 
     A chat template that contains one of `markers` uses this format, unless it contains one of
     `other_markers`.
@@ -40,7 +40,7 @@ HERMES = ToolFormat(
     "hermes",
     HermesParser,
     ("<tool_call>",),
-    # The templates of GLM-4.5 and later use the same tag, but another format between the tags.
+    # The templates of GLM-4.5 and later use the same tags, but a different format inside them.
     ("<arg_key>",),
 )
 LLAMA3 = ToolFormat(
@@ -53,5 +53,5 @@ FORMATS = {each.name: each for each in (MISTRAL, HERMES, LLAMA3)}
 
 
 def find_format(template: str) -> ToolFormat | None:
-    """Return the format of tool calls that a chat template uses, or None if it is not known."""
+    """Return the tool call format that a chat template uses, or None if it is unknown."""
     return next((each for each in FORMATS.values() if each.is_used_by(template)), None)

@@ -1,8 +1,8 @@
-"""Parse the tool calls of Hermes and Qwen models.
+"""Parse tool calls from Hermes and Qwen models.
 
 <tool_call> {"name": NAME, "arguments": {…}} </tool_call>
 
-Qwen3-Coder uses the same tag around XML. Sources of the formats: the chat templates of
+Qwen3-Coder uses the same tags, but with XML inside. Sources: the chat templates of
 NousResearch/Hermes-3-Llama-3.1-8B, Qwen/Qwen3-8B and Qwen/Qwen3-Coder-30B-A3B-Instruct.
 """
 

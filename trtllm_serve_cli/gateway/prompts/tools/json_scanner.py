@@ -1,4 +1,4 @@
-"""Check JSON that arrives one character at a time."""
+"""Validate JSON one character at a time."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class JsonScanner:
     def push(self, char: str) -> str:
         """Check the next character, and return the text to append to the valid JSON.
 
-        Models write line breaks and backslashes in strings without escapes. The returned text
-        contains the missing escapes. The characters of an escape are returned together with its
-        last character. Raise `InvalidCall` if the value is not valid.
+        Models write line breaks and backslashes in strings without escaping them, so the returned
+        text adds the missing escapes. An escape sequence is returned only when it is complete.
+        Raise `InvalidCall` if the value is not valid.
         """
         if self.is_in_string:
             return self._push_in_string(char)
@@ -108,6 +108,7 @@ class JsonScanner:
                 return ""
             self._escape = ""
             return escape
-        # JSON does not have this escape. Escape the backslash, for example of a regular expression.
+        # This is not a JSON escape, so escape the backslash, which may be part of a regular
+        # expression.
         self._escape = ""
         return "'" if char == "'" else "\\\\" + _CONTROL.get(char, char)

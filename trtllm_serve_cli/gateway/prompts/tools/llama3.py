@@ -1,8 +1,8 @@
-"""Parse the tool calls of Llama 3 models.
+"""Parse tool calls from Llama 3 models.
 
 {"name": NAME, "parameters": {…}}; {…}
 
-The token <|python_tag|> may precede the calls. Source of the format: the chat templates of
+The <|python_tag|> token may precede the calls. Source: the chat templates of
 meta-llama/Llama-3.1-8B-Instruct and meta-llama/Llama-3.2-3B-Instruct.
 """
 
@@ -25,7 +25,7 @@ class Llama3Parser(ToolParser):
         self._state = self._read_start
 
     def _read_start(self) -> bool:
-        """Parse a call if the text starts with an object. Skip the tag in front of the object."""
+        """Skip the tag, if any, and parse a call if an object follows."""
         if not self._skip_space(";," if self._num_calls else ""):
             return False
         if self._buffer[0] == "{":

@@ -1,10 +1,10 @@
-"""Parse the tool calls of Mistral models.
+"""Parse tool calls from Mistral models.
 
 [TOOL_CALLS][{"name": NAME, "arguments": {…}}, …]
 [TOOL_CALLS]NAME[ARGS]{…}[TOOL_CALLS]…
 
-Models with the tokenizer v11 or later use the second format. [ARGS] is optional, and [CALL_ID] and
-an id may precede it. Source of the formats: mistral-common 1.8, `tokens/tokenizers`.
+Models with tokenizer version 11 or later use the second format. [ARGS] is optional, and [CALL_ID]
+and an id may precede it. Source: mistral-common 1.8, `tokens/tokenizers`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HEADER_CHARACTERS = re.compile(r"[\w.\-\s\[\]]*")
 
 
 class MistralParser(ToolParser):
-    """A parser for calls after the token [TOOL_CALLS]."""
+    """A parser for calls after the [TOOL_CALLS] token."""
 
     end_tag = "[TOOL_CALLS]"
 
@@ -53,7 +53,7 @@ class MistralParser(ToolParser):
         return self._give_up()
 
     def _read_header(self) -> bool:
-        """Read the name of a function, which ends where its arguments start."""
+        """Read a function name, which ends where the arguments start."""
         header, brace, _ = self._buffer.partition("{")
         if len(header) > _MAX_HEADER or not _HEADER_CHARACTERS.fullmatch(header):
             return self._give_up()

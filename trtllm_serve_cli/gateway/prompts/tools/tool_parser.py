@@ -39,15 +39,15 @@ class ToolOptions:
 
 
 class ToolParser:
-    """A parser for tool calls. Each format has a subclass, which adds the states of its parser.
+    """Base class of the tool call parsers. Each format has a subclass that adds its own states.
 
-    A state is a method that consumes text from the start of `_buffer`. It returns False if it needs
-    more text. Whitespace next to a call is not content. Text that turns out not to be a call is
-    content. If the JSON of the arguments is found to be invalid after a part has been returned, the
-    rest is returned unchanged.
+    A state is a method that consumes text from the start of `_buffer`, and returns False if it
+    needs more text. Whitespace next to calls is discarded. Text that turns out not to be a call is
+    treated as content. If the arguments turn out to be invalid JSON after part of them has been
+    returned, the rest is returned unchanged.
     """
 
-    # The string that ends a call with invalid arguments. If it is empty, the call lasts until the
+    # The string that ends a call with invalid arguments. If it is empty, such a call extends to the
     # end of the text.
     end_tag = ""
 
@@ -86,14 +86,14 @@ class ToolParser:
             self._content += self._held_space
         self._buffer = self._held_space = ""
 
-    # The states that the parsers of all formats share
+    # States that all formats share.
 
     def _read_content(self) -> bool:
-        """Emit text until a tag starts a call. A subclass without tags overrides this state."""
+        """Emit text as content until a call starts. Each subclass implements this state."""
         raise NotImplementedError
 
     def _read_until(self, tags: Mapping[str, Callable[[], bool]], *, keeps_tag: bool) -> bool:
-        """Emit text up to the first tag, and continue with the tag's state in `tags`."""
+        """Emit text up to the first tag in `tags`, and continue with the state for this tag."""
         if (found := find_stop(self._buffer, tuple(tags))) is not None:
             start, tag = found
             self._add_content(self._buffer[:start])
@@ -151,10 +151,10 @@ class ToolParser:
             self._state = self._after_body
         return found is not None
 
-    # Helpers of the states.
+    # Helpers for the states.
 
     def _skip_space(self, also: str = "") -> bool:
-        """Skip whitespace and the characters in `also`. Return whether the buffer has more text."""
+        """Skip whitespace and the characters in `also`. Return whether any text is left."""
         stripped = self._buffer.lstrip(" \t\r\n" + also)
         if not self._num_calls:
             self._raw += self._buffer[: len(self._buffer) - len(stripped)]

@@ -1,0 +1,38 @@
+"""Write chunks of a streamed response to the client's connection without a task switch."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
+# The key of the `ResponseBody` in the ASGI scope.
+SCOPE_KEY = "tllm.response_body"
+
+
+class ResponseBody:
+    """The body of a response that uvicorn sends with chunked transfer coding.
+
+    ASGI's `send` is a coroutine, so only the response's task can await it. As long as the client
+    reads fast enough, the callbacks that receive tokens call `write` instead.
+    """
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def is_writable(self) -> bool:
+        """True if the headers have been sent and a chunk can be written without waiting."""
+        cycle = self._cycle
+        return bool(cycle.chunked_encoding) and not (
+            cycle.flow.write_paused or cycle.disconnected or cycle.response_complete
+        )
+
+    def write(self, data: bytes) -> None:
+        """Write `data` as one chunk. Call this method only if `is_writable` is true."""
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+
+def find_response_body(scope: Scope) -> ResponseBody | None:
+    """Return the body of the response to a request, or None if the server did not provide one."""
+    body: ResponseBody | None = scope.get(SCOPE_KEY)
+    return body

@@ -1,0 +1,42 @@
+"""Cache the text of tokens whose text does not depend on other tokens.
+
+In a byte-level vocabulary (GPT-2, Llama 3, Qwen), each token consists of bytes, and the text of a
+sequence consists of the bytes of its tokens. After a complete character, a token therefore always
+adds the same text, unless it ends inside a character.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+
+UNFINISHED_CHARACTER = "\ufffd"
+
+
+class TokenTexts:
+    """A cache of the texts of generated tokens, for a byte-level vocabulary.
+
+    `unfinished_ids` are the tokens that end inside a character although their text does not end
+    with U+FFFD.
+    """
+
+    def __init__(
+        self,
+        decode_all: Callable[[Sequence[Sequence[int]]], list[str]],
+        unfinished_ids: Set[int] = frozenset(),
+    ) -> None:
+        self._decode_all = decode_all
+        self._unfinished_ids = unfinished_ids
+        self._texts: dict[int, str | None] = {}
+        # Return the text that a token adds after a complete character, or None if the token ends
+        # inside a character or has not been added. This is a dictionary's method for speed, because
+        # each stream calls it for each token.
+        self.find: Callable[[int], str | None] = self._texts.get
+
+    def add(self, token_ids: Set[int]) -> None:
+        """Decode all uncached tokens in one call."""
+        new = list(token_ids - self._texts.keys())
+        if not new:
+            return
+        for token_id, text in zip(new, self._decode_all([[each] for each in new]), strict=True):
+            is_unfinished = text.endswith(UNFINISHED_CHARACTER) or token_id in self._unfinished_ids
+            self._texts[token_id] = None if is_unfinished else text
