@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ def keyed(imported: Tllm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     tllm.done("import", "-m", "demo")
     key = tllm.done("keys", "add", "alice").strip()
     port = free_ports(1)[0]
-    started = tllm.start("--openai", f"--openai-port={port}", "--openai-processes=2")
+    gateway = ("--openai", f"--openai-port={port}", "--openai-processes=2")
+    started = tllm.start(*gateway, "--warmup")
     assert started.returncode == 0, started.stderr
     yield Served(tllm, f"http://127.0.0.1:{port}/v1", key)
     tllm("stop", "--all")
@@ -49,6 +51,13 @@ def test_requests_need_a_valid_key(keyed: Served) -> None:
         client.models.list()
     assert raised.value.code == "invalid_api_key"
     assert raised.value.request_id is not None
+
+
+def test_warm_up_reaches_a_gateway_that_requires_keys(keyed: Served) -> None:
+    (server,) = json.loads(keyed.tllm.done("status", "--startup", "--json"))["servers"]
+    (start,) = server["starts"]
+    assert (start["stages"][-1]["name"], start["problems"]) == ("warm-up", [])
+    assert "key=supervisor" in keyed.tllm.done("logs", "--gateway")
 
 
 def test_limits_and_revocation_apply_without_a_restart(keyed: Served) -> None:

@@ -56,7 +56,10 @@ def test_models_are_loaded_and_unloaded(controlled: Tllm) -> None:
     assert states(controlled) == dict.fromkeys(PARTS, "READY")
     (server,) = json.loads(controlled.done("status", "--startup", "--json"))["servers"]
     stages = [each["name"] for each in server["starts"][0]["stages"]]
-    assert {f"load {part}" for part in PARTS} < set(stages)
+    worker = ("start program", "import packages", "load engine")
+    assert {*(f"load {part}" for part in PARTS), *(f"tensorrt_llm: {each}" for each in worker)} < {
+        *stages
+    }
     assert (stages[0], stages[-1]) == ("launch Triton", "first token")
     lines = controlled.done("status").splitlines()
     assert ["tensorrt_llm", "1", "ready"] in [line.split()[:3] for line in lines]

@@ -2,5 +2,5 @@
 
 `plan_launch` plans how to run Triton. `launch` starts a supervisor, which starts Triton, waits
 until each model has generated a token, and keeps the server running. The supervisor records the
-server's state in the server's folder. A failed start leaves no process running.
+server's state in the server's folder. If the start fails, no processes are left running.
 """

@@ -25,9 +25,9 @@ from trtllm_serve_cli.choices import (
 from trtllm_serve_cli.errors import BadInput
 from trtllm_serve_cli.option_fields import Option, OptionField, Within, option_fields
 
-# Default number of seconds that requests in flight have to finish when a server stops.
+# Default time limit in seconds for requests in flight to finish when a server stops.
 DRAIN_S = 30
-# Default time in seconds after which an engine that completes no step is restarted.
+# Default number of seconds without a completed step after which an engine is restarted.
 HANG_TIMEOUT_S = 120.0
 
 _SERVER = "Server"
@@ -40,11 +40,11 @@ _OPENAI = "OpenAI-compatible API"
 
 @dataclass(frozen=True, slots=True)
 class LaunchOptions:
-    """The options for `tllm start` and for the section `launch` in tllm.yaml.
+    """The options for `tllm start` and for the `launch` section in tllm.yaml.
 
     The options from `world_size` to `oversubscribe` have the same names as in TensorRT-LLM's launch
-    script (`launch_triton_server.py`). The options that `tllm start --help` lists in the panels
-    Triton and TLS have the same names as in Triton.
+    script (`launch_triton_server.py`). The options that `tllm start --help` lists in the Triton and
+    TLS panels have the same names as in Triton.
     """
 
     host: Annotated[
@@ -75,6 +75,16 @@ class LaunchOptions:
             panel=_SERVER,
         ),
     ] = 300.0
+    warmup: Annotated[
+        bool,
+        Option(
+            "Before reporting the server as ready, send warm-up requests that resemble typical "
+            "first requests: a short prompt, a long prompt, several streams, a chat completion and "
+            "a JSON schema.",
+            flags=("--warmup/--no-warmup",),
+            panel=_SERVER,
+        ),
+    ] = False
     hang_timeout_s: Annotated[
         float,
         Within(0),
@@ -174,7 +184,7 @@ class LaunchOptions:
     openai: Annotated[
         bool,
         Option(
-            "Serve an OpenAI-compatible API next to Triton. Default: yes.",
+            "Serve an OpenAI-compatible API alongside Triton. Default: yes.",
             flags=("--openai/--no-openai",),
             panel=_OPENAI,
         ),
@@ -228,8 +238,8 @@ class LaunchOptions:
     tool_parser: Annotated[
         ToolParserName | None,
         Option(
-            "Format in which the models write tool calls. Default: the format that the chat "
-            "template shows.",
+            "Format in which the models write tool calls. Default: inferred from the chat "
+            "template.",
             panel=_OPENAI,
         ),
     ] = None
@@ -330,7 +340,7 @@ class LaunchOptions:
     triton_args: Annotated[
         tuple[str, ...],
         Option(
-            "Names of models, as with -m, then additional options for tritonserver.",
+            "Models to serve, as with -m, followed by additional options for tritonserver.",
             metavar="[NAME…] [-- OPTION…]",
             is_argument=True,
         ),
@@ -363,8 +373,8 @@ _CONTAINER_OPTIONS = ("image", "container_engine")
 # Maps each option that applies only in some modes to these modes. In other modes, tllm ignores the
 # option if a model declares it.
 _MODES_OF = {
-    # Container mode also starts the ranks with mpirun, but only on this machine. A hostfile
-    # therefore applies only to mpi mode.
+    # Container mode also starts the ranks with mpirun, but only on this machine, so a hostfile
+    # applies only to mpi mode.
     **dict.fromkeys(_MPI_OPTIONS, ("mpi", "container")),
     "hostfile": ("mpi",),
     **dict.fromkeys(_CONTAINER_OPTIONS, ("container", "auto")),
@@ -408,8 +418,7 @@ def choose_options(
 
 
 def _ports_after(http_port: int | None) -> dict[str, int]:
-    """Return the ports for the other protocols, at the same distance from the HTTP port as the
-    default ports.
+    """Return the ports for the other protocols, with the default ports' offsets from the HTTP port.
 
     If the HTTP port is None, return no ports.
     """

@@ -1,9 +1,9 @@
 """Read and write the state that a supervisor records for its server.
 
-A state file can outlive its supervisor after a crash or a reboot. The state is therefore valid only
-while the supervisor is running. The machine's boot id, the process id and the start time identify
-the supervisor. The start time is relative to the boot, because wall-clock times change when the
-clock is adjusted. The status of a server on another machine is unknown.
+After a crash or a reboot, a state file can outlive its supervisor, so the state is valid only while
+the supervisor is running. The machine's boot id, the process id and the start time identify the
+supervisor. The start time is relative to the boot, because wall-clock times change when the clock
+is adjusted. The status of a server on another machine is unknown.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class ServerState:
 
     `ready_at` is in seconds since the epoch. `host` is the machine that runs the supervisor.
     `boot_id` identifies that host's current boot, and `supervisor_started_at` is in seconds since
-    then. `why` explains in a few lines why the server failed, is unresponsive or is restarting, or
-    lists the requests that were cancelled when it stopped. `in_flight` maps each engine to the
-    number of requests that must finish before the server stops. `exit_code` is set if the server
-    exited without a stop request. If a signal ended the server, the code is the negated signal
-    number.
-    `gateway_pid` and `gateway_restarts` describe the process of the OpenAI-compatible gateway.
-    `hangs` counts the processes that were killed because they did not respond.
+    that boot. `why` explains in a few lines why the server failed, is unresponsive or is
+    restarting, or lists the requests that were cancelled when it stopped. `in_flight` maps each
+    engine to the number of requests that must finish before the server stops. `exit_code` is set if
+    the server exited without a stop request. If a signal killed the server, the code is the negated
+    signal number. `gateway_pid` and `gateway_restarts` describe the process of the
+    OpenAI-compatible gateway. `hangs` counts the processes that were killed because they did not
+    respond.
     """
 
     phase: Phase
@@ -159,18 +159,18 @@ def read_stop_timeout_s(directory: Path, default_s: float) -> float:
 
 
 def request_stop(directory: Path) -> None:
-    """Record that a command other than `tllm restart` stops the server."""
+    """Record that a command other than `tllm restart` has requested a stop."""
     with contextlib.suppress(OSError):  # the disk is full
         (directory / _REQUEST_FILE).touch()
 
 
 def is_stop_requested(directory: Path) -> bool:
-    """Return whether a command other than `tllm restart` stops the server."""
+    """Return whether a command other than `tllm restart` has requested a stop."""
     return (directory / _REQUEST_FILE).exists()
 
 
 def clear_stop_request(directory: Path) -> None:
-    """Remove the record of an earlier stop."""
+    """Remove the record of an earlier stop request."""
     (directory / _REQUEST_FILE).unlink(missing_ok=True)
 
 
@@ -182,7 +182,7 @@ def reset_state_files(directory: Path) -> None:
 
 
 def is_same_process(pid: int, started_s: float) -> bool:
-    """Return whether the process `pid` started at `started_s` and is not a zombie."""
+    """Return whether process `pid` started at `started_s` and is not a zombie."""
     try:
         process = psutil.Process(pid)
         is_same = abs(started_at_s(pid) - started_s) < 0.1
@@ -192,7 +192,7 @@ def is_same_process(pid: int, started_s: float) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether a signal has stopped the process `pid`."""
+    """Return whether process `pid` is suspended by a signal such as SIGSTOP."""
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:

@@ -1,7 +1,7 @@
-"""Record how long each stage of a server's start took.
+"""Record how long each stage of a server's startup took.
 
-The record contains the last start and the start before it. The times of the models come from
-Triton's log, which contains UTC times.
+The record contains the last two starts. Model load times come from Triton's log, whose timestamps
+are in UTC. The engine workers and the gateway log their own stages.
 """
 
 from __future__ import annotations
@@ -10,25 +10,28 @@ import contextlib
 import dataclasses
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trtllm_serve_cli.launch.logs.start_lines import ReportedStart, read_start_lines
 from trtllm_serve_cli.launch.logs.triton_log import TRITON_PREFIX
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
 from trtllm_serve_cli.paths import write_text
+from trtllm_serve_cli.runtime.stages import GATEWAY_READY, WORKER_READY
 
 STARTUP_FILE = "startup.json"
 _NUM_STARTS = 2
 _DAY_S = 24 * 60 * 60
 _TIME = re.compile(r"(\d\d):(\d\d):(\d\d(?:\.\d+)?)")
+_LOAD = "load "
 _LOADING = re.compile(r"\bloading: (.+):\d+\"?$")
 _LOADED = re.compile(r"successfully loaded '([^']+)'")
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a start. `begin_s` is relative to the start of Triton's process.
+    """A startup stage. `begin_s` is relative to the start of Triton's process.
 
     Models are loaded in parallel, so stages can overlap.
     """
@@ -40,45 +43,81 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class StartTimes:
-    """The times at which the supervisor observed a start, in seconds since the epoch.
+    """The supervisor's timestamps for a start, in seconds since the epoch.
 
-    `ready_at` is later than `first_token_at` if the gateway was not ready at that time.
+    `ready_at` is later than `first_token_at` if the gateway was not ready at that time, or if the
+    server was warmed up. `warmup_at` is when the warm-up began.
     """
 
     spawned_at: float
     first_token_at: float
     ready_at: float
+    warmup_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """A start of a server. `why` contains the reasons for a restart, and is empty otherwise."""
+    """A start of a server. `why` contains the reasons for a restart, and is empty otherwise.
+
+    `problems` contains a message for each failed warm-up request.
+    """
 
     models: tuple[str, ...]
     started_at: float
     total_s: float
     stages: tuple[Stage, ...]
     why: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 def summarize_start(
-    plan: LaunchPlan, times: StartTimes, log: Iterable[str], why: tuple[str, ...]
+    plan: LaunchPlan,
+    times: StartTimes,
+    why: tuple[str, ...],
+    *,
+    log: Sequence[str],
+    gateway_log: Sequence[str] = (),
+    problems: tuple[str, ...] = (),
 ) -> Startup:
-    """Return the stages of a start from the supervisor's times and the lines of Triton's log."""
+    """Derive the startup stages from the supervisor's timestamps and the log lines."""
     loads = _parse_loads(log, times.spawned_at)
     first_token_s = times.first_token_at - times.spawned_at
     total_s = times.ready_at - times.spawned_at
     launched_s = min((stage.begin_s for stage in loads), default=0.0)
     loaded_s = max((stage.begin_s + stage.duration_s for stage in loads), default=0.0)
     stages = [_stage("launch Triton", 0.0, launched_s)] if loads else []
-    stages += [*loads, _stage("first token", loaded_s, first_token_s)]
+    workers = {each.model: each for each in read_start_lines(log, WORKER_READY)}
+    for load in loads:
+        stages.append(load)
+        if (worker := workers.get(load.name.removeprefix(_LOAD))) is not None:
+            stages += _list_stages(worker, worker.model, times.spawned_at)
+    # The gateway is ready when its slowest process can serve its slowest model.
+    if gateway_starts := list(read_start_lines(gateway_log, GATEWAY_READY)):
+        slowest = max(gateway_starts, key=lambda each: each.ended_at)
+        stages += _list_stages(slowest, "gateway", times.spawned_at)
+    stages.append(_stage("first token", loaded_s, first_token_s))
+    warmup_s = total_s if times.warmup_at is None else times.warmup_at - times.spawned_at
     if plan.gateway is not None:
-        stages.append(_stage("gateway ready", first_token_s, total_s))
-    return Startup(plan.models, times.spawned_at, round(total_s, 3), tuple(stages), why)
+        stages.append(_stage("gateway ready", first_token_s, warmup_s))
+    if times.warmup_at is not None:
+        stages.append(_stage("warm-up", warmup_s, total_s))
+    return Startup(plan.models, times.spawned_at, round(total_s, 3), tuple(stages), why, problems)
+
+
+def _list_stages(start: ReportedStart, process: str, spawned_at: float) -> list[Stage]:
+    """Return the stages that a process reported, except those that ended before Triton started."""
+    stages = []
+    begin_s = start.started_at - spawned_at
+    for name, duration_s in start.stages_s.items():
+        end_s = begin_s + duration_s
+        if end_s > 0:
+            stages.append(_stage(f"{process}: {name}", max(begin_s, 0.0), end_s))
+        begin_s = end_s
+    return stages
 
 
 def _parse_loads(log: Iterable[str], spawned_at: float) -> list[Stage]:
-    """Return a stage for each model that was loaded, in the order in which loading began."""
+    """Return a stage for each loaded model, in the order in which loading began."""
     begins: dict[str, float] = {}
     ends: dict[str, float] = {}
     for line in log:
@@ -91,7 +130,7 @@ def _parse_loads(log: Iterable[str], spawned_at: float) -> list[Stage]:
         elif loaded := _LOADED.search(line):
             ends[loaded[1]] = _seconds_since(spawned_at, clock)
     return [
-        _stage(f"load {name}", begin_s, ends[name])
+        _stage(f"{_LOAD}{name}", begin_s, ends[name])
         for name, begin_s in begins.items()
         if name in ends
     ]
@@ -108,16 +147,16 @@ def _stage(name: str, begin_s: float, end_s: float) -> Stage:
 
 
 def record_start(directory: Path, startup: Startup) -> None:
-    """Add a start to the record of the server in `directory`, and keep the start before it."""
+    """Record a start of the server in `directory`, and keep the previous start's record."""
     starts = [startup, *read_starts(directory)][:_NUM_STARTS]
     text = json.dumps([dataclasses.asdict(each) for each in starts], indent=2)
-    # On a full disk, the server runs without the record.
+    # If the disk is full, continue without the record.
     with contextlib.suppress(OSError):
         write_text(directory / STARTUP_FILE, text)
 
 
 def read_starts(directory: Path) -> list[Startup]:
-    """Return the last starts of a server, newest first, or [] if the record is not valid."""
+    """Return the recorded starts of a server, newest first, or [] if the record is not valid."""
     try:
         starts = json.loads((directory / STARTUP_FILE).read_text(encoding="utf-8"))
         return [
@@ -127,6 +166,7 @@ def read_starts(directory: Path) -> list[Startup]:
                 each["total_s"],
                 tuple(Stage(**stage) for stage in each["stages"]),
                 tuple(each["why"]),
+                tuple(each.get("problems", ())),
             )
             for each in starts
         ]

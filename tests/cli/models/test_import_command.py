@@ -76,7 +76,7 @@ def model(tmp_path: Path) -> str:
         (
             ("import", "-m", "demo", "--param", "max_beam_width=0"),
             [
-                "Error: The parameter max_beam_width cannot be '0'.",
+                "Error: '0' is not a valid value for the max_beam_width parameter.",
                 " Next: set max_beam_width=N with a whole number N from 1 to 999999999",
             ],
         ),
@@ -150,7 +150,7 @@ def test_unknown_alias_lists_near_matches(tllm: Tllm) -> None:
     ("content", "message"),
     [
         (b"not a model", "is not a complete GGUF file"),
-        (gguf({"general.architecture": ("string", "mamba")}), "with the architecture 'mamba'"),
+        (gguf({"general.architecture": ("string", "mamba")}), "'mamba' architecture"),
     ],
 )
 def test_unsupported_gguf_file_is_refused(
@@ -260,7 +260,7 @@ def test_architecture_of_another_program_is_refused(
     code, _, err = tllm("build", "-m", "m", "-s", source, *_ON_TENSORRT)
     assert code == 3
     assert err.splitlines()[0] == (
-        "Error: TensorRT engines for WhisperForConditionalGeneration cannot be planned."
+        "Error: tllm cannot plan TensorRT engines for WhisperForConditionalGeneration."
     )
 
 
@@ -272,7 +272,7 @@ def test_flags_of_upstream_are_refused_for_other_engine_kinds(
     )
     assert code == 3
     assert err.splitlines()[0] == (
-        "Error: The engine kind openvino does not support the option reduce_fusion."
+        "Error: --engine openvino does not support the reduce_fusion option."
     )
 
 

@@ -21,9 +21,11 @@ from tests.ports import free_ports
 from tests.samples.launch_plans import pids_in, write_fake_tritonserver
 from tests.samples.repositories import add_model
 from tests.waiting import is_gone, wait_until
+from trtllm_serve_cli.importing.import_record import ImportRecord, record_import
 from trtllm_serve_cli.launch.launch_options import DRAIN_S
 from trtllm_serve_cli.launch.server_state import read_state, write_state
 from trtllm_serve_cli.launch.servers.running import list_servers
+from trtllm_serve_cli.launch.startup import STARTUP_FILE
 from trtllm_serve_cli.launch.supervisor.stopping import stop_server
 from trtllm_serve_cli.launch.triton.triton_install import find_embedded_root
 from trtllm_serve_cli.paths import Home, find_home
@@ -130,7 +132,7 @@ def test_second_server_of_a_model_names_the_first(tllm: Tllm, home: Home, ports:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("start", "-m", "nope"), "Error: No model 'nope' has been imported."),
+        (("start", "-m", "nope"), "Error: No model named 'nope' has been imported."),
         (("start", "-m", "m", "-m", "m"), "Error: One server cannot serve two models named m."),
         (("start", "--http-port", "8001", "--grpc-port", "8001"), "are not distinct."),
         (("start", "--image", "mine:1"), "Error: --image requires container mode."),
@@ -448,16 +450,55 @@ def test_status_shows_a_stopped_supervisor_and_the_report_of_a_hang(
 
 
 def test_status_shows_the_stages_of_a_start(tllm: Tllm, ports: list[str]) -> None:
-    tllm("start", *ports)
+    started = json.loads(tllm("start", *ports, "--json")[1])
     (server,) = json.loads(tllm("status", "--startup", "--json")[1])["servers"]
     (start,) = server["starts"]
     lines = tllm("status", "--startup")[1].splitlines()
     assert (server["state"], start["models"], start["why"]) == ("ready", ["m"], [])
     assert lines[0] == "m: ready"
-    assert lines[1].startswith("  start of m at ")
-    names = [" ".join(line.split()[:2]) for line in lines[3:-1]]
+    assert lines[1].startswith("  no import of m is recorded: ")
+    assert lines[2].startswith("  start of m at ")
+    names = [" ".join(line.split()[:2]) for line in lines[4:-1]]
     assert names == [each["name"] for each in start["stages"]]
+    assert started["stages"] == start["stages"]
     assert lines[-1].split() == ["total", f"{start['total_s']:.1f}", "s"]
+
+
+def test_start_with_a_warm_up_reports_its_duration(tllm: Tllm, ports: list[str]) -> None:
+    assert "Warm-up:\n  short prompt: " in tllm("start", *ports, "--warmup", "--dry-run")[1]
+    code, _, err = tllm("start", *ports, "--warmup")
+    assert (code, ", warm-up " in err, "warm-up request" in err) == (0, True, False), err
+    (server,) = json.loads(tllm("status", "--startup", "--json")[1])["servers"]
+    assert [each["name"] for each in server["starts"][0]["stages"]][-1] == "warm-up"
+
+
+def test_status_shows_the_stages_of_the_import(tllm: Tllm, home: Home, ports: list[str]) -> None:
+    record_import(home.models / "m", ImportRecord(0.0, {"checkpoint": 12.06, "engine": 28.9}))
+    tllm("start", *ports)
+    (server,) = json.loads(tllm("status", "--startup", "--json")[1])["servers"]
+    lines = tllm("status", "--startup")[1].splitlines()
+    assert server["imports"] == {
+        "m": {"ended_at": 0.0, "stages_s": {"checkpoint": 12.06, "engine": 28.9}}
+    }
+    assert lines[1].startswith("  import of m at ")
+    assert [line.split() for line in lines[2:6]] == [
+        ["stage", "duration"],
+        ["checkpoint", "12.1", "s"],
+        ["engine", "28.9", "s"],
+        ["total", "41.0", "s"],
+    ]
+
+
+def test_status_explains_a_missing_record_of_a_start(
+    tllm: Tllm, home: Home, ports: list[str]
+) -> None:
+    tllm("start", *ports)
+    (home.servers / ports[1] / STARTUP_FILE).unlink()
+    restart = f"tllm restart -u 127.0.0.1:{ports[1]}"
+    assert tllm("status", "--startup")[1].splitlines()[2] == (
+        f"  no start is recorded: the server was started by an earlier version; `{restart}` "
+        "records a start"
+    )
 
 
 def test_server_that_died_is_started_again(tllm: Tllm, home: Home, ports: list[str]) -> None:

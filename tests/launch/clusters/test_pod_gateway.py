@@ -137,7 +137,7 @@ def test_triton_stops_after_the_gateway(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gateway", "message"),
     [
-        (changed(port=8001), "cannot use the port 8001"),
+        (changed(port=8001), "cannot use port 8001"),
         (dataclasses.replace(changed(key_policy="on"), keys_secret=None), "reject all requests"),
     ],
 )

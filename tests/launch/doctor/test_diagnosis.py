@@ -101,7 +101,7 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"libpython_dir": None},
             Finding("libpython", "problem",
-                    "no libpython3.11.so.1.0, which Triton's Python stub is linked against",
+                    "libpython3.11.so.1.0 not found; Triton's Python stub is linked against it",
                     "apt-get install libpython3.11   (or a Python built with --enable-shared)"),
         ),
         (
@@ -116,7 +116,8 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"numpy_version": "2.3.1"},
             Finding("NumPy", "problem",
-                    "2.3.1 for /venv/bin/python3: Triton's stub corrupts strings", PIN_NUMPY),
+                    "2.3.1 for /venv/bin/python3: Triton's stub corrupts strings with NumPy 2 or "
+                    "later", PIN_NUMPY),
         ),
         (
             {"machine": Machine()},
@@ -147,7 +148,7 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"gpu": None},
-            Finding("GPU", "note", "not found; not required for the engine kind openvino"),
+            Finding("GPU", "note", "not found; not required for the openvino engine kind"),
         ),
         (
             {"driver": None},
@@ -161,7 +162,7 @@ def test_findings_of_a_good_machine() -> None:
         ),
         (
             {"driver": "418.87"},
-            Finding("NVIDIA driver", "note", "418.87, supports no CUDA version from 11 on",
+            Finding("NVIDIA driver", "note", "418.87, does not support CUDA 11 or later",
                     NEWER_DRIVER),
         ),
         (
@@ -216,7 +217,8 @@ def test_findings_of_a_good_machine() -> None:
         (
             {"containers": {"podman": ContainerHost("podman", "5.2.0")}},
             Finding("podman", "note",
-                    "5.2.0; /etc/cdi and /var/run/cdi contain no specification of NVIDIA GPUs",
+                    "5.2.0; /etc/cdi and /var/run/cdi contain no CDI specification for NVIDIA "
+                    "GPUs",
                     "install the NVIDIA Container Toolkit "
                     "(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit), then run "
                     "`nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"),

@@ -51,7 +51,7 @@ def test_folder_of_adapters_must_exist_and_belongs_to_one_process(tmp_path: Path
     with pytest.raises(BadInput, match="is not a folder") as missing:
         plan(runtime_lora_dir=tmp_path / "missing")
     assert "--runtime-lora-dir" in missing.value.next_step
-    with pytest.raises(BadInput, match="requires a single process"):
+    with pytest.raises(BadInput, match="run in a single process"):
         plan(runtime_lora_dir=tmp_path, openai_processes=2)
     options = LaunchOptions(runtime_lora_dir=tmp_path)
     planned = plan_gateway(options, {"ensemble": MODEL}, [Endpoint()], Path("/state"), num_cores=16)

@@ -328,7 +328,7 @@ def test_load_model_selects_the_models_loaded_at_startup() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"load_model": ("mine",)}, "in the model control mode 'none'"),
+        ({"load_model": ("mine",)}, "in model control mode 'none'"),
         (
             {"load_model": ("nope",), "model_control_mode": "explicit"},
             "the server's models are mine",

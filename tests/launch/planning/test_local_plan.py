@@ -46,7 +46,7 @@ def podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_plan_for_a_model_that_was_not_imported(home: Home) -> None:
-    with pytest.raises(UnknownModel, match="No model 'nope' has been imported"):
+    with pytest.raises(UnknownModel, match="No model named 'nope' has been imported"):
         plan_for_this_machine(home, ["nope"], {})
 
 
@@ -241,7 +241,7 @@ def test_auto_uses_a_container_if_the_local_triton_cannot_serve(
     assert made.argv.count("mpirun") == 1
     assert made.reason == (
         "Using a container because local mode cannot be used: The Triton installation in the "
-        "package nvidia-pytriton cannot serve mine (the model needs Triton's tensorrtllm backend, "
+        "nvidia-pytriton package cannot serve mine (the model needs Triton's tensorrtllm backend, "
         "which only container images include)"
     )
     assert made.reason in made.describe()

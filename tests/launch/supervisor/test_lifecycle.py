@@ -137,8 +137,8 @@ def test_incompatible_engine_is_explained(home: Home) -> None:
     with pytest.raises(LaunchFailed) as raised:
         start(plan)
     assert raised.value.why.endswith(
-        "\n       this means that the engine was built with another TensorRT version, or for "
-        "another kind of GPU"
+        "\n       this means that the engine was built with a different TensorRT version, or "
+        "for a different kind of GPU"
     )
     assert raised.value.next_step == (
         "build the engine with --force on the same kind of GPU and in the same container as the "

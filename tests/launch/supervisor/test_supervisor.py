@@ -26,6 +26,7 @@ from trtllm_serve_cli.client.ask import generate
 from trtllm_serve_cli.client.generate import GenerateRequest
 from trtllm_serve_cli.errors import NoServer
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
+from trtllm_serve_cli.launch.planning.warmup_plan import WarmupRequest
 from trtllm_serve_cli.launch.server_state import PLAN_FILE, ServerState, read_state, write_state
 from trtllm_serve_cli.launch.startup import read_starts
 from trtllm_serve_cli.launch.supervisor.restart_policy import RestartPolicy
@@ -89,6 +90,26 @@ def test_server_is_ready_once_it_generated_a_token(tmp_path: Path) -> None:
         assert [state.server_pid] == pids_in(plan.log)
     last = read_state(plan.directory)
     assert last == dataclasses.replace(state, phase="stopped", server_pid=None)
+
+
+def test_server_is_warmed_up_before_it_is_ready(tmp_path: Path) -> None:
+    requests = (WarmupRequest("short prompt", "m", 2), WarmupRequest("other", "nope", 2))
+    plan = dataclasses.replace(fake_plan(tmp_path), warmup=requests)
+    with supervised(plan):
+        wait_until(lambda: is_in(plan, "ready"))
+    (start,) = read_starts(plan.directory)
+    assert [each.name for each in start.stages] == ["first token", "warm-up"]
+    (problem,) = start.problems
+    assert problem.startswith("warm-up request 'other': ")
+    assert f"W supervisor] {problem}\n" in plan.log.read_text()
+
+
+def test_engine_that_the_warm_up_breaks_is_not_ready(tmp_path: Path) -> None:
+    requests = (WarmupRequest("short prompt", "m", 2),)
+    plan = dataclasses.replace(fake_plan(tmp_path, "mute", timeout_s=6.0), warmup=requests)
+    _, state = run_to_the_end(plan, dataclasses.replace(QUICK, probe_timeout_s=1.0))
+    assert (state.phase, state.why[0]) == ("failed", "the server was not ready after 6 s")
+    assert state.why[1].startswith("warm-up request 'short prompt': ")
 
 
 def test_failed_start_is_explained_and_not_retried(tmp_path: Path) -> None:

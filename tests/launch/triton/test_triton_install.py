@@ -43,7 +43,7 @@ def test_embedded_triton_has_the_parts_of_its_python_backend(tmp_path: Path) -> 
     found = find_triton({"PATH": ""}, system=tmp_path / "none", find_embedded_root=lambda: tmp_path)
     assert found == TritonInstallation(
         tmp_path / "bin/tritonserver",
-        "the package nvidia-pytriton",
+        "the nvidia-pytriton package",
         tmp_path / "backends/python",
         tmp_path / "python_backend_stubs" / version / "triton_python_backend_stub",
     )
@@ -61,7 +61,7 @@ def test_program_without_execute_permission_is_ignored(binary: Path, tmp_path: P
     found = find_triton(
         {"PATH": str(binary.parent)}, system=tmp_path / "none", find_embedded_root=lambda: tmp_path
     )
-    assert found.origin == "the package nvidia-pytriton"
+    assert found.origin == "the nvidia-pytriton package"
 
 
 @pytest.mark.skipif(find_embedded_root() is None, reason="needs the extra: embedded")

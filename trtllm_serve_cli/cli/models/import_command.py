@@ -114,7 +114,7 @@ def import_model(
 def import_and_notify(
     declaration: Declaration, home: Home, *, force: bool = False, as_json: bool = False
 ) -> Path:
-    """Import the model of `declaration`, and print its progress and its Triton models.
+    """Import the model in `declaration`, and print the progress and the resulting Triton models.
 
     Return the folder of the model repository.
     """
@@ -124,7 +124,7 @@ def import_and_notify(
 
     stages_s: dict[str, float] = {}
     with show_work() as display:
-        display = replace(display, on_stage=stages_s.__setitem__)
+        display = display.collect_stages(stages_s)
         rendered, path = importer.import_model(declaration, home, force=force, display=display)
     name = declaration.model.name
     if as_json:
@@ -250,6 +250,6 @@ def notify_unused(names: Iterable[str], engine_kind: str) -> None:
 
     for each in list_unused(names, engine_kind):
         output.notify(
-            f"{each.name} has no effect on the engine kind {engine_kind}: it applies to "
-            f"{' and '.join(each.engines)} only."
+            f"{each.name} has no effect on the {engine_kind} engine kind: it applies only to "
+            f"{' and '.join(each.engines)}."
         )

@@ -50,8 +50,8 @@ OpenAiPortOption = Annotated[
         min=1, max=65535, help="Port for the OpenAI-compatible API. Default: a free port."
     ),
 ]
-# In `tllm start`, the default depends on the number of cores. Here, it is fixed, because the number
-# of cores of the other machines is not known.
+# Unlike in `tllm start`, the default cannot depend on the number of cores, because the cores of the
+# target machines are unknown.
 OpenAiProcessesOption = Annotated[
     int,
     typer.Option(
@@ -325,15 +325,14 @@ def k8s(
     pod_monitor: Annotated[
         bool,
         typer.Option(
-            help="Add a PodMonitor, with which the Prometheus operator collects "
-            "the server's metrics."
+            help="Add a PodMonitor, so that the Prometheus operator collects the server's metrics."
         ),
     ] = True,
     openai_image: Annotated[
         str | None,
         typer.Option(
             metavar="IMAGE",
-            help="Container image with tllm, which serves the OpenAI-compatible API next to "
+            help="Container image with tllm, which serves the OpenAI-compatible API alongside "
             "Triton in each pod. Default: the pods do not serve this API.",
         ),
     ] = None,
@@ -365,7 +364,7 @@ def k8s(
     """Write the manifests that serve a model on Kubernetes.
 
     The server runs in a Deployment on a single node, or in a LeaderWorkerSet on several nodes. The
-    manifests include a Service, an autoscaler that scales by the number of waiting requests, and a
+    manifests include a Service, an autoscaler that scales on the number of waiting requests, and a
     PodMonitor. With --json, the manifests are written as a single List. NVIDIA's images do not
     contain tllm, so the pods serve the OpenAI-compatible API only with --openai-image. Otherwise,
     run `tllm gateway` elsewhere.

@@ -61,8 +61,8 @@ def gateway(
     auth: Annotated[
         Literal["auto", "on", "off"],
         typer.Option(
-            help="Whether the API requires an API key. With auto, it requires one as soon as `tllm "
-            "keys add` has created the first key."
+            help="Whether the API requires an API key. With auto, a key is required as soon as "
+            "`tllm keys add` has created the first one."
         ),
     ] = "auto",
     cors_origin: Annotated[

@@ -18,7 +18,8 @@ NameOption = Annotated[
         "-m",
         "--model",
         metavar="NAME",
-        help="Name of an imported model, with all of its Triton models, or of one Triton model.",
+        help="Name of an imported model, which selects all of its Triton models, or name of one "
+        "Triton model.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -64,9 +65,8 @@ def unload(
 
     assert name is not None
     server = find_controlled(find_home(), name, parse_url(url))
-    # A model rejects requests while it is being unloaded. `exit_on_signals` turns a signal into an
-    # exception, so that `unload_models` can make the models accept requests again if it is
-    # interrupted.
+    # Models reject requests while they are being unloaded. `exit_on_signals` turns a signal into an
+    # exception, so that an interrupted `unload_models` can make the models accept requests again.
     with exit_on_signals():
         unload_models(server, name, timeout, on_model=_notify_each("Unloading"))
     output.notify(f"Unloaded {name}.")

@@ -62,7 +62,7 @@ def logs(
 ) -> None:
     """Print the end of a server's log, even if the server has died.
 
-    The filters --level and --source treat a traceback as part of the line before it.
+    The --level and --source filters treat a traceback as part of the line before it.
 
     Example:  tllm logs -f --level warning
     """
@@ -94,8 +94,8 @@ def logs(
     log = server.plan.gateway_log if gateway else server.plan.log
     reader = LogReader(server.plan.every_model)
     output.notify(f"{log}:")
-    # With --follow, print only up to the last complete line now. `follow_lines` continues after
-    # this line, so that each line is printed exactly once.
+    # With --follow, stop after the last complete line, where `follow_lines` continues, so that each
+    # line is printed exactly once.
     end = processes.end_of_lines(log) if follow else None
     read = processes.last_lines(log, _MAX_BYTES, until=end, max_bytes=_MAX_BYTES)
     chosen = list(_choose(reader, read, level, source))

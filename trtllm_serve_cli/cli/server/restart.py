@@ -30,8 +30,8 @@ def restart(
 
     home = find_home()
     server = find_started(home, model, parse_url(url))
-    # Plan the launch and fetch the container image while the server is still running. If planning
-    # fails, the server continues to run, and the download does not add downtime.
+    # Plan the launch and fetch the container image while the server is still running, so that the
+    # download adds no downtime and a failed plan leaves the server running.
     plan = replan(home, server)
     prepare_and_notify(plan)
     if server.is_running:

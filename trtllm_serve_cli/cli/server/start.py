@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from trtllm_serve_cli.cli.server.startup import describe_starts, summarize_last_start
 from trtllm_serve_cli.cli.server.status import describe_server
 from trtllm_serve_cli.cli.shared import output
 from trtllm_serve_cli.cli.shared.completion import completes, gpu_indices, imported_models
@@ -60,7 +61,7 @@ def start(
 
     A supervisor keeps the server running until `tllm stop`. If the server has one model, it also
     serves the Triton models ensemble, tensorrt_llm and so on. If the server has several models, it
-    serves NAME_ensemble, NAME_tensorrt_llm and so on for each model. The section `launch` in a
+    serves NAME_ensemble, NAME_tensorrt_llm and so on for each model. The `launch` section of a
     model's tllm.yaml overrides the defaults of these options. Arguments after -- are passed to
     tritonserver.
 
@@ -133,7 +134,7 @@ def launch_and_notify(
 
     started_s = time.monotonic()
     # Turn SIGTERM into an exception, so that a terminated command does not leave a server behind.
-    with exit_on_signals(), _progress() as on_progress:
+    with exit_on_signals(), _progress(plan) as on_progress:
         server = launch(plan, on_progress=on_progress)
     _report_ready(
         server,
@@ -176,11 +177,18 @@ def _report_ready(
     server: RunningServer, took_s: float, *, as_json: bool, suggests_prompt: bool
 ) -> None:
     are_several = len(server.models) > 1
+    (start, *_) = describe_starts(server)["starts"] or [{"stages": [], "problems": []}]
     if as_json:
-        output.show_json(describe_server(server) | {"took_s": round(took_s, 2)})
+        output.show_json(
+            describe_server(server)
+            | {"took_s": round(took_s, 2), "stages": start["stages"], "problems": start["problems"]}
+        )
         return
     names, verb = " and ".join(server.models), "are" if are_several else "is"
-    output.notify(f"{names} {verb} ready after {took_s:.1f} s.")
+    parts = summarize_last_start(server)
+    output.notify(f"{names} {verb} ready after {took_s:.1f} s{parts and f' ({parts})'}.")
+    for problem in start["problems"]:
+        output.notify(problem)
     notify_addresses(server)
     if suggests_prompt:
         notify_next_prompt(server)
@@ -221,7 +229,7 @@ def _select(server: RunningServer) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
+def _progress(plan: LaunchPlan) -> Iterator[Callable[[Sequence[str]], None]]:
     """Yield a function that shows which models are loading.
 
     On a terminal, the function updates a spinner. Otherwise, it prints lines.
@@ -230,12 +238,12 @@ def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
         from rich.text import Text
 
         with output.console(stderr=True).status("Starting Triton …") as spinner:
-            yield lambda loading: spinner.update(Text(_loading_line(loading)))
+            yield lambda loading: spinner.update(Text(_loading_line(plan, loading)))
         return
     reported: list[str] = []
 
     def report(loading: Sequence[str]) -> None:
-        line = _loading_line(loading)
+        line = _loading_line(plan, loading)
         if line not in reported:
             reported.append(line)
             output.notify(line)
@@ -243,5 +251,7 @@ def _progress() -> Iterator[Callable[[Sequence[str]], None]]:
     yield report
 
 
-def _loading_line(loading: Sequence[str]) -> str:
-    return f"Loading {', '.join(loading)} …" if loading else "Generating the first token …"
+def _loading_line(plan: LaunchPlan, loading: Sequence[str]) -> str:
+    if loading:
+        return f"Loading {', '.join(loading)} …"
+    return f"Generating the first token{' and warming up' if plan.warmup else ''} …"

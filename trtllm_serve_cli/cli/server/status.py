@@ -26,8 +26,8 @@ def status(
         bool,
         typer.Option(
             "--startup",
-            help="Show how long each stage of the last two starts took, and why the server was "
-            "restarted.",
+            help="Show how long each stage of the models' imports and of the last two starts took, "
+            "and why the server was restarted.",
         ),
     ] = False,
     as_json: JsonOption = False,
@@ -156,8 +156,8 @@ def _show_parts(server: dict[str, Any]) -> None:
 def _describe_state(model: dict[str, Any]) -> str:
     """Return the state of a Triton model as text.
 
-    For a model that was unloaded on request, Triton reports the state "unavailable" with the reason
-    "unloaded". Return "unloaded" for such a model.
+    Return "unloaded" for a model that was unloaded on request, which Triton reports as
+    "unavailable" with the reason "unloaded".
     """
     if model["reason"] == "unloaded":
         return "unloaded"

@@ -69,8 +69,8 @@ def stop(
 class _Stopped:
     """The result of stopping one server.
 
-    `had_ended` is true if the server had already ended before the command. `why` contains messages
-    about cancelled requests.
+    `had_ended` is true if the server was no longer running when the command ran. `why` contains
+    messages about cancelled requests.
     """
 
     server: RunningServer
@@ -105,7 +105,7 @@ def _stop(server: RunningServer, timeout_s: float | None) -> _Stopped:
 def stop_and_notify(
     server: RunningServer, timeout_s: float | None, *, is_restart: bool = False
 ) -> tuple[str, ...]:
-    """Stop `server`, and print and return how many requests were cancelled.
+    """Stop `server`, and print and return the number of cancelled requests.
 
     `is_restart` is set if the caller starts the server again. After Ctrl-C, print how to continue,
     and exit.

@@ -42,10 +42,10 @@ from trtllm_serve_cli.runtime.telemetry.families import ENGINE_REQUESTS
 Manifest = dict[str, Any]
 
 _STARTUP_PERIOD_S = 10
-# Number of seconds by which the preStop hook delays SIGTERM, because a terminating pod still
-# receives new requests for a few seconds.
+# The preStop hook delays SIGTERM by this many seconds, because a terminating pod still receives new
+# requests for a few seconds.
 _PRE_STOP_S = 5
-# A label as in RFC 1123.
+# A DNS label as defined in RFC 1123.
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 
@@ -58,9 +58,9 @@ class KubernetesOptions:
     requests per replica are waiting. `claim` is the name of a PersistentVolumeClaim that contains a
     copy of TLLM_HOME. Without a claim, the nodes must have the model at the same paths as this
     machine. `shared_memory`, `cpu` and `memory` are quantities in Kubernetes notation.
-    `gpu_resource` is the name of the Kubernetes resource to request, which represents whole GPUs or
-    MIG slices. `has_pod_monitor` is true if the manifests include a PodMonitor, from which
-    Prometheus discovers the pods.
+    `gpu_resource` is the Kubernetes resource to request: whole GPUs or MIG slices.
+    `has_pod_monitor` is true if the manifests include a PodMonitor, from which Prometheus discovers
+    the pods.
     """
 
     namespace: str | None = None
@@ -178,7 +178,7 @@ def _object(api: str, kind: str, name: str, **fields: Any) -> Manifest:
 
 
 def _server_template(name: str, pod: Manifest, gateway: PodGateway | None) -> Manifest:
-    """Return the template of the pods that serve requests."""
+    """Return the pod template for the pods that serve requests."""
     metadata: Manifest = {"labels": _server_labels(name)}
     if gateway is not None:
         metadata["annotations"] = gateway_annotations(gateway)
@@ -190,7 +190,7 @@ def _deployment(name: str, options: KubernetesOptions, template: Manifest) -> Ma
     spec = {
         "replicas": options.replicas,
         "selector": {"matchLabels": _server_labels(name)},
-        # Delete the old pod first. Otherwise, the new pod may wait forever for the old pod's GPUs.
+        # Delete the old pod first, because the new pod may otherwise wait forever for its GPUs.
         "strategy": {
             "type": "RollingUpdate",
             "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1},
@@ -231,7 +231,7 @@ def _leader_worker_set(
         "replicas": options.replicas,
         "leaderWorkerTemplate": {
             "size": options.nodes,
-            # Restart all pods in the group, because an engine fails if one of its ranks ends.
+            # Restart all pods in the group, because an engine fails if one of its ranks exits.
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": _server_template(name, leader, gateway),
             "workerTemplate": {
@@ -394,8 +394,8 @@ def _pod_monitor(name: str) -> Manifest:
 def _autoscaler(model: Deployable, name: str, options: KubernetesOptions) -> Manifest:
     """Return an autoscaler that adds replicas if too many requests are waiting.
 
-    The autoscaler counts the requests that wait in Triton and, if the engine reports them, the
-    requests that wait in the engine.
+    It counts the requests waiting in Triton and, if the engine reports them, those waiting in the
+    engine.
     """
     metrics: list[Manifest] = [{"name": PENDING.name}]
     if model.reports_waiting:

@@ -1,9 +1,9 @@
 """Add the OpenAI-compatible gateway to a pod that runs Triton.
 
-NVIDIA's images do not contain tllm, so the gateway runs in a second container with another image.
-The containers of a pod share the network, and with it the engine worker's socket. They also share
-the process namespace, in which the gateway finds Triton by the process id that Triton's container
-writes to a common folder.
+NVIDIA's images do not contain tllm, so the gateway runs in a second container with a different
+image. The containers of a pod share a network namespace, so the gateway can connect to the engine
+worker's socket. They also share a process namespace: Triton's container writes Triton's process id
+to a shared folder, and the gateway finds Triton by this id.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ ENDPOINT = Endpoint(
 )
 _CONFIG_FOLDER = "/etc/tllm/gateway"
 _CONFIG_FILE = "gateway.json"
-# The pattern does not match the command line of the hook itself.
+# The brackets prevent the pattern from matching the hook's own command line.
 _WAIT = "while grep -qsz 'trtllm_serve_cli[.]gateway' /proc/[0-9]*/cmdline; do sleep 1; done"
 
 
 @dataclass(frozen=True, slots=True)
 class PodGateway:
-    """The gateway of each replica.
+    """The gateway that runs in each replica.
 
-    `image` contains tllm. `keys_secret` is the name of a Secret with the file `keys.json`, or None.
+    `image` contains tllm. `keys_secret` is the name of a Secret that contains `keys.json`, or None.
     """
 
     config: GatewayConfig
@@ -46,25 +46,25 @@ class PodGateway:
 
 
 def check_gateway(gateway: PodGateway) -> None:
-    """Raise `BadInput` if the gateway's port is a port of Triton, or if keys are missing."""
+    """Raise `BadInput` if Triton uses the gateway's port, or if required API keys are missing."""
     port = gateway.config.port
     if port in PORTS.values():
         raise BadInput(
-            f"The OpenAI-compatible API cannot use the port {port}.",
-            why=f"Triton uses the ports {', '.join(map(str, PORTS.values()))} of the pod",
-            next_step="pass another port with --openai-port",
+            f"The OpenAI-compatible API cannot use port {port}.",
+            why=f"Triton uses the pod's ports {', '.join(map(str, PORTS.values()))}",
+            next_step="pass a different port with --openai-port",
         )
     if gateway.config.key_policy == "on" and gateway.keys_secret is None:
         raise BadInput(
             "The OpenAI-compatible API would reject all requests.",
-            why="--openai-auth on requires API keys, and the pods have none",
+            why="--openai-auth on requires API keys, but no Secret provides keys to the pods",
             next_step="create a Secret from keys.json in TLLM_HOME, and pass its name with "
             "--openai-keys-secret",
         )
 
 
 def gateway_config_map(name: str) -> str:
-    """Return the name of the ConfigMap with the configuration of the gateway of `name`."""
+    """Return the name of the ConfigMap that contains the gateway configuration for `name`."""
     return f"{name}-gateway"
 
 
@@ -74,21 +74,21 @@ def gateway_data(gateway: PodGateway) -> dict[str, str]:
 
 
 def gateway_annotations(gateway: PodGateway) -> dict[str, str]:
-    """Return annotations for pods, so that a changed configuration replaces the pods."""
+    """Return pod annotations that cause a rollout when the gateway's configuration changes."""
     digest = hashlib.sha256(gateway_data(gateway)[_CONFIG_FILE].encode()).hexdigest()
     return {"tllm/gateway-config": digest[:16]}
 
 
 def service_ports(gateway: PodGateway) -> list[Manifest]:
-    """Return the ports of the Service for the gateway."""
+    """Return the Service ports for the gateway."""
     return [{"name": "openai", "port": gateway.config.port, "targetPort": "openai"}]
 
 
 def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) -> Manifest:
-    """Return the specification of a pod with the gateway as its last container."""
+    """Return the pod spec `pod` with the gateway added as the last container."""
     triton, *others = pod["containers"]
     folder: Manifest = {"name": "gateway-folder", "mountPath": GATEWAY_FOLDER}
-    # Triton must serve the gateway until the gateway has finished its requests.
+    # Keep Triton running until the gateway has finished its requests and exited.
     stop = ["bash", "-c", f"sleep {pre_stop_s}; {_WAIT}"]
     triton = {
         **triton,
@@ -106,14 +106,14 @@ def add_gateway(pod: Manifest, name: str, gateway: PodGateway, pre_stop_s: int) 
     ]
     if gateway.keys_secret is not None:
         volumes.append({"name": "gateway-keys", "secret": {"secretName": gateway.keys_secret}})
-        # Without `subPath`, added and revoked keys reach the gateway of a running pod.
+        # Do not use `subPath`: with it, running pods would not see added or revoked keys.
         keys = KEYS_FILE.rpartition("/")[0]
         mounts.append({"name": "gateway-keys", "mountPath": keys, "readOnly": True})
     return {
         **pod,
         "shareProcessNamespace": True,
         "containers": [triton, *others, _container(gateway, [*models, *mounts], pre_stop_s)],
-        # The gateway drains first, and then Triton.
+        # Allow time for both drains, because Triton drains only after the gateway.
         "terminationGracePeriodSeconds": pod["terminationGracePeriodSeconds"] + DRAIN_S,
         "volumes": [*pod["volumes"], *volumes],
     }
@@ -135,8 +135,8 @@ def _container(gateway: PodGateway, mounts: Sequence[Manifest], pre_stop_s: int)
         "imagePullPolicy": "IfNotPresent",
         "command": ["python3", "-m", "trtllm_serve_cli.gateway", config],
         "ports": [{"name": "openai", "containerPort": gateway.config.port}],
-        # The chat page does not depend on Triton, so a Triton that restarts does not restart the
-        # gateway. /health reports whether the models can receive requests.
+        # Probe the chat page, which does not depend on Triton, so that a Triton restart does not
+        # also restart the gateway. /health reports whether the models can receive requests.
         "startupProbe": probe("/", 2, 30),
         "readinessProbe": probe("/health", 5, 3),
         "livenessProbe": probe("/", 10, 3),

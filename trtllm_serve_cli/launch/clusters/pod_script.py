@@ -22,7 +22,7 @@ from trtllm_serve_cli.rendering import render
 # Use fixed ports, because each pod has its own network namespace.
 PORTS = {"http": 8000, "grpc": 8001, "metrics": 8002}
 AGENT_FOLDER = "/opt/tllm"
-# The folder in which the gateway finds the id of Triton's process.
+# The folder from which the gateway reads Triton's process id.
 GATEWAY_FOLDER = "/run/tllm"
 
 

@@ -3,8 +3,8 @@
 The nodes need Triton, installed or in a container, and a file system that they share with the
 submitting machine. The script chooses free ports and writes the server's address to a file. If the
 first node has tllm at the same path as the submitting machine, the script also runs the
-OpenAI-compatible gateway there, outside of the container. The script's options follow the scripts
-in triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
+OpenAI-compatible gateway there, outside the container. The script's options follow the scripts in
+triton-inference-server/tensorrtllm_backend (README.md) and in NVIDIA/TensorRT-LLM
 (examples/llm-api/llm_mgmn_trtllm_serve.sh).
 """
 
@@ -47,11 +47,11 @@ EXIT_CODE_FILE = "exit-code"
 JOB_LOG = "job.log"
 SCRIPT_FILE = "job.sbatch"
 
-# The formats of sbatch's option --time: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
+# The formats of sbatch's --time option: minutes, MM:SS, HH:MM:SS, D-HH, D-HH:MM and D-HH:MM:SS.
 _TIME = re.compile(r"\d+(:\d+){0,2}|\d+-\d+(:\d+){0,2}|INFINITE|UNLIMITED", re.IGNORECASE)
 # Maps each port flag to the protocol in its shell variable's name, for example TLLM_HTTP_PORT.
 _PORTS = {"http-port": "HTTP", "grpc-port": "GRPC", "metrics-port": "METRICS"}
-# Flags that only the first rank receives, because only this rank serves requests.
+# Flags to pass only to the first rank, because only this rank serves requests.
 _FIRST_RANK_FLAGS = (
     *_PORTS, *RESTRICTING, "http-address", "grpc-address", "metrics-address",
     "model-control-mode", "allow-gpu-metrics",
@@ -92,8 +92,8 @@ class SlurmPlan:
     Options, flags and the values in `exports` are shell words, which may contain variables.
     `address` and `exit_code` are the paths of files that the job writes, and are also shell words.
     `links` maps the path of each symbolic link that the job creates on the node to the link's
-    target in the folder of Triton's backends. The template quotes the link targets and `binary`.
-    `flags` are the flags for all ranks. `first_flags` are additional flags for the rank that serves
+    target in Triton's backend folder. The template quotes the link targets and `binary`. `flags`
+    are the flags for all ranks. `first_flags` are additional flags for the rank that serves
     requests, and `other_flags` are additional flags for all other ranks. `gateway` is None if the
     job does not serve the OpenAI-compatible API.
     """
@@ -131,8 +131,8 @@ def plan_slurm(
     The job writes its files to `directory`. If `directory` is None, the job writes the files to the
     folder from which it was submitted, and adds the model's name and the job's id to the file
     names. `environ` contains additional environment variables for the job. `gateway` is the
-    configuration of the OpenAI-compatible gateway, in which the job replaces the ports. Raise
-    `BadInput` if the model cannot run on these nodes under Slurm, or if the options conflict.
+    configuration of the OpenAI-compatible gateway; the job replaces its ports. Raise `BadInput` if
+    the model cannot run on these nodes under Slurm, or if the options conflict.
     """
     check_nodes(model, options.nodes)
     _check_not_spawning(model)
@@ -203,7 +203,7 @@ def plan_slurm(
             gateway,
             options.openai_port,
             prefix=in_shell,
-            # Only the shell can replace the job's id, so it must not be quoted in the file.
+            # Do not quote the variable for the job's id, because the shell must expand it.
             folder=f"tllm-{model.name}-$SLURM_JOB_ID-{GATEWAY_FOLDER}"
             if directory is None else directory / GATEWAY_FOLDER,
         ),
@@ -237,9 +237,9 @@ def _check_not_spawning(model: Deployable) -> None:
 
 
 def _file_prefixes(model: Deployable, directory: Path | None) -> tuple[str, str]:
-    """Return the path prefix of the job's files twice: for `sbatch` options and for the shell.
+    """Return the path prefix of the job's files, both for `sbatch` options and for the shell.
 
-    Only Slurm replaces %j with the job's id, so the shell's prefix contains $SLURM_JOB_ID instead.
+    The shell does not expand %j, so the shell's prefix contains $SLURM_JOB_ID instead.
     """
     if directory is None:
         return f"tllm-{model.name}-%j-", f'"tllm-{model.name}-$SLURM_JOB_ID-"'
@@ -278,7 +278,7 @@ def _srun(
     if options.container_image is not None:
         mounts = [f"{folder}:{folder}:ro" for folder in model.folders]
         if gateway_parent is not None:
-            # Triton's container writes the id of Triton's process to this folder.
+            # Triton's container writes Triton's process id to this folder.
             mounts.append(f"{gateway_parent / GATEWAY_FOLDER}:{gateway_parent / GATEWAY_FOLDER}")
         values |= {
             "container-image": options.container_image,

@@ -1,4 +1,4 @@
-"""Plan the OpenAI-compatible gateway of a Slurm job.
+"""Plan the OpenAI-compatible gateway for a Slurm job.
 
 The gateway runs in the batch script, on the node of the first rank. The job chooses its ports when
 it starts, so the script writes the gateway's configuration with a here-document that contains shell
@@ -20,17 +20,17 @@ from trtllm_serve_cli.gateway.config import GatewayConfig
 
 GATEWAY_FOLDER = "gateway"
 GATEWAY_LOG = "gateway.log"
-# Default ports, between those of Triton in `slurm.py` and those of Linux for outgoing connections.
+# The default ports lie between Triton's ports in `slurm.py` and Linux's ephemeral ports.
 _PORT = "$((31000 + SLURM_JOB_ID % 1700))"
 
 
 @dataclass(frozen=True, slots=True)
 class SlurmGateway:
-    """The gateway in the template `templates/slurm/job.sbatch.j2`.
+    """The gateway's variables for the template `templates/slurm/job.sbatch.j2`.
 
-    `python` is the Python that runs tllm on the submitting machine. `folder` and `log` are paths.
-    All fields are shell words, except for `config`, which is the text of a here-document.
-    `moves_port` is true if the job may choose another port.
+    `python` is the Python interpreter that runs tllm on the submitting machine. `folder` and `log`
+    are paths. All fields are shell words, except for `config`, which is the text of a
+    here-document. `moves_port` is true if the job may choose a different port.
     """
 
     python: str
@@ -44,10 +44,10 @@ class SlurmGateway:
 def plan_job_gateway(
     config: GatewayConfig, port: int | None, *, prefix: str, folder: Path | str
 ) -> SlurmGateway:
-    """Plan the gateway of a job.
+    """Plan the gateway for a job.
 
     `prefix` is the path prefix of the job's files, as a shell word. `folder` is the folder for the
-    gateway's files. If it is not a `Path`, it may contain shell variables.
+    gateway's files. If it is a string, it may contain shell variables.
     """
     return SlurmGateway(
         python=shlex.quote(sys.executable),
@@ -60,7 +60,7 @@ def plan_job_gateway(
 
 
 def render_config(config: GatewayConfig, folder: Path | str) -> str:
-    """Return the configuration as a here-document, in which the shell replaces the ports."""
+    """Return the configuration as here-document text with shell variables for the ports."""
     facts = dataclasses.asdict(config)
     models = ", ".join(map(_render_model, facts.pop("models")))
     del facts["port"], facts["server_directory"]
@@ -78,5 +78,5 @@ def _render_model(model: dict[str, Any]) -> str:
 
 
 def _quote(value: Any) -> str:
-    """Return `value` as JSON for a here-document, in which the shell replaces nothing."""
+    """Return `value` as JSON, escaped so that the shell does not expand it in a here-document."""
     return re.sub(r"[\\$`]", r"\\\g<0>", json.dumps(value))

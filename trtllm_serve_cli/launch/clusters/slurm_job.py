@@ -2,7 +2,7 @@
 
 Each job has a folder in TLLM_HOME/servers, which must be on a file system that the nodes share. The
 folder contains the submitted plan (`job.json`), and the address, exit code and logs that the job
-writes. tllm queries the job's state from Slurm, and stores the state only after Slurm's controller
+writes. tllm queries Slurm for the job's state, and stores the state only after Slurm's controller
 has removed the job.
 """
 
@@ -52,7 +52,7 @@ _ENDED = (
 _UNKNOWN = "UNKNOWN"
 _QUERY_TIMEOUT_S = 20.0
 # This timeout is long, because a busy controller may accept a job even after sbatch was
-# interrupted. tllm cannot track such a job, because sbatch has not printed the job's id.
+# interrupted, and tllm cannot track a job whose id sbatch has not printed.
 _SUBMIT_TIMEOUT_S = 300.0
 _READY_TIMEOUT_S = 3.0
 _CANCEL_TIMEOUT_S = 120.0
@@ -67,7 +67,7 @@ class _Rejected(LaunchFailed):
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A submitted job and its state in Slurm at the time of the query.
+    """A submitted job and its state when Slurm was last queried.
 
     `state` is Slurm's name for the state, or "UNKNOWN" if Slurm does not report the state. `reason`
     explains why the job is waiting or has ended. `is_forgotten` is true if the job has ended, and
@@ -208,9 +208,9 @@ def _plan(model: Deployable, directory: Path, gateway: GatewayConfig | None) -> 
 def read_job(
     directory: Path, run: Runner = run_slurm
 ) -> tuple[LaunchPlan, ServerState, SlurmJob] | None:
-    """Return the plan, the state and the job in `directory`, or None if the folder has no job.
+    """Return the plan, state and job in `directory`, or None if the folder does not contain a job.
 
-    Query the job's state from Slurm. If the controller has removed the job, save the job's last
+    Query Slurm for the job's state. If the controller has removed the job, save the job's last
     state, so that later calls do not query Slurm.
     """
     try:
@@ -237,7 +237,7 @@ def read_job(
 
 
 def query_slurm(job_id: str, run: Runner = run_slurm) -> SlurmJob:
-    """Query the job's state from Slurm.
+    """Query Slurm for the job's state.
 
     If the controller has removed the job, query Slurm's accounting instead.
 
@@ -342,12 +342,12 @@ def _explain(job: SlurmJob, plan: LaunchPlan) -> tuple[str, ...]:
     if job.state != _UNKNOWN:
         return (job.describe(), *lines)
     code = last_lines(plan.directory / EXIT_CODE_FILE, 1)
-    how = f"the job ended with exit code {code[0]}" if code else "the job wrote no exit code"
+    how = f"the job ended with exit code {code[0]}" if code else "the job recorded no exit code"
     return (f"Slurm has no record of job {job.id}, and {how}", *lines)
 
 
 def _read_address(directory: Path) -> tuple[Endpoint | None, int | None]:
-    """Return the job's endpoint and the port of its gateway, as far as the job has written them."""
+    """Return the job's endpoint and its gateway's port. Either is None if it is not known yet."""
     try:
         address: dict[str, Any] = json.loads((directory / ADDRESS_FILE).read_text(encoding="utf-8"))
         host = address["host"]

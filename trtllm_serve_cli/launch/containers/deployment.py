@@ -106,7 +106,7 @@ def triton_words(
     token: str,
     unquoted: Mapping[str, str],
 ) -> dict[str, str]:
-    """Return Triton's flags by name as shell words. A repeated flag consists of several words.
+    """Return Triton's flags as shell words, keyed by name. A repeated flag has several words.
 
     `token` is the token for the restricted APIs. `token` and the values in `unquoted` are not
     quoted, so that they can contain shell variables.
@@ -138,7 +138,7 @@ def split_evenly(total: int, nodes: int, what: str) -> int:
 
 
 def check_nodes(model: Deployable, nodes: int) -> None:
-    """Raise `BadInput` if there are several nodes but the model's engine runs in one process."""
+    """Raise `BadInput` if there are several nodes, but the engine runs in a single process."""
     if nodes > 1 and model.num_ranks == 1:
         raise BadInput(
             f"{model.name} cannot be spread over {nodes} nodes.",
@@ -189,7 +189,7 @@ def _count(model: ImportedModel, repository: OpenRepository) -> tuple[int, Ranks
 
 
 def _list_folders(model: ImportedModel, repository: OpenRepository) -> tuple[Path, ...]:
-    """List the model's repository, its engine's folder and the folders in its parameters."""
+    """List the model repository, the engine's folder and the folders in the model's parameters."""
     parameters = (repository.value(name, place) for name in repository.texts for place in _PATHS)
     named = [Path(value) for value in parameters if value and value.startswith("/")]
     paths = (model.path, model.engine_path, *named)

@@ -51,7 +51,7 @@ def plan_container(
 def name_container(directory: Path) -> str:
     """Return a container name that is unique on this machine, for the server in `directory`.
 
-    The name includes a hash of the path, because several TLLM_HOME folders may have servers with
-    the same port.
+    The name includes a hash of the path, because servers in different TLLM_HOME folders may use the
+    same port.
     """
     return f"tllm-{directory.name}-{hash_folder(directory)}"

@@ -92,7 +92,7 @@ def _libpython(facts: MachineFacts) -> Finding:
         return Finding(
             "libpython",
             "problem",
-            f"no libpython{version}.so.1.0, which Triton's Python stub is linked against",
+            f"libpython{version}.so.1.0 not found; Triton's Python stub is linked against it",
             f"apt-get install libpython{version}   (or a Python built with --enable-shared)",
         )
     return Finding("libpython", "ok", facts.libpython_dir or f"the system's libpython{version}")
@@ -108,7 +108,10 @@ def _numpy(facts: MachineFacts) -> Finding:
     if facts.numpy_version is None:
         return Finding("NumPy", "problem", f"not installed for {facts.stub_python}", fix)
     if int(facts.numpy_version.split(".")[0]) >= 2:
-        detail = f"{facts.numpy_version} for {facts.stub_python}: Triton's stub corrupts strings"
+        detail = (
+            f"{facts.numpy_version} for {facts.stub_python}: Triton's stub corrupts strings with "
+            "NumPy 2 or later"
+        )
         return Finding("NumPy", "problem", detail, fix)
     return Finding("NumPy", "ok", f"{facts.numpy_version} for {facts.stub_python}")
 
@@ -124,7 +127,7 @@ def _engines(machine: Machine) -> list[Finding]:
 
 
 def _gateway(facts: MachineFacts) -> Finding:
-    """Report the packages of the OpenAI-compatible gateway, which --no-openai disables."""
+    """Report the packages that the gateway requires. `--no-openai` disables the gateway."""
     missing = [name for name, version in facts.gateway_versions.items() if version is None]
     if missing:
         detail = f"not installed: {', '.join(missing)}; tllm start works only with --no-openai"
@@ -147,7 +150,7 @@ def _home(home: Path) -> list[Finding]:
     """Report TLLM_HOME only if Triton cannot use the folder."""
     if is_usable(home):
         return []
-    fix = "set TLLM_HOME to a folder with another path"
+    fix = "set TLLM_HOME to a folder with a different path"
     return [Finding("TLLM_HOME", "problem", f"{home} cannot be used: {WHY}", fix)]
 
 
@@ -171,7 +174,7 @@ def _shared_memory(facts: MachineFacts) -> Finding:
 
 def _gpu(facts: MachineFacts) -> Finding:
     if facts.gpu is None:
-        return Finding("GPU", "note", "not found; not required for the engine kind openvino")
+        return Finding("GPU", "note", "not found; not required for the openvino engine kind")
     return Finding("GPU", "ok", facts.gpu)
 
 
@@ -186,11 +189,13 @@ def _driver(facts: MachineFacts) -> Finding:
     if runs == last:
         return Finding("NVIDIA driver", "ok", f"{facts.driver}, supports CUDA up to {last}")
     fitting = [each.tag for each in load_containers() if each.cuda and each.cuda <= (runs or 0)]
-    what = f"CUDA up to {runs}" if runs else f"no CUDA version from {min(MIN_DRIVERS)} on"
-    which = f": NVIDIA's containers up to {fitting[-1]}" if fitting else ""
-    return Finding(
-        "NVIDIA driver", "note", f"{facts.driver}, supports {what}{which}", _newer_driver(last)
+    what = (
+        f"supports CUDA up to {runs}"
+        if runs
+        else f"does not support CUDA {min(MIN_DRIVERS)} or later"
     )
+    which = f": NVIDIA's containers up to {fitting[-1]}" if fitting else ""
+    return Finding("NVIDIA driver", "note", f"{facts.driver}, {what}{which}", _newer_driver(last))
 
 
 def _newer_driver(cuda: int) -> str:
@@ -234,7 +239,7 @@ def _scheduler(what: str, found: Scheduler | None, if_missing: str, fix: str) ->
 
 
 def _containers(facts: MachineFacts) -> list[Finding]:
-    """Report the installed container engines, which only container mode requires."""
+    """Report the installed container engines, which are required only in container mode."""
     installed = {
         engine: found for engine, found in facts.containers.items() if found != NOT_INSTALLED
     }

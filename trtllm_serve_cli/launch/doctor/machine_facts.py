@@ -168,7 +168,7 @@ def _find_version(package: str) -> str | None:
 def _read_triton_version(binary: Path) -> tuple[str | None, str]:
     """Return Triton's version and an empty string, or None and the last line of Triton's output.
 
-    Start Triton without models and ports, and stop it when it has logged its version.
+    Start Triton without models or ports, and stop it as soon as it has logged its version.
     """
     with tempfile.TemporaryDirectory() as empty:
         command = (

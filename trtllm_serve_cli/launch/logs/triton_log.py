@@ -79,7 +79,7 @@ def find_loading(lines: Iterable[str], expected: Sequence[str]) -> list[str]:
 
 
 def _is_option_error(line: str) -> bool:
-    """Return whether the line before or after Triton's usage message is an error message."""
+    """Return whether a line of output that contains Triton's usage message is an error message."""
     return bool(line) and line != _USAGE and not line[0].isspace() and not line.endswith(":")
 
 

@@ -1,4 +1,4 @@
-"""Plan the OpenAI-compatible gateway of a server."""
+"""Plan the OpenAI-compatible gateway for a server."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def plan_gateway(
     keys_file: Path | None = None,
     num_cores: int = 1,
 ) -> GatewayConfig | None:
-    """Return the configuration of the gateway, or None if `options` disable it.
+    """Return the gateway configuration, or None if `options` disable the gateway.
 
-    `models` maps the name of each text model in Triton to the imported model. `endpoints` are the
-    server and its replicas. `directory` is the server's state folder, and `keys_file` is the file
-    with the API keys. `num_cores` determines the number of processes if `options` do not set it.
-    Raise `BadInput` if the chat template cannot be read, if only one of the two TLS files is set,
-    or if `runtime_lora_dir` is not a folder or is set for several processes.
+    `models` maps the name of each text model in Triton to the imported model. `endpoints` are those
+    of the server and its replicas. `directory` is the server's state folder, and `keys_file` is the
+    file with the API keys. `num_cores` determines the number of processes if `options` do not set
+    it. Raise `BadInput` if the chat template cannot be read, if only one of the two TLS files is
+    set, or if `runtime_lora_dir` is not a folder or is set for several processes.
     """
     if not options.openai:
         return None
@@ -64,22 +64,22 @@ def plan_gateway(
 
 
 def _choose_num_processes(options: LaunchOptions, num_cores: int) -> int:
-    # Each process would only serve the adapters that clients have loaded in it.
+    # With several processes, each would serve only the adapters that it has loaded itself.
     default = 1 if options.runtime_lora_dir else choose_num_processes(num_cores)
     return options.openai_processes or default
 
 
 def choose_num_processes(num_cores: int) -> int:
-    """Return the number of gateway processes for a machine: one per four cores, from 1 to 4.
+    """Return the number of gateway processes: one per four cores, but at least 1 and at most 4.
 
     Source: `make gpu-check` on an H200 with 16 cores. At 22,000 tokens/s, the 99th percentile of
-    the gaps between tokens was 68 ms with one process and 16 ms with four.
+    the inter-token latency was 68 ms with one process and 16 ms with four.
     """
     return min(max(1, num_cores // 4), 4)
 
 
 def describe_missing_keys(config: GatewayConfig) -> str:
-    """Return a warning if anyone can use the gateway, or if no one can, otherwise ""."""
+    """Return a warning if the gateway accepts all clients or rejects all of them, otherwise ""."""
     file = Path(config.keys_file) if config.keys_file else None
     is_open = config.key_policy == "off" or file is None or not file.exists()
     is_required = config.key_policy == "on" or not is_open
@@ -117,13 +117,14 @@ def _check_lora_dir(options: LaunchOptions) -> str | None:
     if not folder.is_dir():
         raise BadInput(
             f"{folder} is not a folder.",
-            next_step="pass the folder that contains the folders of adapters with "
-            "--runtime-lora-dir",
+            next_step="set --runtime-lora-dir to a folder that contains a subfolder for each "
+            "adapter",
         )
     if (options.openai_processes or 1) > 1:
         raise BadInput(
-            "--runtime-lora-dir requires a single process of the OpenAI-compatible API.",
-            why="each process would only serve the adapters that clients have loaded in it",
+            "--runtime-lora-dir requires the OpenAI-compatible API to run in a single process.",
+            why="with several processes, each would serve only the adapters that clients have "
+            "loaded into it",
             next_step="omit --openai-processes, or set it to 1",
         )
     return str(folder.absolute())

@@ -19,6 +19,7 @@ from trtllm_serve_cli.gateway.config import GatewayConfig
 from trtllm_serve_cli.launch.containers.server_container import name_container
 from trtllm_serve_cli.launch.launch_options import DRAIN_S, HANG_TIMEOUT_S, LaunchOptions
 from trtllm_serve_cli.launch.planning.gateway_plan import plan_gateway
+from trtllm_serve_cli.launch.planning.warmup_plan import WarmupRequest, read_warmup
 from trtllm_serve_cli.launch.topology.mpi import (
     MpiHost,
     Ports,
@@ -56,7 +57,7 @@ _NO_EXIT_TIMEOUT_S = "86400"
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """The arguments of `plan_for_this_machine`, from which a server can be planned again.
+    """The arguments of `plan_for_this_machine`, saved so that the server can be planned again.
 
     `models` are the names of imported models, `repositories` are the folders of model repositories,
     and `overrides` are the options from the command line.
@@ -82,11 +83,13 @@ class LaunchPlan:
     `replicas` are the endpoints of all ranks except the first, if each rank is a separate server.
     `loading` are the Triton models to load at startup.
     `exit_timeout_s` is the time limit for requests in flight when the server stops.
-    `hang_timeout_s` is the time after which an engine that completes no step is restarted, or 0 to
-    only report hangs.
+    `hang_timeout_s` is the time without a completed step after which an engine is restarted, or 0
+    to only report hangs.
     `container` is set if the server runs in a container.
-    `reason` explains why the mode `auto` selected a container.
-    `gateway` is the configuration of the OpenAI-compatible gateway, or None without a gateway.
+    `reason` explains why the `auto` mode selected a container.
+    `gateway` is the configuration of the OpenAI-compatible gateway, or None if the server does not
+    run a gateway.
+    `warmup` contains the requests that warm up the server before it counts as ready.
     In a dry run, `missing` contains a sentence for each required program that is not installed.
     """
 
@@ -112,6 +115,7 @@ class LaunchPlan:
     request: LaunchRequest | None = None
     missing: tuple[str, ...] = ()
     gateway: GatewayConfig | None = None
+    warmup: tuple[WarmupRequest, ...] = ()
 
     @property
     def runs_mpirun(self) -> bool:
@@ -169,7 +173,7 @@ class LaunchPlan:
         return self.ports | replicas | gateway
 
     def describe(self) -> str:
-        """Describe the plan in a few lines, including the whole command without the token."""
+        """Return a short summary of the plan and the full command, with the token masked."""
         changes = " ".join(f"{key}={shlex.quote(value)}" for key, value in self.environ.items())
         lines = [
             *((self.reason,) if self.reason else ()),
@@ -182,7 +186,10 @@ class LaunchPlan:
             *((f"  {changes} \\",) if changes else ()),
             *(f"  {shlex.quote(word)} \\" for word in self.hide_token(self.argv)),
         ]
-        return "\n".join(lines).removesuffix(" \\")
+        lines[-1] = lines[-1].removesuffix(" \\")
+        if self.warmup:
+            lines += ["Warm-up:", *(f"  {each.describe()}" for each in self.warmup)]
+        return "\n".join(lines)
 
     def _describe_combined(self) -> list[str]:
         width = max((len(each.name) for each in self.combined), default=0)
@@ -198,13 +205,15 @@ class LaunchPlan:
         return tuple(word.replace(token, "****") for word in argv) if token else argv
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan for `--json`, without the token."""
+        """Return the plan for `--json`, without the tokens."""
         plan = self._as_data()
         plan["argv"] = list(self.hide_token(self.argv))
         served = (plan["gateway"] or {}).get("models", ())
         models = (model["endpoint"] for model in served)
         for endpoint in (plan["endpoint"], *plan["replicas"], *models):
             endpoint.pop("restricted_token")
+        if plan["gateway"]:
+            plan["gateway"].pop("supervisor_token")
         return plan
 
     def to_json(self) -> str:
@@ -212,7 +221,7 @@ class LaunchPlan:
         return json.dumps(self._as_data(), default=str, indent=2)
 
     def _as_data(self) -> dict[str, Any]:
-        """Return all fields as a dict, in which the request's `overrides` are named `given`."""
+        """Return all fields as a dict, with the request's `overrides` under the key `given`."""
         plan = dataclasses.asdict(self)
         if self.request is not None:
             plan["request"]["given"] = plan["request"].pop("overrides")
@@ -234,6 +243,7 @@ class LaunchPlan:
                 "endpoint": _read_endpoint(plan["endpoint"]),
                 "replicas": tuple(map(_read_endpoint, plan.get("replicas", ()))),
                 "request": _read_request(plan.get("request")),
+                "warmup": read_warmup(plan.get("warmup", ())),
                 "container": Container(**plan["container"]) if plan.get("container") else None,
                 "gateway": GatewayConfig.from_dict(plan["gateway"])
                 if plan.get("gateway")
@@ -279,7 +289,7 @@ def plan_launch(
 
     A single model is served from its own repository. Several models are served from the repository
     that `combined` describes. `token` is the token for the restricted APIs. `libpython_dir` is the
-    folder of the libpython library that Triton's Python stub loads, or "" for the system's library.
+    folder from which Triton's Python stub loads libpython, or "" to use the system's library.
     `engines` are the engines that Triton's C++ backend runs. `mpi` describes the machine on which
     `mpirun` starts Triton. `setup` is set if Triton runs in a container. `keys_file` is the file
     with the API keys of the OpenAI-compatible API. `num_cores` is the number of processor cores.
@@ -313,7 +323,8 @@ def plan_launch(
     flags: Flags = {
         "model-repository": str(repository),
         "model-control-mode": options.model_control_mode,
-        # Load all models in parallel, because loading mostly waits for disks and processes.
+        # Load all models in parallel, because most of the loading time is spent waiting for disks
+        # and processes.
         "model-load-thread-count": str(max(len(loading), 4)),
         **triton_flags(triton, options, directory, token, has_gpu),
         "exit-timeout-secs": _NO_EXIT_TIMEOUT_S,
@@ -390,7 +401,7 @@ def _choose_loaded(
     if options.model_control_mode != "explicit":
         raise BadInput(
             f"The server cannot load only {names}.",
-            why=f"in the model control mode {options.model_control_mode!r}, the server loads all "
+            why=f"in model control mode {options.model_control_mode!r}, the server loads all its "
             "models",
             next_step="add --model-control-mode explicit, and load the other models later "
             "with `tllm load NAME`",
@@ -399,7 +410,7 @@ def _choose_loaded(
     for name in options.load_model:
         if name not in known:
             raise BadInput(
-                f"The server has no model {name!r} to load.",
+                f"The server does not have a model named {name!r} to load.",
                 why=f"the server's models are {', '.join(known)}",
                 next_step=f"add the model to the server with -m {name}",
             )

@@ -21,6 +21,7 @@ from trtllm_serve_cli.launch.containers.server_container import IN_IMAGE, plan_c
 from trtllm_serve_cli.launch.launch_options import LaunchOptions, choose_options
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan, LaunchRequest, plan_launch
 from trtllm_serve_cli.launch.planning.requirements import Requirements
+from trtllm_serve_cli.launch.planning.warmup_plan import describe_models, plan_warmup
 from trtllm_serve_cli.launch.topology.mpi import MpiHost, check_mpirun
 from trtllm_serve_cli.launch.triton.stub_paths import check_paths
 from trtllm_serve_cli.launch.triton.triton_command import check_backend
@@ -129,7 +130,7 @@ def _plan(
     if options.mode == "local":
         requirements.find(lambda: _check_gpus(options.gpus), None)
     libpython_dir = requirements.find(lambda: _find_libpython(triton), "")
-    return plan_launch(
+    plan = plan_launch(
         models,
         triton,
         options,
@@ -146,6 +147,18 @@ def _plan(
         mpi=_detect_mpi_host(options, setup, requirements),
         setup=setup,
     )
+    if not options.warmup:
+        return plan
+    loaded = {
+        name: model
+        for name, model in zip(plan.text_models, models, strict=True)
+        if name in plan.loading
+    }
+    warmup = plan_warmup(describe_models(loaded), plan.gateway)
+    if plan.gateway is None:
+        return replace(plan, warmup=warmup)
+    gateway = replace(plan.gateway, supervisor_token=secrets.token_urlsafe(24))
+    return replace(plan, warmup=warmup, gateway=gateway)
 
 
 def _find_triton(models: Sequence[ImportedModel]) -> TritonInstallation:

@@ -26,10 +26,10 @@ class Requirements:
     missing: list[MissingPart] = field(default_factory=list)
 
     def find(self, find: Callable[[], _Found], assumed: _Found) -> _Found:
-        """Return the result of `find` or, if a program is missing in a dry run, `assumed`.
+        """Return the result of `find`, or `assumed` if a program is missing in a dry run.
 
-        `find` raises `MissingPart` if the program is missing. In a dry run, record this error.
-        Otherwise, raise it.
+        If `find` raises `MissingPart`, a dry run records the error. Otherwise, the error
+        propagates.
         """
         try:
             return find()

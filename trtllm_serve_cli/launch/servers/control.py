@@ -114,7 +114,7 @@ def unload_models(
 
 
 def _wait_for_requests(plan: LaunchPlan, name: str, timeout_s: float) -> None:
-    """Wait for requests in flight, which Triton would otherwise abort (see the module `drain`)."""
+    """Wait for requests in flight, which Triton would otherwise abort (see the `drain` module)."""
     owner = next(each for each in plan.models if name == each or name in plan.parts_of(each))
     engines = set(plan.parts_of(owner))
     deadline_s = time.monotonic() + timeout_s

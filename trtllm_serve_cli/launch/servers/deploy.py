@@ -71,7 +71,7 @@ def plan_slurm_here(
 def _plan_job_gateway(
     home: Home, model: ImportedModel, launch: LaunchOptions
 ) -> GatewayConfig | None:
-    """Plan the gateway of a job, which chooses the ports and the folder when it runs."""
+    """Plan the gateway for a job. The job chooses the gateway's ports and folder when it runs."""
     return plan_gateway(launch, {model.text_model: model}, [Endpoint()], Path(), home.keys)
 
 
@@ -102,9 +102,9 @@ def plan_kubernetes_here(
 ) -> list[Manifest]:
     """Plan the Kubernetes manifests for serving an imported model.
 
-    `openai_image` is the image of the OpenAI-compatible gateway, or None without a gateway.
-    `keys_secret` is the name of the Secret with its keys. Raise the errors that `load_deployable`
-    and `plan_kubernetes` raise.
+    `openai_image` is the image of the OpenAI-compatible gateway, or None to run no gateway.
+    `keys_secret` is the name of the Secret that contains the gateway's API keys. Raise the errors
+    that `load_deployable` and `plan_kubernetes` raise.
     """
     gateway = None
     if openai_image is not None:

@@ -25,9 +25,9 @@ from trtllm_serve_cli.repository.model.store import list_names
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that tllm has started, with its plan and its state at the time of the query.
+    """A server that tllm has started, with its plan and its state when it was queried.
 
-    The server may have ended. `job` is set for a Slurm job, which has no supervisor.
+    The server may have ended since then. `job` is set for a Slurm job, which has no supervisor.
     """
 
     directory: Path
@@ -95,7 +95,7 @@ class RunningServer:
     def phase(self) -> str:
         """The current phase, or "died" if the supervisor was killed before it recorded an end.
 
-        A server whose supervisor is stopped is unresponsive, because nothing restarts it.
+        A server with a suspended supervisor is "unresponsive", because nothing would restart it.
         """
         if self._has_stopped_supervisor:
             return "unresponsive"

@@ -1,4 +1,4 @@
-"""Run the OpenAI-compatible gateway of a server as a process of the supervisor."""
+"""Run a server's OpenAI-compatible gateway as a child process of the supervisor."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from trtllm_serve_cli.processes import die_with_parent, last_lines
 CONFIG_FILE = "gateway.json"
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0
-# A gateway that ran for this time was healthy, so its next restart uses the first back-off again.
+# If the gateway has run for this long, it was healthy, so the back-off is reset.
 _HEALTHY_AFTER_S = 60.0
-# With several processes, this number of checks per process very likely reaches all of them.
+# If the gateway has several processes, this many checks per process very likely reach all of them.
 _CHECKS_PER_PROCESS = 4
-# Time limit for the gateway to exit after the requests in flight have ended.
+# Time limit for the gateway to exit after the requests in flight have finished.
 _EXIT_S = 5.0
 
 
 class GatewayProcess:
-    """The gateway's process, which is restarted with back-off if it dies.
+    """The gateway process, which is restarted with back-off if it dies.
 
     `clock` returns the time in seconds.
     """
@@ -66,7 +66,7 @@ class GatewayProcess:
         self._started_s = self._clock()
 
     def explain_exit(self) -> tuple[str, ...]:
-        """Return why the process ended, or no lines while it runs."""
+        """Return why the process exited, or an empty tuple if it is still running."""
         if self._process is None or (code := self._process.poll()) is None:
             return ()
         lines = last_lines(self._plan.gateway_log, 3)
@@ -92,7 +92,7 @@ class GatewayProcess:
 
     def is_healthy(self) -> bool:
         """Return whether the gateway reports that all models can receive requests."""
-        # Each connection reaches one of the gateway's processes.
+        # Each check reaches only one of the gateway's processes, so check several times.
         is_single = self._config.num_processes == 1
         for _ in range(1 if is_single else self._config.num_processes * _CHECKS_PER_PROCESS):
             self.problem = find_gateway_problem(self._config)
@@ -101,12 +101,12 @@ class GatewayProcess:
         return True
 
     def begin_stop(self) -> None:
-        """Request a graceful stop: the gateway rejects new requests and finishes the others."""
+        """Request a graceful stop: reject new requests, and finish the requests in flight."""
         if self._process is not None:
             self._process.terminate()
 
     def end(self) -> None:
-        """Wait a few seconds until the process has ended, and kill it otherwise."""
+        """Wait a few seconds for the process to exit, and kill it if it is still running."""
         if self._process is None:
             return
         self._process.terminate()

@@ -18,19 +18,19 @@ from trtllm_serve_cli.runtime import scratch
 _ENVIRONMENTS = "python_env_*"
 _SCRATCH = "scratch"
 _TEMPORARY = Path("/tmp")
-# Tolerance for comparing the time of a folder with the start times of processes.
+# Tolerance for comparing a folder's modification time with process start times.
 _CLOCK_S = 1.0
 
 
 def scratch_environ(directory: Path) -> dict[str, str]:
-    """Return the environment variable with the folder for a server's temporary files."""
+    """Return the environment variable that points to a server's folder for temporary files."""
     return {scratch.VARIABLE: str(directory / _SCRATCH)}
 
 
 def prepare_scratch(directory: Path) -> None:
     """Create an empty folder for the temporary files of the server in `directory`."""
     remove_scratch(directory)
-    with contextlib.suppress(OSError):  # on a full disk, processes use the system's folder instead
+    with contextlib.suppress(OSError):  # if the disk is full, processes use the system's folder
         (directory / _SCRATCH).mkdir(0o700)
 
 
@@ -42,8 +42,8 @@ def remove_scratch(directory: Path) -> None:
 def remove_environments(folder: Path = _TEMPORARY) -> None:
     """Remove the empty environment folders that do not belong to a running Triton of this user.
 
-    Folders that contain an environment are kept, because a Triton that this process cannot see may
-    use them: Triton may run in a container that shares `folder`.
+    Keep folders that contain an environment, because they may belong to a Triton that is not
+    visible to this process, for example in a container that shares `folder`.
     """
     paths = [path for path in folder.glob(_ENVIRONMENTS) if not path.is_symlink()]
     if not paths:
@@ -57,7 +57,7 @@ def remove_environments(folder: Path = _TEMPORARY) -> None:
 
 
 def _list_starts() -> Iterator[tuple[float, float]]:
-    """Yield, for each running Triton, the time span in which it created its folder."""
+    """Yield the time span in which each running Triton must have created its folder."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if process.name() == "tritonserver" and process.uids().effective == os.geteuid():

@@ -62,7 +62,7 @@ def launch(plan: LaunchPlan, *, on_progress: Callable[[Sequence[str]], None]) ->
 
 
 def run_in_foreground(plan: LaunchPlan, *, on_ready: Callable[[], None]) -> None:
-    """Run the server until it ends, and stop it if this process ends.
+    """Run the server until it exits, and stop it if this process exits first.
 
     Raise `LaunchFailed` with the cause from the server's log if the server fails.
     """
@@ -95,8 +95,8 @@ def _prepared(plan: LaunchPlan) -> Iterator[None]:
     make_folder(ports_lock.parent)
     try:
         with contextlib.ExitStack() as until_started:
-            # Hold the lock until the plan is written. If two starts use the same port, the second
-            # one then finds the plan of the first one.
+            # Hold the lock until the plan is written, so that if two starts use the same port, the
+            # second one finds the first one's plan.
             with filelock.FileLock(ports_lock):
                 check_ports(plan.host, plan.every_port, _find_reserved_ports(plan))
                 plan.directory.mkdir(parents=True, exist_ok=True)

@@ -1,13 +1,14 @@
 """Kill the processes of a server whose supervisor was killed.
 
 The kernel kills Triton when the supervisor ends, but Triton's Python stubs can outlive Triton.
-Under load, they wait in shared memory for Triton's answers, and some of them hold Python's GIL
-while they wait (observed with Triton 2.51). Their engine workers then keep their memory and GPUs.
+Under load, they wait in shared memory for Triton's responses, and some of them hold Python's GIL
+while they wait (observed with Triton 2.51). Their engine workers then do not release their memory
+and GPUs.
 
-The reaper is a small process that reads a pipe from the supervisor. If the pipe closes, the reaper
-kills the session of the server and removes the server's shared memory. This file is also the script
-of the reaper. It uses only the standard library, because the reaper runs without site-packages to
-save memory and time.
+The reaper is a small process that reads a pipe from the supervisor. When the pipe closes, the
+reaper kills the server's session and removes the server's shared memory. This file is also the
+script that the reaper process runs. It uses only the standard library, because the reaper runs
+without site-packages to save memory and time.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import sys
 import time
 from pathlib import Path
 
-# Time for the server's processes to exit by themselves. Stubs check every second whether Triton is
-# alive, and engine workers then free their GPUs.
+# Time for the server's processes to exit on their own. Stubs check every second whether Triton is
+# alive. If it is not, they exit, and the engine workers free their GPUs.
 _EXIT_TIMEOUT_S = 5.0
 _POLL_S = 0.1
 SHARED_MEMORY = Path("/dev/shm")
@@ -38,9 +39,9 @@ class Reaper:
         self._process: subprocess.Popen[bytes] | None = None
 
     def guard(self, sid: int) -> None:
-        """Make the reaper kill the session `sid` if the supervisor is killed.
+        """Make the reaper kill session `sid` if the supervisor is killed.
 
-        The reaper then no longer kills the session of an earlier call.
+        It replaces the session from an earlier call.
         """
         if self._process is None or self._process.poll() is not None:
             self._process = subprocess.Popen(
@@ -56,7 +57,7 @@ class Reaper:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """End the reaper without killing the server's processes."""
+        """Stop the reaper without killing the server's processes."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -64,7 +65,7 @@ class Reaper:
 
 
 def list_session(sid: int) -> list[int]:
-    """List the processes of the session `sid` that are not zombies."""
+    """List the processes of session `sid` that are not zombies."""
     pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # the process has ended
@@ -76,7 +77,7 @@ def list_session(sid: int) -> list[int]:
 
 
 def kill_session(sid: int) -> None:
-    """Kill the processes of the session `sid`, also those that start meanwhile."""
+    """Kill the processes of session `sid`, including those that start in the meantime."""
     while pids := list_session(sid):
         for pid in pids:
             with contextlib.suppress(OSError):
@@ -85,7 +86,7 @@ def kill_session(sid: int) -> None:
 
 
 def main() -> None:
-    """Wait until the supervisor has ended, and then kill the session that it guarded last."""
+    """Wait until the supervisor has ended, then kill the session that it last passed to `guard`."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sid = None

@@ -2,8 +2,9 @@
 
 A server that became ready is always restarted, after a pause that doubles with each failure, as
 Kubernetes does for containers. Otherwise, a client whose requests crash the server a few times
-within a minute could end the service for all clients. The supervisor gives up only if several
-restarts in a row do not become ready. A retry does not fix their cause, for example a missing file.
+within a minute could take the service down for all clients. The supervisor gives up only if the
+server does not become ready after several consecutive restarts. Further retries would not fix the
+cause, for example a missing file.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ class RestartPolicy:
 
     The pause before the first restart is `first_pause_s`. Each further pause is twice as long, up
     to `max_pause_s`. If the server was ready for longer than `reset_after_s` before it failed, the
-    next pause is `first_pause_s` again. After `max_failed_starts` restarts in a row that did not
-    become ready, the server is not restarted.
+    next pause is `first_pause_s` again. If `max_failed_starts` consecutive starts fail, the server
+    is not restarted.
     """
 
     first_pause_s: float = 1.0
@@ -29,7 +30,7 @@ class RestartPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FailureCounts:
-    """The number of failures since the pauses were reset, and of the latest starts that failed."""
+    """Counts of failures since the pauses were last reset, and of consecutive failed starts."""
 
     failures: int = 0
     failed_starts: int = 0

@@ -29,7 +29,7 @@ class Part:
     """A process that the server requires.
 
     `what` is the message to report if the process dies. `model` is set for a model's process, which
-    ends without a failure when the model is unloaded.
+    exits normally when the model is unloaded.
     """
 
     what: str
@@ -91,8 +91,8 @@ def find_dead(parts: Parts) -> Parts:
 def confirm_dead(dead: Parts, dead_before: Parts) -> Parts:
     """Return the parts in `dead` that died unexpectedly.
 
-    When a model is unloaded, its process is also dead until Triton reaps the process. A model's
-    process is therefore returned only if it was already dead in the previous check, `dead_before`.
+    Return a model's process only if it was already dead in the previous check, `dead_before`: after
+    a model is unloaded, its process is also dead until Triton reaps it.
     """
     return {
         process: part
@@ -123,10 +123,10 @@ def list_tree(pid: int) -> list[psutil.Process]:
 
 
 def wait_until_dead(processes: Iterable[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Wait until the processes have ended, and return those that are still running.
+    """Wait for the processes to exit, and return those that are still running.
 
-    A zombie has ended. `psutil.wait_procs` would also wait until its parent has read the exit code,
-    which takes seconds if the parent is the first process of a small container.
+    Zombies count as ended. `psutil.wait_procs` would also wait until a zombie's parent has read its
+    exit code, which takes seconds if the parent is the first process of a small container.
     """
     deadline_s = time.monotonic() + timeout_s
     while alive := [each for each in processes if not _is_dead(each)]:
@@ -137,7 +137,7 @@ def wait_until_dead(processes: Iterable[psutil.Process], timeout_s: float) -> li
 
 
 def kill_remains(sid: int, tree: Iterable[psutil.Process]) -> None:
-    """Kill the processes in the session `sid` and in `tree`, and wait until `tree` has ended.
+    """Kill the processes in session `sid` and in `tree`, and wait until `tree` has ended.
 
     Search by session, because children of a dead server lose their parent but keep their session.
     Killing a process group is not enough, because `mpirun` gives each rank its own process group.

@@ -1,4 +1,4 @@
-"""The shared memory regions of a server's Python models."""
+"""Manage the shared memory regions of a server's Python models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOLDER = Path("/dev/shm")
 
 
 def region_prefix(plan: LaunchPlan) -> str:
-    """Return the prefix of the names of the server's regions."""
+    """Return the name prefix of the server's regions."""
     return f"tllm-{plan.ports['HTTP']}-"
 
 

@@ -1,4 +1,4 @@
-"""Start the process of a server."""
+"""Start a server's process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _prepare_server(parent_death_signal: int) -> None:
 
 
 def _overcommits_memory() -> bool:
-    """Return whether the kernel lets processes reserve memory that they do not use."""
+    """Return whether the kernel allows processes to overcommit memory."""
     try:
         return Path("/proc/sys/vm/overcommit_memory").read_text().strip() != "2"
     except OSError:

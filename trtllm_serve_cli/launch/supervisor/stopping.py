@@ -81,9 +81,9 @@ def stop_server(
     default the timeout in the plan. The supervisor then has `ending_s` seconds to exit before it is
     killed. `on_progress` is called with the number of requests in flight for each engine. Return
     messages about cancelled requests. For a Slurm job, raise `BadInput` if `timeout_s` is above 0,
-    and `LaunchFailed` if Slurm does not cancel the job. `is_restart` is set if the caller starts
-    the server again. In this case, raise `LaunchFailed` if another command requests a stop in the
-    meantime, because the later request takes precedence.
+    and `LaunchFailed` if Slurm does not cancel the job. `is_restart` is set if the caller will
+    start the server again. In this case, raise `LaunchFailed` if another command requests a stop in
+    the meantime, because the later request takes precedence.
     """
     if server.job is not None:
         if timeout_s and not server.is_over:
@@ -160,7 +160,7 @@ def _list_processes(server: RunningServer) -> list[psutil.Process]:
 
 
 def _end_processes(processes: Sequence[psutil.Process]) -> None:
-    """Wait until the processes end, and kill those that are still running after `_KILL_WAIT_S`."""
+    """Wait for the processes to exit, and kill those still running after `_KILL_WAIT_S`."""
     alive = wait_until_dead(processes, _KILL_WAIT_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):

@@ -2,8 +2,8 @@
 
     python -m trtllm_serve_cli.launch.supervisor SERVER_DIRECTORY
 
-The supervisor is the only writer of the server's state. If the supervisor ends for any reason, the
-server ends too. The supervisor restarts a server if the server or a model's process dies or hangs
+The supervisor is the only writer of the server's state. If the supervisor exits for any reason, the
+server exits too. The supervisor restarts a server if the server or a model's process dies or hangs
 after the server has become ready. It monitors the models' processes itself, because Triton still
 reports that it is ready after one of them has died. A server that never became ready is not
 restarted.
@@ -28,9 +28,7 @@ from typing import Any
 
 import psutil
 
-from trtllm_serve_cli.client.server import probe_model
 from trtllm_serve_cli.containers.container_engine import find_first_process, remove_container
-from trtllm_serve_cli.errors import TllmError
 from trtllm_serve_cli.launch.logs.rotation import rotate_log
 from trtllm_serve_cli.launch.logs.triton_log import explain_log
 from trtllm_serve_cli.launch.planning.launch_plan import LaunchPlan
@@ -42,6 +40,7 @@ from trtllm_serve_cli.launch.server_state import (
     write_state,
 )
 from trtllm_serve_cli.launch.servers.live_status import IN_FLIGHT_TIMEOUT_S, watch_in_flight
+from trtllm_serve_cli.launch.start_probe import StartProbe
 from trtllm_serve_cli.launch.startup import StartTimes, record_start, summarize_start
 from trtllm_serve_cli.launch.supervisor.gateway_process import GatewayProcess
 from trtllm_serve_cli.launch.supervisor.hangs.liveness import HangLimits
@@ -226,7 +225,8 @@ class Supervisor:
                    server_pid=self._process.pid)  # fmt: skip
 
     def _wait_until_ready(self) -> tuple[str, ...] | None:
-        """Wait until every loaded model has generated a token or computed an embedding.
+        """Wait until every loaded model has generated a token or computed an embedding, and until
+        the warm-up has finished.
 
         Return None when the server is ready, or the reasons why the start failed. The reasons are
         empty after a stop request.
@@ -234,9 +234,10 @@ class Supervisor:
         assert self._process is not None
         deadline_s = time.monotonic() + self._plan.timeout_s
         spawned_at = time.time()
-        first_token_at: list[float] = []  # the probe appends to it until the gateway is ready
-        answered = threading.Event()
-        probe: threading.Thread | None = None
+        probe = StartProbe(self._plan, self._limits.probe_timeout_s)
+        if self._gateway is not None:
+            probe.is_gateway_healthy = self._gateway.is_healthy
+        thread: threading.Thread | None = None
         while not self._stopping.wait(self._limits.poll_s):
             if (code := self._find_exit_code()) is not None:
                 lines = self._explain()
@@ -247,22 +248,21 @@ class Supervisor:
                 self._restart_gateway()
             self._token_hiding.hide(self._process.pid)
             protect_regions(region_prefix(self._plan))
-            if answered.is_set():
-                self._record_start(StartTimes(spawned_at, first_token_at[0], time.time()))
+            if probe.is_ready.is_set():
+                self._record_start(spawned_at, probe)
                 self._parts = find_parts(self._plan, self._find_first_pid())
                 return None
             if time.monotonic() > deadline_s:
                 return (
                     f"the server was not ready after {self._plan.timeout_s:g} s",
+                    *probe.problems,
                     *self._explain(),
                     *self._explain_gateway(),
                 )
-            if probe is None or not probe.is_alive():
+            if thread is None or not thread.is_alive():
                 # Probe in a thread, so that a stop does not have to wait for the response.
-                probe = threading.Thread(
-                    target=self._probe, args=(first_token_at, answered), daemon=True
-                )
-                probe.start()
+                thread = threading.Thread(target=probe.run, daemon=True)
+                thread.start()
         return ()
 
     def _log(self, message: str) -> None:
@@ -270,20 +270,21 @@ class Supervisor:
         with contextlib.suppress(OSError), self._plan.log.open("a", encoding="utf-8") as log:
             log.write(f"W supervisor] {message}\n")
 
-    def _record_start(self, times: StartTimes) -> None:
-        log = last_lines(self._plan.log, 1000, since=self._log_start)
+    def _record_start(self, spawned_at: float, probe: StartProbe) -> None:
+        assert probe.first_token_at is not None
+        for each in probe.problems:
+            self._log(each)
+        times = StartTimes(spawned_at, probe.first_token_at, time.time(), probe.warmup_at)
         why = () if self._state.ready_at is None else self._state.why
-        record_start(self._plan.directory, summarize_start(self._plan, times, log, why))
-
-    def _probe(self, first_token_at: list[float], answered: threading.Event) -> None:
-        loaded = [model for model in self._plan.text_models if model in self._plan.loading]
-        with contextlib.suppress(TllmError):
-            for endpoint in (self._plan.endpoint, *self._plan.replicas):
-                for model in loaded:
-                    probe_model(endpoint, model, self._limits.probe_timeout_s, "http")
-            first_token_at.append(time.time())
-            if self._gateway is None or self._gateway.is_healthy():
-                answered.set()
+        start = summarize_start(
+            self._plan,
+            times,
+            why,
+            log=last_lines(self._plan.log, 1000, since=self._log_start),
+            gateway_log=last_lines(self._plan.gateway_log, 1000),
+            problems=probe.problems,
+        )
+        record_start(self._plan.directory, start)
 
     def _watch(self) -> tuple[str, ...]:
         assert self._process is not None
@@ -338,7 +339,7 @@ class Supervisor:
     def _has_container_ended(self) -> bool:
         """Return whether the container has ended and its attached client has exited.
 
-        The client's exit code is the exit code of the container.
+        The client exits with the container's exit code.
         """
         first = self._state.server_pid
         if self._plan.container is None or first is None or not is_gone(first):
@@ -379,7 +380,7 @@ class Supervisor:
     def _find_first_pid(self) -> int:
         """Return the process id of the child, or of the first process in the container.
 
-        In each run, query the container engine only until it has reported the id.
+        Once the container engine has reported the id, it is not queried again during the same run.
         """
         assert self._process is not None
         if self._first_pid is None and self._plan.container is not None:
@@ -391,7 +392,7 @@ class Supervisor:
         return tuple(explain_log(last_lines(self._plan.log, 1000, since=self._log_start)))
 
     def _explain_gateway(self) -> tuple[str, ...]:
-        """Return why the gateway is not healthy, as far as this is known."""
+        """Return why the gateway is not healthy, or an empty tuple if the reason is unknown."""
         if self._gateway is None or not self._gateway.problem:
             return ()
         return (f"OpenAI-compatible gateway: {self._gateway.problem}",)
@@ -414,8 +415,8 @@ class Supervisor:
         self._process, self._parts = None, {}
 
     def _end_gracefully(self, process: subprocess.Popen[bytes]) -> None:
-        # Send SIGKILL if one of Triton's processes hangs or has died, because Triton would then not
-        # exit after SIGTERM until its exit timeout has passed.
+        # Send SIGKILL if one of Triton's processes hangs or has died, because Triton would then
+        # exit only after its exit timeout.
         may_wait = not (self._has_hang or find_dead(self._parts)) and (
             not self._stopping.is_set() or self._drain(process)
         )
@@ -452,7 +453,7 @@ class Supervisor:
             remove_container(self._plan.container)
 
     def _kill_server(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill the server. Terminate `mpirun` first, so that its ranks on other nodes end too."""
+        """Kill the server. Terminate `mpirun` first, so that its ranks on other nodes exit too."""
         if self._plan.runs_mpirun:
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -486,10 +487,10 @@ def _describe_exit(code: int) -> str:
 
 
 def _has_no_work_at_exit(plan: LaunchPlan) -> bool:
-    """Return whether Triton has nothing to do after its models' processes have ended.
+    """Return whether Triton has nothing left to do after its models' processes have ended.
 
-    Triton 2.51 then only waits for timers, for up to two seconds. With tracing, Triton writes the
-    traces when it exits.
+    Triton 2.51 would only wait for timers, for up to two seconds. With tracing, however, Triton
+    writes the traces when it exits.
     """
     return plan.mode == "local" and not any(word.startswith("--trace-config") for word in plan.argv)
 

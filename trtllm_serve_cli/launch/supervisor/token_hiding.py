@@ -20,10 +20,10 @@ class TokenHiding:
         self._visible: dict[int, str] = {}
 
     def hide(self, pid: int) -> None:
-        """Hide the token, after Triton has read it, in the process `pid` and its descendants.
+        """Hide the token in process `pid` and its descendants after Triton has read it.
 
         Triton logs its first line after it has parsed its arguments. In a container, Triton is not
-        a descendant of this process, so its memory cannot be written.
+        a descendant of this process, so this process cannot write to its memory.
         """
         plan = self._plan
         token = plan.endpoint.restricted_token

@@ -87,9 +87,9 @@ def list_ports(ranks: Ranks, options: LaunchOptions) -> list[Ports]:
 
 
 def rank_flags(flags: Flags, rank: int, ranks: Ranks, options: LaunchOptions) -> Flags:
-    """Return Triton's flags for the process number `rank`.
+    """Return Triton's flags for process `rank`, derived from `flags`.
 
-    `flags` are the flags for the first process, from which the result is derived.
+    `flags` are the flags for the first process.
     """
     changes: Flags = {
         "backend-config": f"python,shm-region-prefix-name=tllm-{options.http_port}-{rank}-"
@@ -134,8 +134,8 @@ def ranks_environ(ranks: Ranks, options: LaunchOptions) -> dict[str, str]:
 
 def mpirun_words(*, is_root: bool, placement: Iterable[str] = ()) -> list[str]:
     """Return `mpirun` and its options. `placement` contains the options that select the nodes."""
-    # Do not use an absolute path. Otherwise, mpirun would put its own folder first in the PATH of
-    # the ranks.
+    # Do not use an absolute path, because mpirun would then put its own folder first in the ranks'
+    # PATH.
     words = ["mpirun"]
     if is_root:  # Without this option, Open MPI refuses to run as root.
         words.append("--allow-run-as-root")

@@ -194,7 +194,7 @@ def _highest_participant(engine: EngineInstances) -> int:
             )
     if not engine.participants:
         raise BadInput(
-            f"{engine.model} has no participant_ids.",
+            f"participant_ids is not set for {engine.model}.",
             why="every model must list its ranks if --disable-spawn-processes is set",
             next_step="set the model's ranks, for example with "
             "`tllm set NAME participant_ids=1,2` (rank 0 is the orchestrator)",

@@ -28,7 +28,7 @@ def draining(directory: Path, models: Iterable[str]) -> Iterator[None]:
     folder = directory / _FOLDER
     markers = [folder / model for model in models]
     try:
-        # Continue even if the disk is full. Without a marker, a model merely continues to accept
+        # Continue even if the disk is full: without its marker, a model merely keeps accepting
         # requests.
         with contextlib.suppress(OSError):
             folder.mkdir(exist_ok=True)
@@ -45,7 +45,7 @@ def clear_drains(directory: Path) -> None:
 
     Create the folder if it is missing, because containers mount it.
     """
-    # Ignore a full disk, because a folder that cannot be created does not contain markers.
+    # Ignore a full disk: if the folder cannot be created, there are no markers to remove.
     with contextlib.suppress(OSError):
         (directory / _FOLDER).mkdir(exist_ok=True)
     for marker in (directory / _FOLDER).glob("*"):

@@ -33,10 +33,11 @@ def hide_in_command_lines(pids: Iterable[int], secret: str) -> dict[int, str]:
 
 
 def hide_in_command_line(pid: int, secret: str) -> None:
-    """Overwrite `secret` in the command line of the process `pid`.
+    """Overwrite `secret` in the command line of process `pid`.
 
-    Raise `OSError` if the process has ended, or if this process may not write its memory. Only the
-    same user may, and with Yama's default setting only the parent process.
+    Raise `OSError` if the process has ended, or if its memory is not writable for this process.
+    Only processes of the same user can write to it. With Yama's default setting, they must also be
+    ancestors of the process.
     """
     stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     fields = stat.rpartition(")")[2].split()
@@ -52,7 +53,7 @@ def hide_in_command_line(pid: int, secret: str) -> None:
 
 
 def _contains(pid: int, secret: str) -> bool:
-    """Return whether the command line of the process `pid` contains `secret`.
+    """Return whether the command line of process `pid` contains `secret`.
 
     Return False if the process has ended.
     """

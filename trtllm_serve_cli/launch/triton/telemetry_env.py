@@ -40,7 +40,7 @@ def trace_settings(options: LaunchOptions) -> tuple[str, ...]:
 
 
 def read_trace_rate(trace_config: Sequence[str]) -> int:
-    """Return N if Triton traces one of N requests. The default is 1, as in `trace_settings`."""
+    """Return N if Triton traces one in N requests. The default is 1, as in `trace_settings`."""
     values = [each.partition("=")[2] for each in trace_config if each.startswith("rate=")]
     return max(int(values[-1]), 1) if values and values[-1].isdecimal() else 1
 

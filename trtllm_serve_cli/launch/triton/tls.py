@@ -46,7 +46,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
     client.check_hostname = False
     client.verify_flags |= ssl.VerifyFlags.VERIFY_X509_PARTIAL_CHAIN
     try:
-        # Pass an empty password. Otherwise, OpenSSL would prompt for a password on the terminal.
+        # Pass an empty password, so that OpenSSL does not prompt for one on the terminal.
         server.load_cert_chain(certificate, key, password="")
         client.load_verify_locations(certificate)
         facts = _handshake(client, server)
@@ -54,7 +54,7 @@ def _read_name(certificate: Path, key: Path) -> str | None:
         raise BadInput(
             f"{certificate} and {key} cannot be used for TLS.",
             why=str(error),
-            next_step="pass a PEM certificate and its key without a password, for example "
+            next_step="pass a PEM certificate and its unencrypted private key, for example "
             "--grpc-server-cert server.crt --grpc-server-key server.key",
         ) from error
     names = [value for kind, value in facts.get("subjectAltName", ()) if kind == "DNS"]

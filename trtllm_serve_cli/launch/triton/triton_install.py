@@ -19,9 +19,9 @@ SYSTEM_TRITON = Path("/opt/tritonserver/bin/tritonserver")
 class TritonInstallation:
     """A `tritonserver` binary and, for the embedded Triton, the parts of its Python backend.
 
-    Triton requires a backend's library and its Python stub in one folder. The package
-    `nvidia-pytriton` contains the library and the stubs in separate folders, with one stub for each
-    Python version.
+    Triton requires a backend's library and its Python stub in one folder. The `nvidia-pytriton`
+    package contains the library and the stubs in separate folders, with one stub for each Python
+    version.
     """
 
     binary: Path
@@ -34,7 +34,7 @@ IN_CONTAINER = TritonInstallation(SYSTEM_TRITON, "the container")
 
 
 def find_embedded_root() -> Path | None:
-    """Return Triton's folder in the package `nvidia-pytriton`, without importing the package."""
+    """Return Triton's folder in the `nvidia-pytriton` package, without importing the package."""
     spec = importlib.util.find_spec("pytriton")
     if spec is None or not spec.submodule_search_locations:
         return None
@@ -61,14 +61,14 @@ def find_triton(
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         return TritonInstallation(
             root / "bin" / "tritonserver",
-            "the package nvidia-pytriton",
+            "the nvidia-pytriton package",
             root / "backends" / "python",
             root / "python_backend_stubs" / version / "triton_python_backend_stub",
         )
     raise MissingPart(
         "Triton Inference Server is not installed.",
-        why="tritonserver is not on PATH or in /opt/tritonserver, and the package nvidia-pytriton "
-        "(for Linux and Python up to 3.12), which contains tritonserver, is not installed",
+        why="tritonserver is not on PATH or in /opt/tritonserver, and the nvidia-pytriton package, "
+        "which contains tritonserver (for Linux and Python up to 3.12), is not installed",
         next_step="run `pip install 'trtllm-serve-cli[embedded]'`",
     )
 

@@ -1,12 +1,12 @@
-"""Decide from observations which parts of a server hang.
+"""Decide which parts of a server hang, based on regular observations.
 
-A part of a server is alive while its observed mark changes: a process writes heartbeats, an engine
-completes steps, Triton responds. A part whose mark does not change for a first time limit is
-silent, and the server is no longer ready. After a second time limit, the part counts as hung, and
-the supervisor restarts it.
+Each part of a server has a mark, which changes while the part is alive: when a process writes a
+heartbeat, an engine completes a step, or Triton responds. If the mark does not change within a
+first time limit, the part is silent, and the server is no longer ready. After a second time limit,
+the part counts as hung, and the supervisor restarts it.
 
-A busy engine has long time limits, because a prefill or a compilation can make a single step long.
-An idle process writes a heartbeat twice per second, so its time limits are short.
+A busy engine has long time limits, because a single step can take long if it includes a prefill or
+a compilation. An idle process writes a heartbeat twice per second, so its time limits are short.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Literal
 
 from trtllm_serve_cli.runtime.pulse import Pulse, PulseState, Role
 
-# The maximum time between two observations that counts as silence. If the supervisor itself was
-# stopped or had no processor time, the server's processes probably had none either.
+# Count at most this much of the time between two observations as silence. If the supervisor was
+# suspended or got no CPU time, the server's processes were probably affected too.
 _MAX_ELAPSED_S = 5.0
-# The process to restart if a part hangs. For a model's process, Triton is restarted, too.
+# The process to restart if a part hangs. If a model's process hangs, Triton is restarted too.
 Owner = Literal["model", "worker", "gateway", "triton"]
 _OWNERS: Mapping[Role, str] = {
     "worker": "the engine worker of ",
@@ -34,12 +34,13 @@ _OWNERS: Mapping[Role, str] = {
 class HangLimits:
     """The time limits for parts that do not respond, in seconds.
 
-    An engine that works on requests hangs if it completes no step for `hang_timeout_s`. Other
-    processes hang if they do not respond for `hang_timeout_s`, but at least `min_idle_hang_s` and
-    at most `idle_hang_s`. If `hang_timeout_s` is 0, nothing is restarted. A server is not ready
-    after `idle_silence_s` or `busy_silence_s`. An engine that is loaded again after its worker has
-    died has `load_timeout_s`. `probe_period_s` is the interval between two requests to Triton.
-    An engine without heartbeats must generate a token if it completes no step for `token_period_s`.
+    An engine with requests hangs if it does not complete a step within `hang_timeout_s`. Other
+    processes hang if they do not respond within `hang_timeout_s`, which is limited to the range
+    from `min_idle_hang_s` to `idle_hang_s`. If `hang_timeout_s` is 0, nothing is restarted. The
+    server is no longer ready if an idle process is silent for `idle_silence_s`, or an engine with
+    requests for `busy_silence_s`. After a worker has died, its engine must be reloaded within
+    `load_timeout_s`. `probe_period_s` is the interval between two requests to Triton. If an engine
+    without heartbeats completes no step for `token_period_s`, the supervisor requests a token.
     """
 
     hang_timeout_s: float = 120.0
@@ -78,7 +79,7 @@ class HangLimits:
 class Sign:
     """An observation of `part`, which is alive as long as its `mark` changes.
 
-    `what` is the message for users if the part is silent. `owner` and `pid` describe its process.
+    `what` is the message for users if the part is silent. `owner` and `pid` identify its process.
     """
 
     part: str
@@ -92,7 +93,7 @@ class Sign:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """The latest sign of a part, and how long its mark has been the same."""
+    """The latest sign of a part, and the time since its mark last changed."""
 
     sign: Sign
     lasted_s: float = 0.0
@@ -127,7 +128,7 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False)
             if is_stopped:
                 what = f"{process} has not responded for {limits.idle[0]:g} s"
                 return Sign(part, mark, what, *limits.idle, pulse.role, pulse.pid)
-            # `num_in_flight` counts only the requests of clients, not the worker's self-test.
+            # `num_in_flight` counts only client requests, not the worker's self-test.
             count = max(pulse.num_in_flight, 1)
             requests = f"{count} request{'s' * (count != 1)}"
             what = (
@@ -143,9 +144,10 @@ def sign_of_pulse(pulse: Pulse, limits: HangLimits, *, is_stopped: bool = False)
 def update_silences(
     before: Mapping[str, Silence], signs: Iterable[Sign], elapsed_s: float
 ) -> dict[str, Silence]:
-    """Return the silence of each part that was observed, `elapsed_s` after the last observation.
+    """Return the silence of each part in `signs`.
 
-    The silence of a part starts when it is observed for the first time.
+    `elapsed_s` is the time since the previous observation. The silence of a part starts when the
+    part is first observed.
     """
     return {sign.part: _follow(before.get(sign.part), sign, elapsed_s) for sign in signs}
 

@@ -1,4 +1,4 @@
-"""Report parts of a server that hang, and kill their processes."""
+"""Report hung parts of a server, and kill their processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TOOL_TIMEOUT_S = 10.0
 
 
 def describe_silence(silence: Silence) -> str:
-    """Return the message about a part that is silent."""
+    """Return a message about a silent part."""
     suffix = " (stopped by a signal)" if is_stopped(silence.sign.pid) else ""
     return f"{silence.sign.what}{suffix}"
 
@@ -36,14 +36,14 @@ def describe_silence(silence: Silence) -> str:
 def report_hang(
     plan: LaunchPlan, hanging: Sequence[Silence], processes: Sequence[psutil.Process]
 ) -> None:
-    """Write a report about parts that hang to the server's folder, and a line per part to its log.
+    """Write a report about hung parts to the server's folder, and a line for each part to its log.
 
-    The report contains the state of `processes`, the stacks of the processes that hang, the GPUs
-    and the last lines of the log.
+    The report contains the state of `processes`, the stacks of the hung processes, the state of the
+    GPUs and the last lines of the log.
     """
     path = plan.directory / REPORT_FILE
     states = [_describe(process) for process in processes]
-    # Exclude Triton: it does not handle the signal, which would therefore kill it.
+    # Skip Triton: it has no handler for STACKS_SIGNAL, so the signal would kill it.
     pids = [each.sign.pid for each in hanging if each.sign.owner != "triton"]
     before = last_lines(plan.log, _NUM_LOG_LINES)
     stacks = _read_stacks(pids, plan.log)
@@ -67,7 +67,7 @@ def report_hang(
 
 
 def kill_alone(silence: Silence) -> bool:
-    """Kill a hanging process if its parent restarts it while the server keeps running.
+    """Kill a hung process if its parent can restart it while the server keeps running.
 
     Return False if the whole server must be restarted.
     """
@@ -101,7 +101,7 @@ def _read_wait_channel(pid: int) -> str:
 
 
 def _read_stacks(pids: Sequence[int], log: Path) -> list[str]:
-    """Make the processes write their stacks to the log, and return the new lines of the log."""
+    """Make the processes write their stacks to the log, and return the new log lines."""
     start = 0
     with contextlib.suppress(OSError):
         start = log.stat().st_size

@@ -1,9 +1,9 @@
 """Request a token from an engine that does not write heartbeats.
 
-TensorRT engines run in Triton's C++ backend, and processes in containers cannot be observed. Such
+TensorRT engines run in Triton's C++ backend, and processes in containers cannot be monitored. Such
 an engine is alive while the step counter in its metrics increases. If the counter does not change,
-the engine may be idle or may hang. The supervisor then requests one token, which an engine that
-hangs does not generate.
+the engine is either idle or hung. The supervisor then requests one token, which a hung engine
+cannot generate.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trtllm_serve_cli.metrics.parse import parse_metrics
 from trtllm_serve_cli.metrics.summary import summarize
 
 _METRICS_TIMEOUT_S = 2.0
-# The interval at which the number of steps is read while a requested token has not arrived.
+# The interval between reads of the step counter while waiting for a requested token.
 _READ_PERIOD_S = 5.0
 
 
@@ -37,7 +37,7 @@ def request_token(endpoint: Endpoint, model: str, timeout_s: float) -> None:
 
 
 def count_steps(endpoint: Endpoint) -> int:
-    """Return the number of steps of all engines, or 0 if it is unknown."""
+    """Return the total number of steps that the engines have completed, or 0 if unknown."""
     with contextlib.suppress(TllmError):
         page = fetch_metrics(endpoint.metrics, _METRICS_TIMEOUT_S)
         engines = summarize(parse_metrics(page, 0.0)).engines
@@ -46,10 +46,10 @@ def count_steps(endpoint: Endpoint) -> int:
 
 
 class TokenProbe:
-    """Requests tokens from one model, each in a thread.
+    """Requests tokens from one model. Each request runs in a thread.
 
-    After `idle_s` seconds without an engine step, a token is requested with the timeout
-    `timeout_s`. `clock` returns the time in seconds.
+    If the engine completes no step for `idle_s` seconds, the probe requests a token with a timeout
+    of `timeout_s` seconds. `clock` returns the time in seconds.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TokenProbe:
         return None
 
     def _probe(self) -> None:
-        # An error is a response, too: the engine may reject the prompt.
+        # An error also counts as a response, because the engine may reject the prompt.
         with contextlib.suppress(TllmError):
             self._send_probe(self._endpoint, self.model, self._timeout_s)
         self._num_responses += 1

@@ -1,4 +1,4 @@
-"""Observe whether the parts of a running server respond."""
+"""Monitor whether the parts of a running server respond."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from trtllm_serve_cli.runtime.pulse import PULSES_VARIABLE, read_pulses
 
 _FOLDER = "pulses"
 _LIVE_PATH = "/v2/health/live"
-# The timeout of a request to Triton.
+# The timeout for a request to Triton.
 _LIVE_TIMEOUT_S = 5.0
 
 
 def pulse_environ(directory: Path) -> dict[str, str]:
     """Return the environment variable that specifies the folder for heartbeat files.
 
-    The folder is a subfolder of the server's folder `directory`.
+    It is a subfolder of the server's folder `directory`.
     """
     return {PULSES_VARIABLE: str(directory / _FOLDER)}
 
 
 class HangWatch:
-    """Observes the processes of a server. `clock` returns the time in seconds."""
+    """Monitors the processes of a server. `clock` returns the time in seconds."""
 
     def __init__(
         self, plan: LaunchPlan, limits: HangLimits, clock: Callable[[], float] = time.monotonic
@@ -53,16 +53,16 @@ class HangWatch:
 
     def prepare(self) -> None:
         """Create an empty folder for the processes that are about to start."""
-        # Ignore a full disk. Without the folder, only Triton is observed.
+        # If the disk is full, continue without the folder; only Triton is then monitored.
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, exist_ok=True)
         for path in self._folder.glob("*"):
-            # The gateway keeps running when Triton is restarted.
+            # Keep the gateway's files, because the gateway keeps running when Triton is restarted.
             if not path.name.startswith("gateway."):
                 path.unlink(missing_ok=True)
 
     def begin(self) -> None:
-        """Start observing a server that has become ready."""
+        """Start monitoring a server that has become ready."""
         self._silences = {}
         endpoints = (self._plan.endpoint, *self._plan.replicas)
         self._probes = [
@@ -75,7 +75,7 @@ class HangWatch:
         )
 
     def _plan_probe(self, model: str) -> TokenProbe:
-        # Use a timeout that is longer than the time after which the engine counts as hung.
+        # The timeout must be longer than the time after which the engine counts as hung.
         timeout_s = 2 * (self._limits.hang_timeout_s or self._limits.load_timeout_s)
         return TokenProbe(
             self._plan.endpoint,
@@ -133,7 +133,7 @@ class HangWatch:
 
 
 class _LivenessProbe:
-    """Sends health requests to one Triton, one after another, each from a thread."""
+    """Sends health requests to one Triton server, one at a time, each from its own thread."""
 
     def __init__(self, endpoint: Endpoint, period_s: float, clock: Callable[[], float]) -> None:
         self.endpoint = endpoint

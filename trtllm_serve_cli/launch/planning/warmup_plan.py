@@ -1,0 +1,130 @@
+"""Plan the requests that warm up a server before it counts as ready.
+
+The first requests after a start are slower than later ones, because many parts are initialized on
+first use: chat templates, guide grammars, kernels, buffers and connections. The warm-up requests
+resemble typical first requests from users.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trtllm_serve_cli.gateway.config import GatewayConfig
+from trtllm_serve_cli.repository.model.model_repository import open_repository
+from trtllm_serve_cli.repository.model.parameters import load_parameters
+from trtllm_serve_cli.repository.model.store import ImportedModel
+from trtllm_serve_cli.runtime.engines.kinds import is_supported
+
+_GUIDE_TENSOR = "guided_decoding_guide_type"
+_GUIDE_BACKEND = "guided_decoding_backend"
+# A longer prompt would delay the start of a large model on a CPU by minutes.
+_LONGEST_PROMPT = 512
+_NUM_STREAMS = 4
+# If the gateway has several processes, this many streams per process very likely reach all of them.
+_STREAMS_PER_PROCESS = 4
+_NUM_TOKENS = 16
+_SCHEMA = json.dumps(
+    {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
+        "required": ["name", "count"],
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupRequest:
+    """A warm-up request, which is sent `num_streams` times in parallel.
+
+    If `is_chat` is set, it is a chat completion request to the gateway, and `model` is the name
+    that gateway clients use. Otherwise, it is a text request to the Triton model `model`. If
+    `json_schema` is not empty, it constrains the response.
+    """
+
+    name: str
+    model: str
+    num_words: int
+    max_tokens: int = _NUM_TOKENS
+    num_streams: int = 1
+    is_chat: bool = False
+    json_schema: str = ""
+
+    def describe(self) -> str:
+        """Describe the requests in one line."""
+        kind = "chat completion" if self.is_chat else "text request"
+        count = f"{self.num_streams} {kind}s" if self.num_streams > 1 else f"1 {kind}"
+        return (
+            f"{self.name}: {count} to {self.model} with {self.num_words} words, "
+            f"at most {self.max_tokens} tokens of response"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WarmupModel:
+    """The properties of a served model that determine its warm-up.
+
+    `name` is the name in the gateway, and `text_model` the name in Triton. `max_seq_len` is 0 if
+    unknown.
+    """
+
+    name: str
+    text_model: str
+    max_seq_len: int = 0
+    has_guides: bool = False
+
+
+def plan_warmup(
+    models: Iterable[WarmupModel], gateway: GatewayConfig | None
+) -> tuple[WarmupRequest, ...]:
+    """Return the warm-up requests in the order in which to send them.
+
+    Skip a gateway with TLS, because its certificate is not valid for the local address.
+    """
+    if gateway is not None and gateway.tls_certificate is not None:
+        gateway = None
+    return tuple(request for model in models for request in _plan_model(model, gateway))
+
+
+def _plan_model(model: WarmupModel, gateway: GatewayConfig | None) -> Iterator[WarmupRequest]:
+    yield WarmupRequest("short prompt", model.text_model, 8)
+    if num_words := min(model.max_seq_len // 4, _LONGEST_PROMPT):
+        yield WarmupRequest("long prompt", model.text_model, num_words)
+    yield WarmupRequest("several streams", model.text_model, 32, num_streams=_NUM_STREAMS)
+    if gateway is not None:
+        num_processes = gateway.num_processes
+        num_streams = 1 if num_processes == 1 else num_processes * _STREAMS_PER_PROCESS
+        yield WarmupRequest("chat", model.name, 8, num_streams=num_streams, is_chat=True)
+    if model.has_guides:
+        is_chat = gateway is not None
+        target = model.name if is_chat else model.text_model
+        yield WarmupRequest("JSON schema", target, 8, is_chat=is_chat, json_schema=_SCHEMA)
+
+
+def describe_models(models: Mapping[str, ImportedModel]) -> Iterator[WarmupModel]:
+    """Yield a description of each model that generates text.
+
+    `models` maps Triton model names to imported models. Skip embedding models, because the
+    readiness probe already runs them.
+    """
+    for text_model, model in models.items():
+        repository = open_repository(model.path)
+        if repository.value(model.text_model, "parameters.embedding"):
+            continue
+        length = repository.value(model.text_model, "parameters.max_seq_len")
+        backend = load_parameters()[_GUIDE_BACKEND]
+        has_backend = not backend.applies_to(model.engine_kind) or any(
+            repository.value(name, place) not in ("", backend.unset)
+            for name, place in repository.places(backend)
+        )
+        has_guides = has_backend and is_supported(_GUIDE_TENSOR, model.engine_kind)
+        yield WarmupModel(
+            model.name, text_model, int(length) if length.isdecimal() else 0, has_guides
+        )
+
+
+def read_warmup(requests: Iterable[Mapping[str, Any]]) -> tuple[WarmupRequest, ...]:
+    """Read the warm-up requests from a plan's decoded JSON."""
+    return tuple(WarmupRequest(**each) for each in requests)
